@@ -1,0 +1,62 @@
+# All targets set up what is missing (tools/setup.sh, idempotent) and then call CMake.
+# TORCH=<dir of an installed torch> uses another libtorch, 2.11 to 2.13, CPU or CUDA.
+
+TORCH ?=
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PREFIX ?= /usr/local
+export TORCH
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build test pure demo bench check format asan tsan install clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@echo
+	@echo "  TORCH=<dir>     another installed torch (2.11 to 2.13); now: $(or $(TORCH),.venv)"
+	@echo "  JOBS=<n>        parallel jobs; now: $(JOBS)"
+
+setup:  ## install what is missing: system packages, .venv with torch
+	@tools/setup.sh
+
+build: setup  ## configure and build all but the benchmarks
+	@tools/configure.sh dev
+	@cmake --build --preset dev -j $(JOBS)
+
+test: build  ## build, then run every test
+	@ctest --preset dev -j $(JOBS)
+
+pure: setup  ## build and run the tests that need no torch
+	@tools/configure.sh dev
+	@cmake --build --preset dev -j $(JOBS) --target pure_tests
+	@ctest --preset dev -j $(JOBS) -L pure
+
+demo: build  ## run the main job
+	@tools/demo.sh
+
+bench: build  ## build the benchmarks and print the figures
+	@cmake --build --preset dev -j $(JOBS) --target benchmarks
+	@benchmarks/run.sh
+
+check:  ## the cheap checks, without a build: format, rooms, README
+	@tools/check_format.sh
+	@python3 tools/check_rooms.py
+	@python3 tools/check_readme.py
+
+format:  ## format all sources in place
+	@tools/check_format.sh --fix
+
+asan: setup  ## pure tests and a thread-rank test under the address and undefined sanitizers
+	@tools/configure.sh asan
+	@cmake --build --preset asan -j $(JOBS)
+	@ctest --preset asan -j $(JOBS)
+
+tsan: setup  ## the same under the thread sanitizer
+	@tools/configure.sh tsan
+	@cmake --build --preset tsan -j $(JOBS)
+	@ctest --preset tsan -j $(JOBS)
+
+install: build  ## install into PREFIX=/usr/local
+	@cmake --install build --prefix $(PREFIX)
+
+clean:  ## remove all build folders (.venv stays)
+	@rm -rf build build-release build-asan build-tsan

@@ -1,0 +1,25 @@
+# `cmake --install build --prefix X`: headers at their paths, the library, the command line, and
+# what find_package(tessera) needs.
+
+include(CMakePackageConfigHelpers)
+set(config_dir "${CMAKE_INSTALL_LIBDIR}/cmake/tessera")
+
+set_target_properties(tessera PROPERTIES
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+  INSTALL_RPATH "${TESSERA_TORCH_DIR}/lib")
+install(TARGETS tessera EXPORT tesseraTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET tessera_cli)
+  set_target_properties(tessera_cli PROPERTIES
+    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${TESSERA_TORCH_DIR}/lib")
+  install(TARGETS tessera_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+install(DIRECTORY tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h" PATTERN gloo_decl EXCLUDE)
+
+install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${config_dir})
+configure_package_config_file(cmake/tesseraConfig.cmake.in tesseraConfig.cmake
+  INSTALL_DESTINATION ${config_dir})
+write_basic_package_version_file(tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/tesseraConfig.cmake"
+  "${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake" cmake/torch.cmake
+  DESTINATION ${config_dir})

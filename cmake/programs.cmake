@@ -1,0 +1,48 @@
+# Programs that stand on the library: the command line, examples, benchmarks.
+#
+#   cli/*.cpp                  -> bin/tessera
+#   examples/NNN_name.cpp      -> examples/NNN_name   each runs as a test (label `examples`)
+#   examples/name/*.cpp        -> examples/name
+#   benchmarks/name_bench.cpp  -> benchmarks/name_bench   built by the target `benchmarks` alone;
+#                                 the file has its own main (BENCHMARK_MAIN() or another)
+
+file(GLOB cli_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/cli/*.cpp")
+if(cli_sources)
+  find_package(CLI11 REQUIRED)
+  add_executable(tessera_cli ${cli_sources})
+  set_target_properties(tessera_cli PROPERTIES OUTPUT_NAME tessera)
+  target_link_libraries(tessera_cli PRIVATE tessera tessera_options CLI11::CLI11)
+  target_precompile_headers(tessera_cli REUSE_FROM tessera_torch_pch)
+endif()
+
+file(GLOB example_files CONFIGURE_DEPENDS
+  "${PROJECT_SOURCE_DIR}/examples/*.cpp" "${PROJECT_SOURCE_DIR}/examples/*/*.cpp")
+set(TESSERA_EXAMPLES "")
+foreach(file IN LISTS example_files)
+  file(RELATIVE_PATH path "${PROJECT_SOURCE_DIR}/examples" "${file}")
+  string(REGEX REPLACE "(/.*|\\.cpp)$" "" name "${path}")
+  if(NOT TARGET example_${name})
+    add_executable(example_${name})
+    set_target_properties(example_${name} PROPERTIES
+      OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/examples")
+    target_link_libraries(example_${name} PRIVATE tessera tessera_options)
+    target_precompile_headers(example_${name} REUSE_FROM tessera_torch_pch)
+    list(APPEND TESSERA_EXAMPLES ${name})
+  endif()
+  target_sources(example_${name} PRIVATE "${file}")
+endforeach()
+
+add_custom_target(benchmarks)
+file(GLOB bench_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/benchmarks/*_bench.cpp")
+if(bench_files)
+  find_package(benchmark REQUIRED)
+endif()
+foreach(file IN LISTS bench_files)
+  get_filename_component(name "${file}" NAME_WE)
+  add_executable(${name} EXCLUDE_FROM_ALL "${file}")
+  set_target_properties(${name} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/benchmarks")
+  target_link_libraries(${name} PRIVATE tessera tessera_options benchmark::benchmark)
+  target_precompile_headers(${name} REUSE_FROM tessera_torch_pch)
+  add_dependencies(benchmarks ${name})
+endforeach()

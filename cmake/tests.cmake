@@ -1,0 +1,128 @@
+# Tests mirror the tree: tests/<room>/<name>_test.cpp is one program and one ctest entry
+# `<room>.<name>`. Labels: checks, pure, torch, examples, install; `sanitized` marks what the asan
+# and tsan presets build and run. Targets: `pure_tests`, `sanitized_tests`.
+#
+#   tests/<room above the torch line>/   links tessera_pure (+ tests/support_pure/*.cpp)
+#   tests/<any other folder>/            links libtessera.so (+ tests/support/*.cpp)
+#   tests/checks/*_test.py               runs with python3
+#   tests/install/                       a project of its own, see run.cmake there
+
+set(TESSERA_TEST_TIMEOUT 300 CACHE STRING "Seconds a test may take")
+set(TESSERA_SANITIZED_TORCH_TESTS comm.threads)
+
+find_package(GTest REQUIRED)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+
+get_property(pure_rooms GLOBAL PROPERTY TESSERA_ROOMS_PURE)
+get_property(torch_rooms GLOBAL PROPERTY TESSERA_ROOMS_TORCH)
+set(tests_dir "${PROJECT_SOURCE_DIR}/tests")
+set(sanitizers_dir "${PROJECT_SOURCE_DIR}/tools/sanitizers")
+set(test_environment
+  OMP_NUM_THREADS=1
+  "ASAN_OPTIONS=detect_container_overflow=0:alloc_dealloc_mismatch=0:detect_odr_violation=0"
+  "LSAN_OPTIONS=suppressions=${sanitizers_dir}/lsan.supp:print_suppressions=0"
+  "UBSAN_OPTIONS=print_stacktrace=1"
+  "TSAN_OPTIONS=suppressions=${sanitizers_dir}/tsan.supp:ignore_noninstrumented_modules=1:halt_on_error=0:exitcode=66")
+add_custom_target(pure_tests)
+add_custom_target(sanitized_tests)
+add_dependencies(sanitized_tests pure_tests)
+
+# tessera_test(<name> LABELS <label>... COMMAND <command>...)
+function(tessera_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 TEST "" "" "LABELS;COMMAND")
+  add_test(NAME ${name} COMMAND ${TEST_COMMAND} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(${name} PROPERTIES
+    TIMEOUT ${TESSERA_TEST_TIMEOUT} LABELS "${TEST_LABELS}" ENVIRONMENT "${test_environment}")
+endfunction()
+
+# Checks of the tree itself, cheapest first.
+tessera_test(checks.format LABELS checks
+  COMMAND "${PROJECT_SOURCE_DIR}/tools/check_format.sh")
+tessera_test(checks.rooms LABELS checks
+  COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/check_rooms.py")
+tessera_test(checks.readme LABELS checks
+  COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/check_readme.py")
+file(GLOB check_tests CONFIGURE_DEPENDS "${tests_dir}/checks/*_test.py")
+foreach(file IN LISTS check_tests)
+  get_filename_component(name "${file}" NAME_WE)
+  string(REGEX REPLACE "_test$" "" name "${name}")
+  tessera_test(checks.${name} LABELS checks COMMAND Python3::Interpreter "${file}")
+endforeach()
+
+# A library of what the tests of one side of the torch line share, or nothing if there is no source.
+function(tessera_test_support target folder)
+  file(GLOB sources CONFIGURE_DEPENDS "${tests_dir}/${folder}/*.cpp")
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    target_link_libraries(${target} PUBLIC ${ARGN})
+  else()
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE ${ARGN})
+  endif()
+endfunction()
+
+tessera_test_support(tessera_test_support_pure support_pure tessera_pure GTest::gtest)
+tessera_test_support(tessera_test_support support tessera tessera_options GTest::gtest)
+tessera_pch(tessera_test_pch cmake/test_pch.h GTest::gtest)
+set_target_properties(tessera_test_pch PROPERTIES EXCLUDE_FROM_ALL ON)
+
+file(GLOB test_files CONFIGURE_DEPENDS "${tests_dir}/*/*_test.cpp")
+foreach(file IN LISTS test_files)
+  file(RELATIVE_PATH path "${tests_dir}" "${file}")
+  string(REGEX REPLACE "^(.*)/(.*)_test\\.cpp$" "\\1" folder "${path}")
+  string(REGEX REPLACE "^(.*)/(.*)_test\\.cpp$" "\\2" name "${path}")
+  if(folder IN_LIST pure_rooms)
+    set(side pure)
+  elseif(folder IN_LIST torch_rooms OR NOT EXISTS "${PROJECT_SOURCE_DIR}/tessera/${folder}/")
+    set(side torch)
+  else()
+    continue()  # the room has no source yet
+  endif()
+
+  set(target test_${folder}_${name})
+  add_executable(${target} "${file}")
+  set_target_properties(${target} PROPERTIES
+    OUTPUT_NAME ${name}_test RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/${folder}")
+  if(side STREQUAL "pure")
+    target_link_libraries(${target} PRIVATE tessera_test_support_pure GTest::gtest_main)
+  else()
+    target_link_libraries(${target} PRIVATE tessera_test_support GTest::gtest_main)
+    target_precompile_headers(${target} REUSE_FROM tessera_test_pch)
+  endif()
+
+  set(labels ${side})
+  if(side STREQUAL "pure")
+    list(APPEND labels sanitized)
+    add_dependencies(pure_tests ${target})
+  elseif("${folder}.${name}" IN_LIST TESSERA_SANITIZED_TORCH_TESTS)
+    list(APPEND labels sanitized)
+    add_dependencies(sanitized_tests ${target})
+  endif()
+  tessera_test(${folder}.${name} LABELS ${labels} COMMAND ${target})
+endforeach()
+
+foreach(name IN LISTS TESSERA_EXAMPLES)
+  tessera_test(examples.${name} LABELS examples COMMAND example_${name})
+endforeach()
+
+# The README's example, as a reader would copy it.
+set(readme_example "${PROJECT_BINARY_DIR}/readme_example.cpp")
+if(EXISTS "${PROJECT_SOURCE_DIR}/README.md")
+  set(check_readme "${PROJECT_SOURCE_DIR}/tools/check_readme.py")
+  add_custom_command(OUTPUT "${readme_example}"
+    COMMAND Python3::Interpreter "${check_readme}" --extract "${readme_example}"
+    DEPENDS "${PROJECT_SOURCE_DIR}/README.md" "${check_readme}"
+    VERBATIM)
+  add_executable(readme_example "${readme_example}")
+  target_link_libraries(readme_example PRIVATE tessera tessera_options)
+  set_target_properties(readme_example PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  tessera_test(examples.readme LABELS examples COMMAND readme_example)
+endif()
+
+if(NOT TESSERA_SANITIZE)
+  tessera_test(install.consumer LABELS install
+    COMMAND ${CMAKE_COMMAND} "-DBUILD_DIR=${PROJECT_BINARY_DIR}"
+      "-DCONSUMER_DIR=${tests_dir}/install/consumer" "-DGENERATOR=${CMAKE_GENERATOR}"
+      "-DCXX=${CMAKE_CXX_COMPILER}" -P "${tests_dir}/install/run.cmake")
+endif()

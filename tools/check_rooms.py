@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Checks that rooms include each other only as tools/rooms.txt allows.
+
+    tools/check_rooms.py [<root>]
+
+Reads every #include of tessera/<room>/**/*.{h,cpp} and reports each one that goes against the
+graph, a cycle in the graph itself, a folder that the graph does not know, a header of libtorch
+above the torch line, and a room whose side of the line differs in CMakeLists.txt.
+cli/, python/, tests/ and tessera/tessera.h may include everything.
+"""
+
+import pathlib
+import re
+import sys
+
+TORCH = ("torch", "ATen", "c10", "caffe2")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+CMAKE_ROOM = re.compile(r"^\s*tessera_room\((\w+)([^)]*)\)", re.MULTILINE)
+
+
+class Graph:
+    """The allowed includes: room -> set of rooms, and which rooms are below the torch line."""
+
+    def __init__(self, text):
+        self.allowed = {}
+        self.below = set()
+        self.errors = []
+        below = False
+        for number, line in enumerate(text.splitlines(), 1):
+            line = line.split("#")[0].strip()
+            if not line:
+                continue
+            if line.strip("= ") == "torch line":
+                below = True
+                continue
+            room, arrow, targets = line.partition("->")
+            room = room.strip()
+            if not arrow or not re.fullmatch(r"\w+", room):
+                self.errors.append(f"rooms.txt:{number}: not a line of the graph: {line}")
+            elif room in self.allowed:
+                self.errors.append(f"rooms.txt:{number}: {room} is there twice")
+            else:
+                self.allowed[room] = set(targets.split())
+                if below:
+                    self.below.add(room)
+        self._check()
+
+    def _check(self):
+        for room, targets in self.allowed.items():
+            for target in sorted(targets):
+                if target not in self.allowed:
+                    self.errors.append(f"rooms.txt: {room} -> {target}: there is no room {target}")
+                elif target in self.below and room not in self.below:
+                    self.errors.append(f"rooms.txt: {room} -> {target} crosses the torch line")
+        cycle = self._cycle()
+        if cycle:
+            self.errors.append("rooms.txt: a cycle: " + " -> ".join(cycle))
+
+    def _cycle(self):
+        done, path = set(), []
+
+        def visit(room):
+            if room in path:
+                return path[path.index(room) :] + [room]
+            if room in done:
+                return None
+            path.append(room)
+            for target in sorted(self.allowed.get(room, ())):
+                found = visit(target)
+                if found:
+                    return found
+            path.pop()
+            done.add(room)
+            return None
+
+        for room in self.allowed:
+            found = visit(room)
+            if found:
+                return found
+        return None
+
+    def may(self, room, target):
+        return target in (room, "base") or target in self.allowed[room]
+
+
+def includes(path):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(1)
+
+
+def check_source(graph, room, path, shown):
+    """The errors of one source; path is read, shown is how it is called in messages."""
+    errors = []
+    for number, header in includes(path):
+        first, *rest = header.split("/")
+        where = f"{shown}:{number}: {header}"
+        if first in TORCH and room not in graph.below:
+            errors.append(f"{where}: {room} is above the torch line")
+        elif first == "tessera" and len(rest) == 1:
+            errors.append(f"{where}: only users include it; include the header of a room")
+        elif first == "tessera" and rest[0] not in graph.allowed:
+            errors.append(f"{where}: rooms.txt has no room {rest[0]}")
+        elif first == "tessera" and not graph.may(room, rest[0]):
+            errors.append(f"{where}: {room} may not include {rest[0]}")
+        elif header.startswith(".") or (not rest and (path.parent / header).exists()):
+            errors.append(f"{where}: write the path from the root, \"tessera/{room}/...\"")
+    return errors
+
+
+def check_cmake(graph, text):
+    """Every room of CMakeLists.txt is on the side of the torch line where the graph has it."""
+    errors = []
+    made = {name: "TORCH" in rest.split() for name, rest in CMAKE_ROOM.findall(text)}
+    for room in sorted(set(made) | set(graph.allowed)):
+        if room not in graph.allowed:
+            errors.append(f"CMakeLists.txt: rooms.txt has no room {room}")
+        elif room not in made:
+            errors.append(f"rooms.txt: CMakeLists.txt makes no room {room}")
+        elif made[room] != (room in graph.below):
+            errors.append(f"CMakeLists.txt: {room}: TORCH is not as in rooms.txt")
+    return errors
+
+
+def check(root):
+    graph = Graph((root / "tools/rooms.txt").read_text(encoding="utf-8"))
+    errors = list(graph.errors)
+    cmake = root / "CMakeLists.txt"
+    if cmake.exists():
+        errors += check_cmake(graph, cmake.read_text(encoding="utf-8"))
+    for folder in sorted(p for p in (root / "tessera").iterdir() if p.is_dir()):
+        sources = sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cpp"))
+        if sources and folder.name not in graph.allowed:
+            errors.append(f"tessera/{folder.name}: rooms.txt has no such room")
+            continue
+        for path in sources:
+            errors += check_source(graph, folder.name, path, path.relative_to(root))
+    return errors
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[1])
+    errors = check(root)
+    for error in errors:
+        print(error, file=sys.stderr)
+    if errors:
+        sys.exit(f"rooms: {len(errors)} against tools/rooms.txt")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Brings a machine to where `make build` works. Idempotent: what is there is not installed again,
+# and a run that finds everything takes a fraction of a second.
+#
+#   1 system packages, by apt when we may (root, or sudo without a password); otherwise it prints
+#     the one line to run and stops if a tool is really missing
+#   2 .venv with torch and numpy, by pip; skipped when TORCH=<dir of an installed torch> is set
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+torch_version=2.13.0
+venv=.venv
+stamp=$venv/.tessera-torch-$torch_version
+
+# Each line: a package, and the file or command that shows that it is there (from any source).
+needs() {
+  cat <<'END'
+g++ g++
+make make
+cmake cmake
+ninja-build ninja
+ccache ccache
+clang-format clang-format
+python3 python3
+libgtest-dev gtest/gtest.h
+libbenchmark-dev benchmark/benchmark.h
+nlohmann-json3-dev nlohmann/json.hpp
+libcli11-dev CLI/CLI.hpp
+END
+}
+
+# ccache only saves time, clang-format only checks: a machine without them can still build.
+optional=" ccache clang-format "
+
+present() { # a command, or a header in the usual places
+  case $1 in
+    *.h | *.hpp) [ -e "/usr/include/$1" ] || [ -e "/usr/local/include/$1" ] ;;
+    *) command -v "$1" >/dev/null ;;
+  esac
+}
+
+missing_packages() {
+  needs | while read -r package sign; do
+    present "$sign" || echo "$package"
+  done
+  if [ -z "${TORCH:-}" ] && [ ! -e "$stamp" ] && ! has_venv_module; then
+    echo python3-venv
+  fi
+}
+
+has_venv_module() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
+
+install_packages() {
+  local as_root=()
+  local line="apt-get install -y --no-install-recommends $*"
+  if ! command -v apt-get >/dev/null; then
+    echo "setup: missing: $* (Debian's names; this machine has no apt-get)" >&2
+    return 1
+  fi
+  if [ "$(id -u)" != 0 ]; then
+    if ! command -v sudo >/dev/null || ! sudo -n true 2>/dev/null; then
+      echo "setup: missing system packages; run this and try again:" >&2
+      echo "  sudo apt-get update && sudo $line" >&2
+      return 1
+    fi
+    as_root=(sudo -n)
+  fi
+  echo "setup: $line"
+  "${as_root[@]}" apt-get update -q
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive $line
+}
+
+# Stops only for what a build cannot do without.
+require() {
+  local package lacking=()
+  for package in $(missing_packages); do
+    case $optional in
+      *" $package "*) echo "setup: going on without $package" >&2 ;;
+      *) lacking+=("$package") ;;
+    esac
+  done
+  if [ ${#lacking[@]} != 0 ]; then
+    echo "setup: cannot go on without: ${lacking[*]}" >&2
+    exit 1
+  fi
+}
+
+install_torch() {
+  if [ ! -x $venv/bin/python ]; then
+    echo "setup: python3 -m venv $venv"
+    python3 -m venv $venv
+  fi
+  if ! $venv/bin/python -c "
+from importlib.metadata import version
+import sys
+version('numpy')
+sys.exit(version('torch').split('+')[0] != '$torch_version')" 2>/dev/null; then
+    echo "setup: pip install torch==$torch_version numpy"
+    $venv/bin/python -m pip install --disable-pip-version-check --quiet \
+      "torch==$torch_version" numpy
+  fi
+  touch "$stamp"
+}
+
+missing=$(missing_packages)
+if [ -n "$missing" ]; then
+  # shellcheck disable=SC2086  # one word a package
+  install_packages $missing || true
+  require
+fi
+
+if [ -n "${TORCH:-}" ]; then
+  if [ ! -e "$TORCH/lib/libtorch_cpu.so" ]; then
+    echo "setup: TORCH=$TORCH holds no lib/libtorch_cpu.so; give the directory of an installed" \
+      "torch, like .../site-packages/torch" >&2
+    exit 1
+  fi
+elif [ ! -e "$stamp" ]; then
+  install_torch
+fi
