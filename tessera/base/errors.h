@@ -1,0 +1,61 @@
+#pragma once
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "tessera/base/text.h"
+
+/// Errors by kind. A caller can tell by type whose move it is:
+///
+///   InvalidArgument   the caller's mistake: the message says what was asked, what was found, what
+///                     to do
+///   NotSupported      a sound request that this library, build or machine cannot serve
+///   PeerError         another rank or a link failed; this rank is fine
+///   InternalError     our bug: the message ends with the source line
+///
+/// Expected outcomes are return values, not errors. The library never prints, aborts or exits.
+namespace tessera {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+class NotSupported : public Error {
+ public:
+  using Error::Error;
+};
+
+class PeerError : public Error {
+ public:
+  using Error::Error;
+};
+
+class InternalError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Throws InvalidArgument with the parts joined unless `ok`:
+///   require(dim < ndim, "Shard(", dim, ") of a tensor with ", ndim, " dims");
+/// Parts become text only when it throws: pass `mesh`, not `mesh.to_text()`, and costly text as a
+/// lambda, `[&] { return shape_text(shape); }`.
+template <typename... Parts>
+inline void require(bool ok, const Parts&... parts) {
+  if (!ok) [[unlikely]] {
+    throw InvalidArgument(join_text(parts...));
+  }
+}
+
+/// Throws InternalError naming the place unless `ok`. For what cannot happen if the code is right.
+void ensure(bool ok, std::string_view what,
+            std::source_location where = std::source_location::current());
+
+}  // namespace tessera

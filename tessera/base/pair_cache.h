@@ -1,0 +1,100 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "tessera/base/intern.h"
+
+/// A bounded cache from two interned values to something costly made of them, shared by all
+/// threads. The values must be kept alive by what is cached (a plan holds its shardings), so that a
+/// key's pointers stay valid as long as its entry.
+///
+/// A look-up is a reader's lock and a hash of two pointers. A full cache starts over: a program
+/// that sees ever new shapes does not grow for ever. Entries made under another `version` are
+/// stale.
+namespace tessera {
+
+template <typename Value>
+class PairCache {
+ public:
+  explicit PairCache(size_t max_entries) : max_entries_(max_entries) {}
+
+  /// The entry, or what `make()` gives; `make` runs outside the lock and may run twice at a race.
+  template <typename Make>
+  std::shared_ptr<const Value> get(const void* a, const void* b, uint64_t version,
+                                   const Make& make) {
+    const Key key{a, b};
+    {
+      std::shared_lock lock(mutex_);
+      if (version_ == version) {
+        if (const auto it = entries_.find(key); it != entries_.end()) {
+          hits_.fetch_add(1, std::memory_order_relaxed);
+          return it->second;
+        }
+      }
+    }
+    misses_.fetch_add(1, std::memory_order_relaxed);
+    std::shared_ptr<const Value> made = make();
+    Entries old;  // let go of outside the lock: values may hold the last handle to much else
+    std::unique_lock lock(mutex_);
+    if (version_ != version || entries_.size() >= max_entries_) {
+      old.swap(entries_);
+      version_ = version;
+    }
+    std::shared_ptr<const Value> kept = entries_.try_emplace(key, std::move(made)).first->second;
+    lock.unlock();
+    return kept;
+  }
+
+  /// Drops the entries for which `stale(value)` holds.
+  template <typename Stale>
+  void erase_if(const Stale& stale) {
+    Entries old;
+    std::unique_lock lock(mutex_);
+    for (auto it = entries_.begin(); it != entries_.end();) {
+      auto here = it++;
+      if (stale(*here->second)) old.insert(entries_.extract(here));
+    }
+    lock.unlock();
+  }
+
+  void clear() {
+    Entries old;
+    std::unique_lock lock(mutex_);
+    old.swap(entries_);
+    lock.unlock();
+  }
+
+  size_t size() const {
+    std::shared_lock lock(mutex_);
+    return entries_.size();
+  }
+  uint64_t hits() const { return hits_.load(std::memory_order_relaxed); }
+  uint64_t misses() const { return misses_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Key {
+    const void* a;
+    const void* b;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& key) const {
+      return hash_mix(std::hash<const void*>()(key.a), std::hash<const void*>()(key.b));
+    }
+  };
+  using Entries = std::unordered_map<Key, std::shared_ptr<const Value>, KeyHash>;
+
+  size_t max_entries_;
+  mutable std::shared_mutex mutex_;
+  Entries entries_;
+  uint64_t version_ = 0;
+  std::atomic<uint64_t> hits_{0};
+  std::atomic<uint64_t> misses_{0};
+};
+
+}  // namespace tessera
