@@ -3,7 +3,8 @@
 # and tsan presets build and run. Targets: `pure_tests`, `sanitized_tests`.
 #
 #   tests/<room above the torch line>/   links tessera_pure (+ tests/support_pure/*.cpp)
-#   tests/<any other folder>/            links libtessera.so (+ tests/support/*.cpp)
+#   tests/<any other folder>/            links libtessera.so (+ support_pure, + tests/support/*.cpp, with
+#                                        a main that can also be a rank of a test: processes.h there)
 #   tests/checks/*_test.py               runs with python3
 #   tests/install/                       a project of its own, see run.cmake there
 
@@ -50,8 +51,14 @@ foreach(file IN LISTS check_tests)
 endforeach()
 
 # A library of what the tests of one side of the torch line share, or nothing if there is no source.
-function(tessera_test_support target folder)
-  file(GLOB sources CONFIGURE_DEPENDS "${tests_dir}/${folder}/*.cpp")
+# The torch side compiles the pure support anew, against libtessera.so: linking tessera_pure as well
+# would give it two interning tables.
+function(tessera_test_support target folders)
+  set(sources)
+  foreach(folder IN LISTS folders)
+    file(GLOB found CONFIGURE_DEPENDS "${tests_dir}/${folder}/*.cpp")
+    list(APPEND sources ${found})
+  endforeach()
   if(sources)
     add_library(${target} STATIC ${sources})
     target_link_libraries(${target} PUBLIC ${ARGN})
@@ -62,7 +69,7 @@ function(tessera_test_support target folder)
 endfunction()
 
 tessera_test_support(tessera_test_support_pure support_pure tessera_pure GTest::gtest)
-tessera_test_support(tessera_test_support support tessera tessera_options GTest::gtest)
+tessera_test_support(tessera_test_support "support;support_pure" tessera tessera_options GTest::gtest)
 tessera_pch(tessera_test_pch cmake/test_pch.h GTest::gtest)
 set_target_properties(tessera_test_pch PROPERTIES EXCLUDE_FROM_ALL ON)
 
@@ -86,7 +93,7 @@ foreach(file IN LISTS test_files)
   if(side STREQUAL "pure")
     target_link_libraries(${target} PRIVATE tessera_test_support_pure GTest::gtest_main)
   else()
-    target_link_libraries(${target} PRIVATE tessera_test_support GTest::gtest_main)
+    target_link_libraries(${target} PRIVATE tessera_test_support)
     target_precompile_headers(${target} REUSE_FROM tessera_test_pch)
   endif()
 

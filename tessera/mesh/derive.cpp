@@ -176,7 +176,7 @@ DeviceMesh DeviceMesh::flatten(std::span<const std::string> names, std::string n
   const auto place = static_cast<size_t>(axis(names.front()));
   for (size_t i = 0; i < gone.size(); ++i) {
     if (i == place) {
-      derived.modes.push_back(coalesce(merged));
+      derived.modes.push_back(merged);
       axes.push_back({std::move(new_name), static_cast<int>(size)});
     } else if (!gone[i]) {
       derived.modes.push_back(from->modes[i]);

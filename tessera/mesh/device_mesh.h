@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 /// A mesh: ranks laid out on named axes.
@@ -54,6 +55,9 @@ class DeviceMesh {
 
   /// Any distinct ranks, listed in row-major order of the axes.
   DeviceMesh(std::vector<MeshAxis> axes, std::vector<int> ranks, std::string device = "cpu");
+  DeviceMesh(std::vector<MeshAxis> axes, std::initializer_list<int> ranks,
+             std::string device = "cpu")
+      : DeviceMesh(std::move(axes), std::vector<int>(ranks), std::move(device)) {}
 
   /// "dp=2,tp=4"; "dp=2,tp=2@0,2,4-5" lists ranks that are not 0..n-1; "cuda:dp=8" names a device.
   static DeviceMesh parse(std::string_view text);

@@ -55,7 +55,7 @@ bool first_holds_most(const Sharding& sharding, std::span<const int> axes) {
 Interval chunk(int64_t n, int64_t count, int64_t index) {
   const int64_t full = n / count + (n % count != 0 ? 1 : 0);
   const int64_t begin = std::min(index * full, n);
-  return {begin, std::min(begin + full, n)};
+  return {begin, begin + std::min(full, n - begin)};
 }
 
 std::vector<Interval> cut(int64_t n, std::span<const Cut> cuts) {

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <string>
 
-#include "tessera/sharding/cuts.h"
 #include "tests/support_pure/index_oracle.h"
 
 namespace tessera::test {
@@ -30,13 +29,13 @@ Placement random_partial(Rng& rng, ReduceOp family) {
   return Partial(family == ReduceOp::sum && rng.chance(30) ? ReduceOp::avg : family);
 }
 
-Placement random_placement(Rng& rng, int ndim, ReduceOp family, const RandomOptions& options) {
+Placement random_placement(Rng& rng, const std::vector<int>& dims, ReduceOp family,
+                           const RandomOptions& options) {
   const int64_t dice = rng.between(1, 100);
   if (dice <= 25) return Replicate();
   if (dice <= 40 && options.partial) return random_partial(rng, family);
-  if (ndim == 0) return Replicate();
-  // Low dims more often, so that axes meet on one dim.
-  const int dim = std::min(rng.int_between(0, ndim - 1), rng.int_between(0, ndim - 1));
+  if (dims.empty()) return Replicate();
+  const int dim = rng.one_of(dims);
   if (dice >= 85 && options.strided) return StridedShard(dim, rng.between(2, 5));
   return Shard(dim);
 }
@@ -51,7 +50,7 @@ void add_ragged(Rng& rng, const DeviceMesh& mesh, std::span<const int64_t> shape
       Placement& p = placements[static_cast<size_t>(axis)];
       if (!p.is_sharded(dim)) continue;
       const int k = mesh.size(axis);
-      if (p.is_plain_shard() && rng.chance(30)) {
+      if (p.is_plain_shard() && rng.chance(50)) {
         std::vector<int64_t> table;
         for (int64_t piece : pieces) {
           const auto sizes = random_sizes(rng, piece, k);
@@ -124,14 +123,18 @@ std::vector<int64_t> random_shape(Rng& rng, int max_dims, int64_t max_numel) {
 
 Sharding random_sharding(Rng& rng, const DeviceMesh& mesh, const std::vector<int64_t>& shape,
                          const RandomOptions& options) {
-  const auto ndim = static_cast<int>(shape.size());
+  std::vector<int> dims(shape.size());  // that may be sharded
+  std::iota(dims.begin(), dims.end(), 0);
+  // Often few, so that several axes meet on one dim.
+  rng.shuffle(dims);
+  if (!dims.empty() && rng.chance(50)) dims.resize(1);
   const auto family = rng.chance(50)
                           ? ReduceOp::sum
                           : rng.one_of<ReduceOp>({ReduceOp::max, ReduceOp::min, ReduceOp::product,
                                                   ReduceOp::band, ReduceOp::bor, ReduceOp::bxor});
   std::vector<Placement> placements;
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
-    placements.push_back(random_placement(rng, ndim, family, options));
+    placements.push_back(random_placement(rng, dims, family, options));
   }
   ShardingOptions made;
   made.order.resize(static_cast<size_t>(mesh.ndim()));
