@@ -1,0 +1,103 @@
+#include "tessera/plan/canonical.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tessera/sharding/local_shape.h"
+
+namespace tessera::plan {
+namespace {
+
+struct Level {
+  int axis;
+  int64_t ranks;
+  Placement placement;
+};
+
+/// A table that says what torch.chunk would say; each row of it sums to one outer piece.
+bool chunks_alike(const Placement& ragged, int64_t ranks) {
+  const auto sizes = ragged.sizes();
+  for (size_t row = 0; row < sizes.size(); row += static_cast<size_t>(ranks)) {
+    const auto table = sizes.subspan(row, static_cast<size_t>(ranks));
+    const int64_t piece = std::accumulate(table.begin(), table.end(), static_cast<int64_t>(0));
+    for (int64_t i = 0; i < ranks; ++i) {
+      if (table[static_cast<size_t>(i)] != chunk(piece, ranks, i).size()) return false;
+    }
+  }
+  return true;
+}
+
+/// What each piece of a dim of n has after the levels, if it is the same for all; else -1.
+int64_t even_piece(int64_t n, std::span<const Level> levels) {
+  for (const auto& level : levels) {
+    const bool ragged = level.placement.kind() == Placement::Kind::ragged;
+    if (ragged || n % (level.ranks * level.placement.split()) != 0) return -1;
+    n /= level.ranks;
+  }
+  return n;
+}
+
+/// Cut in s pieces, each over k ranks, and then by plain cuts into s: each of those finds one of
+/// the pieces, so they may as well cut first, and the strided shard is a plain one inside.
+void unstride(int64_t n, std::vector<Level>& levels, size_t at) {
+  const int64_t split = levels[at].placement.split();
+  const int64_t piece = even_piece(n, std::span<const Level>(levels).first(at));
+  if (piece < 0 || piece % (split * levels[at].ranks) != 0) return;
+  int64_t inside = 1;
+  size_t end = at + 1;
+  while (inside < split && end < levels.size() && levels[end].placement.is_plain_shard()) {
+    inside *= levels[end++].ranks;
+  }
+  if (inside != split) return;
+  // A ragged table further in counts the outer pieces in cutting order.
+  const auto is_ragged = [](const Level& level) {
+    return level.placement.kind() == Placement::Kind::ragged;
+  };
+  if (std::ranges::any_of(std::span<const Level>(levels).subspan(end), is_ragged)) return;
+  levels[at].placement = Shard(levels[at].placement.dim());
+  const auto first = levels.begin() + static_cast<std::ptrdiff_t>(at);
+  std::rotate(first, first + 1, levels.begin() + static_cast<std::ptrdiff_t>(end));
+}
+
+bool is_plain(const Sharding& sharding) {
+  for (int axis = 0; axis < sharding.mesh().ndim(); ++axis) {
+    const Placement& p = sharding.placement(axis);
+    const bool odd = p.is_sharded() && !p.is_plain_shard();
+    if (odd || (sharding.mesh().size(axis) == 1 && !p.is_replicate())) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Sharding canonical(const Sharding& sharding) {
+  if (is_plain(sharding)) return sharding;
+  const auto& mesh = sharding.mesh();
+  std::vector<Placement> placements(sharding.placements().begin(), sharding.placements().end());
+  std::vector<int> order;
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    if (mesh.size(axis) == 1) placements[static_cast<size_t>(axis)] = Replicate();
+  }
+  for (int dim = 0; dim < sharding.ndim(); ++dim) {
+    std::vector<Level> levels;
+    for (int axis : sharding.axes_of_dim(dim)) {
+      if (mesh.size(axis) == 1) continue;
+      Placement p = sharding.placement(axis);
+      const bool ragged = p.kind() == Placement::Kind::ragged;
+      if (ragged && chunks_alike(p, mesh.size(axis))) p = Shard(dim);
+      levels.push_back({axis, mesh.size(axis), std::move(p)});
+    }
+    for (size_t at = levels.size(); at-- > 0;) {
+      if (levels[at].placement.kind() == Placement::Kind::strided) {
+        unstride(sharding.shape()[static_cast<size_t>(dim)], levels, at);
+      }
+    }
+    for (const auto& level : levels) {
+      placements[static_cast<size_t>(level.axis)] = level.placement;
+      order.push_back(level.axis);
+    }
+  }
+  return sharding.with_placements(std::move(placements), std::move(order));
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+/// The small picture of a sharding that the search works on: eight bytes, one for each axis of more
+/// than one rank. Axes of one rank hold the same whatever their placement, so they have none.
+namespace tessera::plan {
+
+constexpr int kMaxAxes = 8;
+
+/// A placement in five bits. The tensor dims that matter get a letter each.
+using Code = uint8_t;
+constexpr Code kReplicate = 0;
+constexpr Code kPartialFrom = 1;  // the source's partial
+constexpr Code kPartialTo = 2;    // the target's, where it is another one
+constexpr Code kOddFrom = 3;      // the source's strided or ragged shard on this very axis
+constexpr Code kOddTo = 4;        // the target's, where it is another one
+constexpr Code kFirstLetter = 5;  // kFirstLetter + i: Shard(dim of letter i)
+constexpr int kMaxLetters = 2 * kMaxAxes;
+constexpr int kCodes = kFirstLetter + kMaxLetters;
+
+constexpr bool is_partial(Code c) { return c == kPartialFrom || c == kPartialTo; }
+constexpr bool is_shard(Code c) { return c >= kOddFrom; }
+constexpr bool is_odd(Code c) { return c == kOddFrom || c == kOddTo; }
+
+/// Codes by axis and, for sharding axes, the place: how many axes cut the dim before it.
+class Layout {
+ public:
+  Code code(int axis) const { return cells_[axis] >> 3; }
+  int place(int axis) const { return cells_[axis] & 7; }
+  /// Code and place in one.
+  uint8_t cell(int axis) const { return cells_[axis]; }
+
+  void set(int axis, Code code, int place = 0) {
+    cells_[axis] = static_cast<uint8_t>(code << 3 | place);
+  }
+  void set_cell(int axis, uint8_t cell) { cells_[axis] = cell; }
+
+  uint64_t key() const { return std::bit_cast<uint64_t>(cells_); }
+  bool operator==(const Layout&) const = default;
+
+ private:
+  std::array<uint8_t, kMaxAxes> cells_{};
+};
+
+/// A set of axes: bit a stands for axis a.
+using AxisSet = uint32_t;
+
+constexpr AxisSet only(int axis) { return AxisSet{1} << axis; }
+constexpr bool has(AxisSet set, int axis) { return (set >> axis & 1U) != 0; }
+constexpr int count(AxisSet set) { return std::popcount(set); }
+
+/// Calls f(axis) for each axis of the set, in ascending order.
+template <typename F>
+constexpr void for_each_axis(AxisSet set, const F& f) {
+  for (; set != 0; set &= set - 1) f(std::countr_zero(set));
+}
+
+/// Calls f(subset) for each subset of the set that is not empty.
+template <typename F>
+constexpr void for_each_subset(AxisSet set, const F& f) {
+  for (AxisSet subset = set; subset != 0; subset = (subset - 1) & set) f(subset);
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,220 @@
+#include "tessera/plan/moves.h"
+
+#include <algorithm>
+
+namespace tessera::plan {
+namespace {
+
+/// More axes than this are not merged into one reduce_scatter: there are too many ways.
+constexpr int kMaxScatterAxes = 4;
+
+class Moves {
+ public:
+  Moves(const Problem& problem, const Layout& from, std::vector<Edge>& out)
+      : problem_(problem), from_(from), out_(out) {
+    for (int axis = 0; axis < problem.axes(); ++axis) {
+      const Code code = from.code(axis);
+      if (is_partial(code)) partial_ |= only(axis);
+      if (!is_shard(code)) continue;
+      sharded_ |= only(axis);
+      cutters_[problem.letter(axis, code)] |= only(axis);
+    }
+    for_each_axis(sharded_, [&](int axis) {
+      for_each_axis(cutters_of(axis), [&](int other) {
+        if (from.place(other) > from.place(axis)) inside_[axis] |= only(other);
+      });
+    });
+  }
+
+  void add_all() {
+    for (int axis = 0; axis < problem_.axes(); ++axis) {
+      const Code code = from_.code(axis);
+      if (code == kReplicate) {
+        add_from_replicate(axis);
+      } else if (is_partial(code)) {
+        add_from_partial(axis);
+      } else {
+        add_exchanges(axis);
+      }
+    }
+    add_gathers();
+    add_reductions();
+    if (count(partial_) > 1) {
+      const int most = count(partial_) <= kMaxScatterAxes ? kMaxScatterAxes : 2;
+      add_scatters(from_, 0, partial_, most);
+    }
+    add_exchange_to_goal();
+  }
+
+ private:
+  AxisSet cutters_of(int axis) const { return cutters_[problem_.letter(axis, from_.code(axis))]; }
+
+  /// Of two uncut dims that are as good as each other only the first is cut.
+  bool is_needless(int letter) const {
+    const auto is_uncut = [&](int l) { return (cutters_[l] | scattered_[l]) == 0; };
+    if (!is_uncut(letter)) return false;
+    for (uint32_t twins = problem_.twins(letter); twins != 0; twins &= twins - 1) {
+      if (is_uncut(std::countr_zero(twins))) return true;
+    }
+    return false;
+  }
+
+  void add(Move move, AxisSet group, const Layout& to) {
+    if (problem_.exists(to)) out_.push_back({move, group, to});
+  }
+
+  /// `axis` takes a shard as the last to cut.
+  Layout sharded(Layout layout, int axis, Code code) const {
+    layout.set(axis, code, count(cutters_[problem_.letter(axis, code)] & ~only(axis)));
+    return layout;
+  }
+
+  Layout with(int axis, Code code) const {
+    Layout to = from_;
+    to.set(axis, code);
+    return to;
+  }
+
+  void add_from_replicate(int axis) {
+    for (Code code : problem_.shards(axis)) {
+      if (is_needless(problem_.letter(axis, code))) continue;
+      add(Move::slice, 0, sharded(from_, axis, code));
+    }
+    const Code goal = problem_.goal().code(axis);
+    if (is_partial(goal)) add(Move::keep_one, 0, with(axis, goal));
+  }
+
+  void add_from_partial(int axis) {
+    for (Code code : problem_.shards(axis)) {
+      if (is_needless(problem_.letter(axis, code))) continue;
+      add(Move::reduce_scatter, only(axis), sharded(from_, axis, code));
+    }
+    const Code goal = problem_.goal().code(axis);
+    if (from_.code(axis) == kPartialFrom && goal == kPartialTo && problem_.can_rescale(axis)) {
+      add(Move::rescale, 0, with(axis, goal));
+    }
+  }
+
+  void add_exchanges(int axis) {
+    Layout without = from_;
+    for_each_axis(inside_[axis], [&](int inner) {
+      without.set(inner, from_.code(inner), from_.place(inner) - 1);
+    });
+    for (Code code : problem_.shards(axis)) {
+      if (code == from_.code(axis) && inside_[axis] == 0) continue;  // already the last
+      if (is_needless(problem_.letter(axis, code))) continue;
+      add(Move::all_to_all, only(axis) | inside_[axis], sharded(without, axis, code));
+    }
+  }
+
+  void add_gathers() {
+    for_each_subset(sharded_, [&](AxisSet group) {
+      Layout to = from_;
+      bool last_cuts = true;
+      for_each_axis(group, [&](int axis) {
+        last_cuts &= (inside_[axis] & ~group) == 0;
+        to.set(axis, kReplicate);
+      });
+      if (last_cuts) add(Move::all_gather, group, to);
+    });
+  }
+
+  void add_reductions() {
+    for_each_subset(partial_, [&](AxisSet group) {
+      Layout to = from_;
+      for_each_axis(group, [&](int axis) { to.set(axis, kReplicate); });
+      add(Move::all_reduce, group, to);
+    });
+  }
+
+  /// Every way to scatter two or more of the partial axes `rest`, after those in `group`. An axis
+  /// may cut before others of the group, so each order comes up once.
+  void add_scatters(const Layout& layout, AxisSet group, AxisSet rest, int most) {
+    if (count(group) > 1) add(Move::reduce_scatter, group, layout);
+    if (most == 0) return;
+    for_each_axis(rest, [&](int axis) {
+      const AxisSet later = rest & ~(only(axis + 1) - 1);
+      for (Code code : problem_.shards(axis)) {
+        const int letter = problem_.letter(axis, code);
+        if (is_needless(letter)) continue;
+        const int outer = count(cutters_[letter]);
+        const AxisSet mates = scattered_[letter];
+        scattered_[letter] |= only(axis);
+        for (int place = outer; place <= outer + count(mates); ++place) {
+          Layout to = layout;
+          for_each_axis(mates, [&](int other) {
+            const int shift = layout.place(other) >= place ? 1 : 0;
+            to.set(other, layout.code(other), layout.place(other) + shift);
+          });
+          to.set(axis, code, place);
+          add_scatters(to, group | only(axis), later, most - 1);
+        }
+        scattered_[letter] = mates;
+      }
+    });
+  }
+
+  /// All axes that are to shard the tensor go to their places; those that shard it now but are not
+  /// to cut after them, so that they can be gathered next.
+  void add_exchange_to_goal() {
+    const Layout& goal = problem_.goal();
+    Layout to = from_;
+    std::array<int, kMaxLetters> cut_by_goal{};
+    AxisSet strangers = 0;
+    for (int axis = 0; axis < problem_.axes(); ++axis) {
+      if (is_shard(goal.code(axis))) {
+        if (!has(sharded_, axis)) return;
+        ++cut_by_goal[problem_.letter(axis, goal.code(axis))];
+        to.set_cell(axis, goal.cell(axis));
+      } else if (has(sharded_, axis)) {
+        strangers |= only(axis);
+      }
+    }
+    for_each_axis(strangers, [&](int axis) {
+      int place = cut_by_goal[problem_.letter(axis, from_.code(axis))];
+      for_each_axis(cutters_of(axis) & strangers, [&](int other) {
+        if (from_.place(other) < from_.place(axis)) ++place;
+      });
+      to.set(axis, from_.code(axis), place);
+    });
+    if (to != from_) add(Move::all_to_all, exchange_group(problem_, from_, to), to);
+  }
+
+  const Problem& problem_;
+  const Layout& from_;
+  std::vector<Edge>& out_;
+  AxisSet sharded_ = 0;
+  AxisSet partial_ = 0;
+  std::array<AxisSet, kMaxLetters> cutters_{};    // by letter
+  std::array<AxisSet, kMaxLetters> scattered_{};  // by letter: of the group that add_scatters is at
+  std::array<AxisSet, kMaxAxes> inside_{};        // by axis: those that cut its dim after it
+};
+
+}  // namespace
+
+void add_moves(const Problem& problem, const Layout& from, std::vector<Edge>& out) {
+  Moves(problem, from, out).add_all();
+}
+
+AxisSet exchange_group(const Problem& problem, const Layout& from, const Layout& to) {
+  AxisSet group = 0;
+  for (int axis = 0; axis < problem.axes(); ++axis) {
+    if (from.cell(axis) != to.cell(axis)) group |= only(axis);
+  }
+  for (const Layout* layout : {&from, &to}) {
+    const AxisSet changed = group;
+    for (int inner = 0; inner < problem.axes(); ++inner) {
+      const Code code = layout->code(inner);
+      if (!is_shard(code)) continue;
+      for_each_axis(changed, [&](int outer) {
+        if (is_shard(layout->code(outer)) && layout->place(outer) < layout->place(inner) &&
+            problem.letter(outer, layout->code(outer)) == problem.letter(inner, code)) {
+          group |= only(inner);
+        }
+      });
+    }
+  }
+  return group;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/cost/machine.h"
+#include "tessera/sharding/sharding.h"
+
+/// A plan: the steps that bring a tensor from one sharding to another.
+///
+///   dp=2,tp=4 : S0,S0 : 64x32  ->  dp=2,tp=4 : R,S1 : 64x32
+///     all_to_all over tp    S0,S0 -> S0,S1
+///     all_gather over dp    S0,S1 -> R,S1
+///
+/// Each step is one move of the table in moves.h, over one axis or, where axes were merged, over
+/// the flattened group of several. A plan is a pure function of (from, to, machine): every rank
+/// makes the same one.
+namespace tessera::plan {
+
+enum class Move : uint8_t {
+  slice,       // R -> S, local: keep my part
+  keep_one,    // R -> P, local: the first rank of the axis keeps the value, the others the neutral
+  rescale,     // P(sum) <-> P(avg), local
+  all_gather,  // S -> R
+  all_reduce,  // P -> R
+  reduce_scatter,  // P -> S
+  all_to_all,      // S -> S
+  transfer,        // one mesh to another, over the ranks of both
+};
+
+constexpr int kMoves = 8;
+
+std::string_view move_name(Move move);
+/// True for the moves that cost no message.
+bool is_local(Move move);
+
+struct Step {
+  Move move;
+  std::vector<int>
+      axes;  ///< mesh axes of the group, outermost first; empty for local moves across no group
+  Sharding from;
+  Sharding to;
+  int64_t bytes = 0;   ///< the most that one rank sends
+  double seconds = 0;  ///< by the machine it was planned for
+
+  /// "all_gather over dp  S0,S1 -> R,S1"
+  std::string to_text() const;
+};
+
+struct Plan {
+  Sharding from;
+  Sharding to;
+  std::vector<Step> steps;
+
+  double seconds() const;
+  int64_t bytes() const;
+  bool communicates() const;
+  /// One line a step.
+  std::string to_text() const;
+};
+
+/// The least-cost plan, made anew. Throws InvalidArgument if the shardings are of different tensors
+/// (shape), NotSupported if no moves lead there. The dtype may differ: plans do not look at it but
+/// for the bytes (the source's); stride differences need no step.
+Plan make_plan(const Sharding& from, const Sharding& to, const cost::Machine& machine);
+
+/// The plan for the default machine, from a cache that all threads share.
+/// A warm look-up takes a hash of two pointers.
+std::shared_ptr<const Plan> cached_plan(const Sharding& from, const Sharding& to);
+
+struct CacheStats {
+  uint64_t hits = 0;
+  uint64_t misses = 0;
+  size_t entries = 0;
+};
+CacheStats cache_stats();
+/// Drops the plans of a world, which they would keep alive.
+void forget_plans(const World* world);
+void clear_cache();
+
+}  // namespace tessera::plan

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tessera/plan/layout.h"
+#include "tessera/plan/plan.h"
+
+/// Everything about (from, to, machine) that the search asks for again and again: the two ends as
+/// layouts, what a layout holds, which layouts there are, what a move costs.
+namespace tessera::plan {
+
+class Problem {
+ public:
+  /// Two canonical shardings (canonical.h) of one tensor on one mesh with at most kMaxAxes axes of
+  /// more than one rank, else NotSupported.
+  Problem(const Sharding& from, const Sharding& to, const cost::Machine& machine);
+
+  const Layout& start() const { return start_; }
+  const Layout& goal() const { return goal_; }
+
+  /// Axes of more than one rank.
+  int axes() const { return static_cast<int>(mesh_axis_.size()); }
+  int mesh_axis(int axis) const { return mesh_axis_[static_cast<size_t>(axis)]; }
+  int64_t ranks(AxisSet group) const { return prices_[group].ranks; }
+
+  /// Tensor dims that matter: at most five, or as many as the two ends shard.
+  int letters() const { return static_cast<int>(letters_.size()); }
+  /// Letters before this one that can stand for it: neither end shards them, and cuts leave as much
+  /// of one as of the other.
+  uint32_t twins(int letter) const { return twins_[static_cast<size_t>(letter)]; }
+  /// The letter that a sharding code cuts.
+  int letter(int axis, Code code) const { return letter_of_[axis][code]; }
+  /// The shards that an axis may take: of every letter, and the target's own if it is an odd one.
+  const std::vector<Code>& shards(int axis) const { return shards_[axis]; }
+  /// True if the axis may go from the source's partial to the target's without a message.
+  bool can_rescale(int axis) const { return has(can_rescale_, axis); }
+
+  /// A ragged table holds for the outer pieces that it was written for, and there is no tensor with
+  /// a sum on one axis and a maximum on another.
+  bool exists(const Layout& layout) const {
+    return !partials_clash_ && !has_ragged_ ? true : exists_slow(layout);
+  }
+
+  /// The largest local part in bytes.
+  int64_t local_bytes(const Layout& layout) const;
+  /// The most that a rank holds of a letter's dim.
+  int64_t extent(const Layout& layout, int letter) const;
+  /// The same after plain cuts by the axes, in whatever order; odd cuts leave no less.
+  int64_t plain_extent(int letter, AxisSet cuts) const {
+    return extents_[static_cast<size_t>(letter) << axes() | cuts];
+  }
+  /// Bytes of an element times the dims without a letter.
+  int64_t fixed_bytes() const { return fixed_bytes_; }
+
+  /// Time of a move over a group between layouts with local parts of so many bytes.
+  double seconds(Move move, AxisSet group, int64_t from_bytes, int64_t to_bytes) const {
+    const Rate& rate = prices_[group].rates[static_cast<size_t>(move)];
+    return rate.start_s + rate.byte_s * static_cast<double>(priced(move, from_bytes, to_bytes));
+  }
+  /// The side that a move is priced by.
+  static int64_t priced(Move move, int64_t from_bytes, int64_t to_bytes) {
+    if (move == Move::slice || move == Move::all_gather) return to_bytes;
+    return move == Move::all_to_all ? std::max(from_bytes, to_bytes) : from_bytes;
+  }
+  /// The most that one rank sends.
+  int64_t bytes_sent(Move move, AxisSet group, int64_t from_bytes, int64_t to_bytes) const;
+
+  /// The sharding that a layout stands for.
+  Sharding sharding(const Layout& layout) const;
+
+ private:
+  /// cost/ with the link and the size of a group filled in, by move.
+  struct Rate {
+    double start_s = 0;
+    double byte_s = 0;
+  };
+  struct Price {
+    cost::Link link;
+    int64_t ranks = 1;
+    std::array<Rate, kMoves> rates{};
+  };
+
+  void read_axes();
+  void read_letters();
+  Layout read(const Sharding& sharding) const;
+  void list_shards();
+  void fill_extents();
+  void find_twins();
+  void fill_prices();
+  void fill_rates(Price& price) const;
+  bool exists_slow(const Layout& layout) const;
+  bool same_before(const Layout& a, const Layout& b, int axis) const;
+  const Placement& odd(int axis, Code code) const;
+  int64_t odd_extent(const Layout& layout, AxisSet cuts, int dim) const;
+
+  Sharding from_;
+  Sharding to_;
+  cost::Machine machine_;
+  std::vector<int> mesh_axis_;
+  std::array<int64_t, kMaxAxes> axis_ranks_{};
+  std::vector<int> letters_;
+  std::array<uint32_t, kMaxLetters> twins_{};
+  std::array<std::array<uint8_t, kCodes>, kMaxAxes> letter_of_{};
+  std::array<std::vector<Code>, kMaxAxes> shards_;
+  AxisSet can_rescale_ = 0;
+  bool partials_clash_ = false;
+  bool has_ragged_ = false;
+  Layout start_;
+  Layout goal_;
+
+  int64_t fixed_bytes_ = 1;
+  std::vector<int64_t> extents_;  // [letter][set of plain cuts]
+  std::vector<Price> prices_;     // [group]
+  // Extents with odd cuts, found so far: by the layout's cells on one letter.
+  mutable std::vector<std::pair<uint64_t, int64_t>> odd_extents_;
+};
+
+}  // namespace tessera::plan
