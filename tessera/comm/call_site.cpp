@@ -1,0 +1,30 @@
+#include "tessera/comm/call_site.h"
+
+namespace tessera::comm {
+namespace {
+
+thread_local const CallSite* innermost = nullptr;
+
+CallSiteFields merged(CallSiteFields fields, const CallSiteFields& outer) {
+  if (fields.op.empty()) fields.op = outer.op;
+  if (fields.axis.empty()) fields.axis = outer.axis;
+  if (fields.note.empty()) fields.note = outer.note;
+  fields.implicit = fields.implicit || outer.implicit;
+  return fields;
+}
+
+}  // namespace
+
+CallSite::CallSite(const CallSiteFields& fields)
+    : fields_(merged(fields, current())), outer_(innermost) {
+  innermost = this;
+}
+
+CallSite::~CallSite() { innermost = outer_; }
+
+const CallSiteFields& CallSite::current() {
+  static constexpr CallSiteFields kNone;
+  return innermost == nullptr ? kNone : innermost->fields_;
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,112 @@
+#include "tessera/comm/checked.h"
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/noticeboard.h"
+#include "tessera/comm/tap_context.h"
+#include "tessera/comm/world.h"
+
+namespace tessera::comm {
+namespace {
+
+/// How often a rank that waits looks whether another one gave up.
+constexpr auto kLookAgain = std::chrono::milliseconds(500);
+
+std::string here(const TapContext& context, const TappedCall& call) {
+  return join_text("rank ", context.group->rank(), ": ", call.info.to_text(*context.group), " in ",
+                   context.group->to_text());
+}
+
+std::string key_of(const TapContext& context, uint64_t sequence, int index) {
+  return join_text(context.channel, "/", sequence, "/", index);
+}
+
+std::optional<RankCall> read_entry(int index, const std::vector<uint8_t>& bytes) {
+  const std::string text(bytes.begin(), bytes.end());
+  const size_t line_end = text.find('\n');
+  if (line_end == std::string::npos) return std::nullopt;
+  auto call = decode(std::string_view(text).substr(0, line_end));
+  if (!call) return std::nullopt;
+  return RankCall{index, std::move(*call), text.substr(line_end + 1)};
+}
+
+}  // namespace
+
+void set_checked(RankWorld& world, bool on) {
+  ObserverState& state = *world.observers().state();
+  std::lock_guard lock(state.mutex);
+  if (!state.check) return;
+  if (on) {
+    state.active.fetch_or(ObserverState::kChecked);
+  } else {
+    state.active.fetch_and(~ObserverState::kChecked);
+  }
+}
+
+bool checked(const RankWorld& world) {
+  return (world.observers().state()->active.load() & ObserverState::kChecked) != 0;
+}
+
+CollectiveCheck::CollectiveCheck(c10::intrusive_ptr<c10d::Store> store,
+                                 std::chrono::milliseconds timeout,
+                                 std::shared_ptr<Noticeboard> board)
+    : store_(std::move(store)), timeout_(timeout), board_(std::move(board)) {}
+
+void CollectiveCheck::await(const TapContext& context, const TappedCall& call,
+                            const std::vector<std::string>& keys) {
+  const auto deadline = Clock::now() + timeout_;
+  while (!store_->check(keys)) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) {
+      std::string absent;
+      for (size_t i = 0; i < keys.size(); ++i) {
+        if (!store_->check({keys[i]})) {
+          absent += join_text(absent.empty() ? "" : ",", context.group->ranks[i]);
+        }
+      }
+      if (absent.empty()) return;  // the last one came while we counted
+      throw PeerError(join_text(here(context, call), ", call ", call.sequence, ": rank(s) ", absent,
+                                " did not come within ", timeout_.count(),
+                                " ms (is checked mode on there?)"));
+    }
+    try {
+      store_->wait(keys, std::min(left, std::chrono::milliseconds(kLookAgain)));
+    } catch (const c10::DistStoreError&) {  // not yet; the loop knows when to give up
+    }
+    const auto failure = board_->first_failure();
+    if (failure && failure->rank != context.group->rank()) {
+      throw PeerError(join_text(here(context, call), " failed; rank ", failure->rank,
+                                " failed first: ", failure->text));
+    }
+  }
+}
+
+void CollectiveCheck::before(const TapContext& context, const TappedCall& call,
+                             std::string_view note) {
+  const int size = static_cast<int>(context.group->ranks.size());
+  if (size == 1) return;
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> keys;
+  for (int i = 0; i < size; ++i) keys.push_back(key_of(context, call.sequence, i));
+  const std::string& mine = keys[static_cast<size_t>(context.group->index)];
+  const std::string entry = join_text(encode(call.info), "\n", note);
+  store_->set(mine, std::vector<uint8_t>(entry.begin(), entry.end()));
+  await(context, call, keys);
+
+  std::vector<RankCall> calls;
+  const auto entries = store_->multiGet(keys);
+  for (int i = 0; i < size; ++i) {
+    auto read = read_entry(i, entries[static_cast<size_t>(i)]);
+    ensure(read.has_value(), "an entry of the collective check cannot be read");
+    calls.push_back(std::move(*read));
+  }
+  if (const auto differs = first_difference(calls, *context.group)) {
+    throw PeerError(join_text(here(context, call), ": the ranks disagree: ", *differs));
+  }
+  // All ranks posted this call, so all have read the one before.
+  std::string& last = last_key_[context.channel];
+  if (!last.empty()) store_->deleteKey(last);
+  last = mine;
+}
+
+}  // namespace tessera::comm

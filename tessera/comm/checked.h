@@ -1,0 +1,58 @@
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "tessera/comm/call_info.h"
+
+/// Checked mode: before each collective the ranks of its group compare what they are about to do,
+/// and on a difference every one of them throws PeerError that names two ranks and what differs:
+///
+///   all_reduce: rank 0 calls all_reduce (sum) of 4 float32, rank 1 calls all_reduce (sum) of 5 float32
+///
+/// Compared are the op, dtype, shapes, reduction, root, the pieces of an all_to_all between each
+/// pair, and CallSite's note (the sharding, where the library calls). Not compared: send and recv.
+///
+/// For debugging: a collective then costs a few round trips to the store (0.2 to 1 ms) and async
+/// ones block until all ranks have issued them. Turn it on at the same place on every rank, or by
+/// TESSERA_CHECK_COLLECTIVES=1. Only processes need it; thread ranks always compare.
+namespace tessera::comm {
+
+class RankWorld;
+class Noticeboard;
+struct TapContext;
+struct TappedCall;
+
+/// Turns it on or off for this rank's calls from now on; nothing happens for thread and fake ranks.
+void set_checked(RankWorld& world, bool on);
+bool checked(const RankWorld& world);
+
+/// How processes compare: over the store, two keys a rank and group at a time.
+class CollectiveCheck {
+ public:
+  /// `store` must be this object's own connection.
+  CollectiveCheck(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout,
+                  std::shared_ptr<Noticeboard> board);
+
+  /// Returns when all ranks of the group are about to make the same call. PeerError if they
+  /// differ, or names those that did not come within the timeout.
+  void before(const TapContext& context, const TappedCall& call, std::string_view note);
+
+ private:
+  void await(const TapContext& context, const TappedCall& call,
+             const std::vector<std::string>& keys);
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::chrono::milliseconds timeout_;
+  std::shared_ptr<Noticeboard> board_;
+  std::mutex mutex_;
+  std::map<std::string, std::string> last_key_;  // by channel: mine, to delete once all moved on
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+/// The kinds of communication, by the names that recorder, checks, errors and tests use. c10d's
+/// variants of one kind (`_allgather_base`, `allgather`, the coalesced forms) share a name.
+namespace tessera::comm {
+
+enum class CommOp : uint8_t {
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  broadcast,
+  scatter,
+  gather,
+  reduce,
+  send,
+  recv,
+  barrier,
+};
+
+inline constexpr int kCommOps = 11;
+
+std::string_view op_name(CommOp op);                      ///< "all_reduce"
+std::optional<CommOp> op_of_name(std::string_view name);  ///< the reverse; none if unknown
+
+}  // namespace tessera::comm

@@ -1,0 +1,3 @@
+#pragma once
+
+#include <stdexcept>  // see gloo/context.h why

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <memory>
+
+namespace gloo::transport {
+
+// See gloo/context.h. Both are only pointed to.
+class Device {
+ public:
+  virtual ~Device() = 0;
+};
+
+class UnboundBuffer {
+ public:
+  virtual ~UnboundBuffer() = 0;
+};
+
+}  // namespace gloo::transport

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <c10/core/DeviceType.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <array>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace c10d {
+class Backend;
+class ProcessGroup;
+}  // namespace c10d
+
+namespace tessera::comm {
+
+/// Which backend serves which device type; one backend may serve several.
+using Backends = std::vector<std::pair<c10::DeviceType, c10::intrusive_ptr<c10d::Backend>>>;
+
+/// The ranks that communicate with each other, seen from one of them. Behind it is an ordinary
+/// c10d::ProcessGroup, registered under `name()` as long as the Group lives, so `_c10d_functional`
+/// ops and a user's own c10d calls reach the same links, recorder and checks as the library does.
+class Group {
+ public:
+  Group(std::vector<int> ranks, int index, std::string name, const Backends& backends);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  std::span<const int> ranks() const { return ranks_; }  ///< world ranks, in group order
+  int size() const { return static_cast<int>(ranks_.size()); }
+  int index() const { return index_; }  ///< my place in ranks()
+  const std::string& name() const { return name_; }
+  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return process_group_; }
+
+  /// The backend that serves tensors on `device`: what exec calls, past c10d's dispatcher entry.
+  /// An array look-up; NotSupported if this group serves no such device.
+  c10d::Backend& backend(c10::DeviceType device) const {
+    c10d::Backend* found = by_device_[static_cast<size_t>(device)];
+    if (found == nullptr) [[unlikely]] {
+      no_backend(device);
+    }
+    return *found;
+  }
+
+ private:
+  [[noreturn]] void no_backend(c10::DeviceType device) const;
+
+  std::vector<int> ranks_;
+  int index_;
+  std::string name_;
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group_;  // owns the backends
+  std::array<c10d::Backend*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> by_device_{};
+};
+
+/// Ranks in few characters, for names and messages: "0-3", "0,2,5", "0-12:4" (every fourth).
+std::string ranks_text(std::span<const int> ranks);
+
+}  // namespace tessera::comm

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <chrono>
+#include <span>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace tessera::comm {
+
+class Noticeboard;
+
+/// A point where ranks wait for each other, over a store: at the start, at each new group, at the
+/// end. Unlike c10d's own, it knows who is missing. Each is used once.
+struct Meeting {
+  c10d::Store& store;
+  std::string name;            ///< unique in the store
+  std::string purpose;         ///< for the message: "the start of world procs at host:1234"
+  std::span<const int> ranks;  ///< who comes, world ranks
+  int index = 0;               ///< my place among them
+  std::chrono::milliseconds timeout{0};
+  Noticeboard* board = nullptr;  ///< where a failed rank says so; may be null
+
+  /// Waits for all; PeerError names those that did not come in time. Returns whether all ranks
+  /// brought the same word.
+  bool attend(const std::string& word) const;
+
+ private:
+  std::string absent() const;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,92 @@
+// Where meshes and worlds meet: the group of ranks behind an axis.
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/processes.h"
+#include "tessera/comm/world.h"
+
+namespace tessera::comm {
+namespace {
+
+/// A world that knows only the groups it was given.
+class ExternalWorld final : public RankWorld {
+ public:
+  ExternalWorld(int rank, int size, std::string name)
+      : RankWorld(Kind::external, rank, size, std::move(name), kDefaultTimeout) {}
+
+ private:
+  Backends make_backends(std::span<const int> ranks, int /*index*/,
+                         const std::string& /*group_name*/) override {
+    throw NotSupported(join_text("no group of ranks ", ranks_text(ranks), " in world ", name(),
+                                 ", which was made from existing process groups; adopt one for "
+                                 "these ranks, or use init_device_mesh"));
+  }
+};
+
+std::string next_external_name() {
+  static std::atomic<int> count{0};
+  return join_text("tessera.x", count++);
+}
+
+/// Every axis of a mesh that I am on gets its group now, so that the first collective is not the
+/// one that has to wait for slow ranks.
+DeviceMesh with_groups(const DeviceMesh& paper, std::shared_ptr<RankWorld> world) {
+  if (!world) world = current_world();
+  for (const int rank : paper.ranks()) {
+    require(rank < world->size(), "mesh ", paper.to_text(), " needs rank ", rank, " but world ",
+            world->name(), " has ", world->size(), " ranks; start more or make the mesh smaller");
+  }
+  DeviceMesh mesh = paper.in_world(world);
+  if (!mesh.contains_me()) return mesh;
+  for (int axis = 0; axis < mesh.ndim(); ++axis) group_of(mesh, std::span<const int>(&axis, 1));
+  return mesh;
+}
+
+}  // namespace
+
+RankWorld& world_of(const DeviceMesh& mesh) {
+  const auto* world = dynamic_cast<const RankWorld*>(mesh.world().get());
+  require(world != nullptr, "mesh ", mesh.to_text(),
+          " is on paper: it has no ranks to talk to; make it with init_device_mesh");
+  // Meshes hold their world as const: they do not change it. Making a group is a cache at work.
+  return const_cast<RankWorld&>(*world);
+}
+
+std::shared_ptr<const Group> group_of(const DeviceMesh& mesh, std::span<const int> axes) {
+  RankWorld& world = world_of(mesh);
+  require(mesh.contains_me(), "rank ", world.rank(), " is outside mesh ", mesh.to_text(),
+          " and has no group on its axes");
+  return world.group(mesh.group(axes, world.rank()));
+}
+
+std::shared_ptr<const Group> group_of(const DeviceMesh& mesh, std::string_view axis) {
+  const int index = mesh.axis(axis);
+  return group_of(mesh, std::span<const int>(&index, 1));
+}
+
+DeviceMesh init_device_mesh(const std::string& device, std::span<const int> sizes,
+                            std::span<const std::string> names, std::shared_ptr<RankWorld> world) {
+  return with_groups(mesh_on_paper(sizes, names, device), std::move(world));
+}
+
+DeviceMesh init_device_mesh(std::string_view text, std::shared_ptr<RankWorld> world) {
+  return with_groups(DeviceMesh::parse(text), std::move(world));
+}
+
+DeviceMesh mesh_from_groups(const DeviceMesh& mesh, int my_rank, int world_size,
+                            std::span<const c10::intrusive_ptr<c10d::ProcessGroup>> groups) {
+  require(static_cast<int>(groups.size()) == mesh.ndim(), "mesh ", mesh.to_text(), " has ",
+          mesh.ndim(), " axes; ", groups.size(), " process groups were given");
+  auto world = std::make_shared<ExternalWorld>(my_rank, world_size, next_external_name());
+  const DeviceMesh made = mesh.in_world(world);
+  require(made.contains_me(), "rank ", my_rank, " is outside mesh ", mesh.to_text());
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    const auto ranks = made.group(std::span<const int>(&axis, 1), my_rank);
+    // Two axes of size 1 share the group of myself alone; the first one given serves both.
+    if (ranks.size() == 1 && axis > 0) continue;
+    world->adopt(ranks, groups[static_cast<size_t>(axis)]);
+  }
+  return made;
+}
+
+}  // namespace tessera::comm

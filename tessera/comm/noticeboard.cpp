@@ -1,0 +1,126 @@
+#include "tessera/comm/noticeboard.h"
+
+#include <atomic>
+#include <charconv>
+#include <future>
+#include <thread>
+
+#include "tessera/base/text.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr auto kAnswerWithin = std::chrono::seconds(3);
+constexpr auto kLookAgain = std::chrono::milliseconds(20);
+
+std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+std::string alive_key(int rank) { return join_text("alive/", rank); }
+
+std::string call_key(const std::string& channel, int index) {
+  return join_text("call/", channel, "/", index);
+}
+
+/// Splits "number rest".
+std::optional<std::pair<uint64_t, std::string>> numbered(const std::string& text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end == text.data() + text.size()) return std::nullopt;
+  return std::pair(number, std::string(end + 1, text.data() + text.size()));
+}
+
+}  // namespace
+
+struct Noticeboard::Line {
+  std::mutex mutex;
+  c10::intrusive_ptr<c10d::Store> store;
+  std::atomic<bool> dead{false};  ///< it once did not answer: never ask again
+
+  /// Runs `ask(store)` on a thread of its own and gives up after a while: a store whose host
+  /// vanished from the network answers neither yes nor no. `nothing` if it failed or gave up.
+  template <typename Answer, typename Ask>
+  static Answer run(const std::shared_ptr<Line>& line, Answer nothing, Ask ask) noexcept {
+    try {
+      if (line->dead) return nothing;
+      std::packaged_task<Answer()> task([line, ask = std::move(ask)] {
+        std::lock_guard lock(line->mutex);
+        return ask(*line->store);
+      });
+      auto answer = task.get_future();
+      std::thread(std::move(task)).detach();
+      if (answer.wait_for(kAnswerWithin) == std::future_status::ready) return answer.get();
+      line->dead = true;
+    } catch (const std::exception&) {  // the store is gone; the caller has the real error in hand
+    }
+    return nothing;
+  }
+};
+
+Noticeboard::Noticeboard(c10::intrusive_ptr<c10d::Store> store, int rank)
+    : line_(std::make_shared<Line>()), rank_(rank) {
+  line_->store = std::move(store);
+}
+
+void Noticeboard::post_failure(std::string_view text) noexcept {
+  const std::string entry = join_text(rank_, " ", text);
+  Line::run(line_, false, [entry](c10d::Store& store) {
+    store.compareSet("failure", {}, bytes_of(entry));
+    return true;
+  });
+}
+
+std::optional<Noticeboard::Failure> Noticeboard::first_failure() noexcept {
+  const auto text = Line::run(line_, std::string(), [](c10d::Store& store) {
+    return store.check({"failure"}) ? text_of(store.get("failure")) : std::string();
+  });
+  const auto entry = numbered(text);
+  if (!entry) return std::nullopt;
+  return Failure{static_cast<int>(entry->first), entry->second};
+}
+
+std::vector<RankCall> Noticeboard::meet(const GroupInfo& group, const std::string& channel,
+                                        uint64_t sequence, const RankCall& mine) noexcept {
+  const std::string entry = join_text(sequence, " ", encode(mine.call), "\n", mine.note);
+  auto others = Line::run(
+      line_, std::vector<RankCall>{},
+      [=, rank = rank_, size = static_cast<int>(group.ranks.size())](c10d::Store& store) {
+        store.set(alive_key(rank), bytes_of("1"));
+        store.set(call_key(channel, mine.index), bytes_of(entry));
+        std::vector<RankCall> found;
+        for (int index = 0; index < size; ++index) {
+          if (index == mine.index) continue;
+          const std::string key = call_key(channel, index);
+          if (!store.check({key})) continue;
+          const auto said = numbered(text_of(store.get(key)));
+          if (!said || said->first != sequence) continue;
+          const size_t line_end = said->second.find('\n');
+          auto call = decode(said->second.substr(0, line_end));
+          if (!call || line_end == std::string::npos) continue;
+          found.push_back({index, std::move(*call), said->second.substr(line_end + 1)});
+        }
+        return found;
+      });
+  others.insert(others.begin(), mine);
+  return others;
+}
+
+std::vector<int> Noticeboard::silent(const GroupInfo& group,
+                                     std::chrono::milliseconds patience) noexcept {
+  std::vector<int> others;
+  for (const int rank : group.ranks) {
+    if (rank != rank_) others.push_back(rank);
+  }
+  return Line::run(line_, others, [=, rank = rank_](c10d::Store& store) {
+    store.set(alive_key(rank), bytes_of("1"));
+    auto missing = others;
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    for (;;) {
+      std::erase_if(missing, [&](int other) { return store.check({alive_key(other)}); });
+      if (missing.empty() || std::chrono::steady_clock::now() >= deadline) return missing;
+      std::this_thread::sleep_for(kLookAgain);
+    }
+  });
+}
+
+}  // namespace tessera::comm

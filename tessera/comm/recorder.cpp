@@ -1,0 +1,146 @@
+#include "tessera/comm/recorder.h"
+
+#include <algorithm>
+
+#include "tessera/base/text.h"
+#include "tessera/comm/call_info.h"
+#include "tessera/comm/event_log.h"
+#include "tessera/comm/observer_state.h"
+#include "tessera/comm/world.h"
+
+namespace tessera::comm {
+namespace {
+
+std::string shapes_text(const std::vector<std::vector<int64_t>>& shapes) {
+  ShapeList list;
+  for (const auto& shape : shapes) list.add(shape);
+  return list.to_text();
+}
+
+std::string duration_text(std::chrono::nanoseconds duration) {
+  if (duration.count() < 0) return "in flight";
+  return join_text(static_cast<double>(duration.count()) / 1000.0, " us");
+}
+
+/// Columns padded to their widest cell.
+std::string table_text(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      line.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+Observers::Observers() : state_(std::make_shared<ObserverState>()) {}
+Observers::~Observers() = default;
+
+std::string CommEvent::to_text() const {
+  std::string out(op_name(op));
+  if (!axis.empty()) out += join_text(" on ", axis);
+  if (!shapes_in.empty() || !shapes_out.empty()) {
+    out += join_text(" ", shapes_text(shapes_in), " -> ", shapes_text(shapes_out), " ",
+                     dtype_text(dtype), ", ", bytes_text(bytes()));
+  }
+  out += join_text(implicit ? ", implicit in " : ", from ", site);
+  if (group) out += join_text(", ", group->to_text());
+  if (failed) out += ", failed";
+  return out;
+}
+
+Recorder::Recorder(const RankWorld& world) : Recorder(world.observers(), world.rank()) {}
+
+Recorder::Recorder(const Observers& observers, int rank)
+    : rank_(rank), state_(observers.state()), log_(std::make_shared<EventLog>()) {
+  std::lock_guard lock(state_->mutex);
+  state_->logs.push_back(log_);
+  state_->active.fetch_add(1);
+}
+
+Recorder::~Recorder() { stop(); }
+
+void Recorder::stop() {
+  if (!state_) return;
+  {
+    std::lock_guard lock(state_->mutex);
+    std::erase(state_->logs, log_);
+    state_->active.fetch_sub(1);
+  }
+  state_.reset();
+}
+
+void Recorder::clear() { log_->clear(); }
+
+std::vector<CommEvent> Recorder::events() const { return log_->snapshot(); }
+
+int Recorder::count_if(const std::function<bool(const CommEvent&)>& wanted) const {
+  const auto all = events();
+  return static_cast<int>(std::count_if(all.begin(), all.end(), wanted));
+}
+
+int Recorder::count() const {
+  return count_if([](const CommEvent&) { return true; });
+}
+
+int Recorder::count(CommOp op) const {
+  return count_if([&](const CommEvent& e) { return e.op == op; });
+}
+
+int Recorder::count_on(std::string_view axis) const {
+  return count_if([&](const CommEvent& e) { return e.axis == axis; });
+}
+
+int Recorder::count(CommOp op, std::string_view axis) const {
+  return count_if([&](const CommEvent& e) { return e.op == op && e.axis == axis; });
+}
+
+int Recorder::count_implicit() const {
+  return count_if([](const CommEvent& e) { return e.implicit; });
+}
+
+int64_t Recorder::bytes() const {
+  int64_t total = 0;
+  for (const auto& event : events()) total += event.bytes();
+  return total;
+}
+
+std::map<CommOp, int> Recorder::by_op() const {
+  std::map<CommOp, int> counts;
+  for (const auto& event : events()) ++counts[event.op];
+  return counts;
+}
+
+std::map<std::string, int> Recorder::by_axis() const {
+  std::map<std::string, int> counts;
+  for (const auto& event : events()) ++counts[event.axis];
+  return counts;
+}
+
+std::string Recorder::to_text() const {
+  const auto all = events();
+  std::vector<std::vector<std::string>> rows = {
+      {"op", "axis", "ranks", "in", "out", "dtype", "bytes", "asked by", "time"}};
+  for (const auto& e : all) {
+    rows.push_back({std::string(op_name(e.op)), e.axis.empty() ? "-" : e.axis,
+                    e.group ? list_text(std::span<const int>(e.group->ranks)) : "-",
+                    shapes_text(e.shapes_in), shapes_text(e.shapes_out), dtype_text(e.dtype),
+                    bytes_text(e.bytes()), e.implicit ? e.site + " (implicit)" : e.site,
+                    e.failed ? "failed" : duration_text(e.duration)});
+  }
+  return join_text(table_text(rows), "rank ", rank_, ": ", all.size(), " calls, ",
+                   bytes_text(bytes()), ", ", count_implicit(), " implicit\n");
+}
+
+}  // namespace tessera::comm

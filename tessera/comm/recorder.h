@@ -1,0 +1,110 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/comm/comm_op.h"
+#include "tessera/comm/group_info.h"
+
+/// Records the communication of one rank.
+///
+///   Recorder recorder(*world);                 // listens until it goes out of scope
+///   y = redistribute(x, to);
+///   recorder.count(CommOp::all_gather)         -> 1
+///   recorder.to_text()                         -> a table, one line an event
+///   expect_comm(recorder, "1 all_gather on tp, 0 implicit");   // expect.h
+///
+/// Several may listen at a time, nested or not; each sees what starts while it listens. A recorder
+/// belongs to one rank's world: in a thread world every rank makes its own.
+namespace tessera::comm {
+
+class EventLog;
+class RankWorld;
+struct ObserverState;
+
+/// Who listens to one rank's collectives; every RankWorld owns one. The state behind it is shared
+/// with the taps, so a process group that outlives its world stays valid.
+class Observers {
+ public:
+  Observers();
+  ~Observers();
+  Observers(const Observers&) = delete;
+  Observers& operator=(const Observers&) = delete;
+
+  const std::shared_ptr<ObserverState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<ObserverState> state_;
+};
+
+using Clock = std::chrono::steady_clock;
+
+/// One collective as its caller saw it.
+struct CommEvent {
+  CommOp op = CommOp::barrier;
+  std::shared_ptr<const GroupInfo> group;
+  std::string site;       ///< the op that asked ("aten::mm"); "user" if none did
+  std::string axis;       ///< the mesh axis it asked for; "" if unknown
+  bool implicit = false;  ///< asked for by the library, not by the caller
+  bool async = false;     ///< issued with asyncOp: the caller waits later
+  bool failed = false;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::vector<std::vector<int64_t>> shapes_in;
+  std::vector<std::vector<int64_t>> shapes_out;
+  int64_t bytes_in = 0;
+  int64_t bytes_out = 0;
+  Clock::time_point start;
+  /// From the call until its wait returned (or it was seen complete); negative while in flight. For
+  /// CUDA tensors a wait only orders streams: this is the host's time, not the device's.
+  std::chrono::nanoseconds duration{-1};
+
+  /// The larger of both sides: what `all_gather` produces, what `reduce_scatter` takes.
+  int64_t bytes() const { return bytes_in > bytes_out ? bytes_in : bytes_out; }
+  /// "all_gather on tp 2x4 -> 8x4 float32, 128 B, implicit in aten::mm, group g (ranks 0,1)"
+  std::string to_text() const;
+};
+
+class Recorder {
+ public:
+  explicit Recorder(const RankWorld& world);
+  explicit Recorder(const Observers& observers, int rank = 0);
+  ~Recorder();  ///< stops listening
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  void stop();   ///< stops listening; keeps what was recorded
+  void clear();  ///< forgets what was recorded
+
+  int rank() const { return rank_; }
+  std::vector<CommEvent> events() const;  ///< a copy, in order of issue
+
+  int count() const;
+  int count(CommOp op) const;
+  int count_on(std::string_view axis) const;
+  int count(CommOp op, std::string_view axis) const;
+  int count_implicit() const;
+  int64_t bytes() const;  ///< sum of CommEvent::bytes
+
+  std::map<CommOp, int> by_op() const;
+  std::map<std::string, int> by_axis() const;
+
+  /// A table, one line an event, and a line of totals.
+  std::string to_text() const;
+
+ private:
+  int count_if(const std::function<bool(const CommEvent&)>& wanted) const;
+
+  int rank_ = 0;
+  std::shared_ptr<ObserverState> state_;  // null once it stopped
+  std::shared_ptr<EventLog> log_;
+};
+
+}  // namespace tessera::comm

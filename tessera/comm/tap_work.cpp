@@ -1,0 +1,71 @@
+#include "tessera/comm/tap_work.h"
+
+namespace tessera::comm {
+
+TapWork::TapWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<const TapContext> context,
+                 TappedCall call, std::shared_ptr<EventRecord> record)
+    : Work(context->group->index, inner->retrieveOpType()),
+      inner_(std::move(inner)),
+      context_(std::move(context)),
+      call_(std::move(call)),
+      record_(std::move(record)) {}
+
+bool TapWork::isCompleted() {
+  const bool completed = inner_->isCompleted();
+  if (completed && record_) ended(inner_->isSuccess());
+  return completed;
+}
+
+std::exception_ptr TapWork::exception() const {
+  auto error = inner_->exception();
+  if (!error) return error;
+  try {
+    try {
+      std::rethrow_exception(error);
+    } catch (...) {
+      rethrow_as_tessera(*context_, call_, CallPhase::wait);
+    }
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+void TapWork::synchronize() {
+  try {
+    inner_->synchronize();
+  } catch (...) {
+    rethrow_as_tessera(*context_, call_, CallPhase::wait);
+  }
+}
+
+bool TapWork::wait(std::chrono::milliseconds timeout) {
+  try {
+    const bool ok = wait_inner(timeout);
+    ended(ok);
+    return ok;
+  } catch (...) {
+    ended(false);
+    rethrow_as_tessera(*context_, call_, CallPhase::wait);
+  }
+}
+
+/// A wait without limit, on a backend that allows it, is cut into pieces: a rank that waits long
+/// looks whether its peers wait in another call, instead of telling so only at the timeout.
+bool TapWork::wait_inner(std::chrono::milliseconds timeout) {
+  const auto piece = context_->look_after;
+  if (timeout != kNoTimeout || piece.count() == 0 || call_.sequence == 0) {
+    return inner_->wait(timeout);
+  }
+  for (;;) {
+    try {
+      return inner_->wait(piece);
+    } catch (...) {
+      // Either the work failed, then waiting again says how; or only our patience ended.
+      if (inner_->isCompleted()) break;
+    }
+    look_for_mismatch(*context_, call_);
+  }
+  return inner_->wait(kNoTimeout);
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <exception>
+#include <string>
+
+/// An error on its way from the rank where it happened to the ranks that must hear of it. Each of
+/// them throws an exception object of its own: one object rethrown in many threads would be shared.
+namespace tessera::comm {
+
+struct Failure {
+  enum class Kind { invalid_argument, not_supported, peer, internal, other };
+
+  Kind kind = Kind::other;
+  std::string message;
+
+  /// Kind and message of any exception.
+  static Failure of(const std::exception_ptr& error);
+
+  /// Throws the tessera error of this kind; Kind::other is a plain tessera::Error.
+  [[noreturn]] void raise() const;
+  std::exception_ptr exception() const;
+
+  /// Throws the tessera error of this kind with `original` nested in it (std::rethrow_if_nested).
+  [[noreturn]] void raise_with(const std::exception_ptr& original) const;
+};
+
+}  // namespace tessera::comm

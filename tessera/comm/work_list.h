@@ -1,0 +1,20 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+namespace tessera::comm {
+
+/// Several works as one: what endCoalescing returns.
+c10::intrusive_ptr<c10d::Work> all_of(std::vector<c10::intrusive_ptr<c10d::Work>> works);
+
+/// A work that is done already.
+c10::intrusive_ptr<c10d::Work> done_work(c10d::OpType op, std::vector<at::Tensor> outputs);
+
+/// A future of List[Tensor] that knows the accelerators its value will be on.
+c10::intrusive_ptr<c10::ivalue::Future> make_tensor_list_future(
+    const std::vector<at::Tensor>& value);
+
+}  // namespace tessera::comm

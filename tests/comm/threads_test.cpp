@@ -1,0 +1,376 @@
+// Ranks as threads: what run_ranks promises, messages, groups, async calls. Also runs under the
+// thread sanitizer.
+#include "tessera/comm/threads.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <atomic>
+#include <latch>
+#include <thread>
+
+#include "tessera/base/errors.h"
+#include "tests/comm/rank_data.h"
+
+namespace tessera {
+namespace {
+
+using comm::current_world;
+using comm::EnterRank;
+using comm::run_ranks;
+using comm::ThreadRanks;
+using test::data_of;
+using test::everyone;
+using test::iota;
+using test::same;
+using test::Tensors;
+
+at::Tensor summed(c10d::Backend& backend, const at::Tensor& t) {
+  Tensors mine = {t.clone()};
+  backend.allreduce(mine)->wait();
+  return mine[0];
+}
+
+TEST(Threads, EveryRankRunsOnceInItsOwnWorld) {
+  std::vector<std::atomic<int>> runs(8);
+  run_ranks(8, [&](int rank) {
+    ++runs[static_cast<size_t>(rank)];
+    EXPECT_EQ(current_world()->rank(), rank);
+    EXPECT_EQ(current_world()->size(), 8);
+    EXPECT_EQ(current_world()->kind(), comm::RankWorld::Kind::threads);
+  });
+  for (auto& count : runs) EXPECT_EQ(count, 1);
+}
+
+TEST(Threads, OneRankIsAWorldToo) {
+  run_ranks(1, [](int) {
+    auto& backend = everyone(1)->backend(at::kCPU);
+    EXPECT_TRUE(same(summed(backend, at::ones({3})), at::ones({3})));
+    at::Tensor in = at::arange(3);
+    at::Tensor out = at::empty({3}, at::kLong);
+    backend._allgather_base(out, in)->wait();
+    EXPECT_TRUE(same(out, in));
+    backend.barrier()->wait();
+  });
+}
+
+TEST(Threads, SixtyFourRanksWork) {
+  run_ranks(64, [](int rank) {
+    auto& backend = everyone(64)->backend(at::kCPU);
+    for (int round = 0; round < 20; ++round) {
+      EXPECT_TRUE(same(summed(backend, at::full({2}, rank + round, at::kLong)),
+                       at::full({2}, 63 * 32 + 64 * round, at::kLong)));
+    }
+    at::Tensor mine = at::full({1}, rank, at::kLong);
+    at::Tensor all = at::empty({64}, at::kLong);
+    backend._allgather_base(all, mine)->wait();
+    EXPECT_TRUE(same(all, at::arange(64)));
+  });
+}
+
+TEST(Threads, WorksMayBeWaitedForInAnyOrderAndAnyNumberOfTimes) {
+  run_ranks(3, [](int rank) {
+    auto& backend = everyone(3)->backend(at::kCPU);
+    constexpr int kCalls = 20;
+    std::vector<Tensors> values;
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    for (int i = 0; i < kCalls; ++i) {
+      values.push_back({at::full({3}, rank * 100 + i, at::kLong)});
+      works.push_back(backend.allreduce(values.back()));
+    }
+    for (int i = kCalls - 1; i >= 0; i -= 2) EXPECT_TRUE(works[static_cast<size_t>(i)]->wait());
+    for (int i = 0; i < kCalls; ++i) {
+      auto& work = works[static_cast<size_t>((i + rank) % kCalls)];
+      EXPECT_TRUE(work->wait());
+      EXPECT_TRUE(work->isCompleted());
+      EXPECT_TRUE(work->isSuccess());
+      EXPECT_EQ(work->exception(), nullptr);
+    }
+    for (int i = 0; i < kCalls; ++i) {
+      EXPECT_TRUE(same(values[static_cast<size_t>(i)][0], at::full({3}, 300 + 3 * i, at::kLong)));
+      EXPECT_TRUE(same(works[static_cast<size_t>(i)]->result()[0], values[static_cast<size_t>(i)][0]));
+    }
+  });
+}
+
+TEST(Threads, AWorkThatNobodyWaitsForStillTakesPart) {
+  run_ranks(2, [](int rank) {
+    auto& backend = everyone(2)->backend(at::kCPU);
+    Tensors mine = {at::full({1}, rank + 1.0)};
+    auto work = backend.allreduce(mine);
+    if (rank == 0) return;  // ends with its call posted
+    work->wait();
+    EXPECT_EQ(mine[0].item<double>(), 3.0);
+  });
+}
+
+TEST(Threads, FuturesCompleteWithTheirWork) {
+  run_ranks(2, [](int rank) {
+    auto& backend = everyone(2)->backend(at::kCPU);
+    Tensors early = {at::ones({2})};
+    auto work = backend.allreduce(early);
+    auto future = work->getFuture();
+    std::atomic<bool> called{false};
+    future->addCallback([&](c10::ivalue::Future& f) { called = !f.hasError(); });
+    if (rank == 0) backend.barrier()->wait();
+    if (rank == 1) backend.barrier()->wait();
+    work->wait();
+    future->waitAndThrow();
+    EXPECT_TRUE(called);
+    EXPECT_TRUE(same(future->value().toTensorVector()[0], at::full({2}, 2.0)));
+    EXPECT_TRUE(same(work->getFuture()->value().toTensorVector()[0], at::full({2}, 2.0)));
+  });
+}
+
+TEST(Threads, SubgroupsAndOverlappingGroupsDoNotDisturbEachOther) {
+  run_ranks(6, [](int rank) {
+    auto world = current_world();
+    auto evens = world->group(iota(3, rank % 2, 2));        // 0,2,4 or 1,3,5
+    auto half = world->group(iota(3, rank < 3 ? 0 : 3));    // 0,1,2 or 3,4,5
+    auto all = world->group(iota(6));
+    auto backwards = world->group(std::vector<int>{5, 4, 3, 2, 1, 0});
+    EXPECT_EQ(world->group(iota(6)), all);
+    EXPECT_NE(all, backwards);
+    for (int round = 0; round < 10; ++round) {
+      Tensors a = {at::full({1}, rank, at::kLong)};
+      Tensors b = {at::full({1}, rank, at::kLong)};
+      Tensors c = {at::full({1}, rank, at::kLong)};
+      // Not all ranks issue the groups in the same order: only the order within a group counts.
+      auto first = rank % 2 == 0 ? evens->backend(at::kCPU).allreduce(a)
+                                 : half->backend(at::kCPU).allreduce(b);
+      auto third = all->backend(at::kCPU).allreduce(c);
+      auto second = rank % 2 == 0 ? half->backend(at::kCPU).allreduce(b)
+                                  : evens->backend(at::kCPU).allreduce(a);
+      third->wait();
+      second->wait();
+      first->wait();
+      EXPECT_EQ(a[0].item<int64_t>(), rank % 2 == 0 ? 6 : 9);
+      EXPECT_EQ(b[0].item<int64_t>(), rank < 3 ? 3 : 12);
+      EXPECT_EQ(c[0].item<int64_t>(), 15);
+    }
+    at::Tensor mine = at::full({1}, rank, at::kLong);
+    at::Tensor gathered = at::empty({6}, at::kLong);
+    backwards->backend(at::kCPU)._allgather_base(gathered, mine)->wait();
+    EXPECT_TRUE(same(gathered, 5 - at::arange(6)));
+  });
+}
+
+TEST(Threads, MessagesAreMatchedBySourceAndTagInOrder) {
+  run_ranks(3, [](int rank) {
+    auto& backend = everyone(3)->backend(at::kCPU);
+    const auto message = [](int from, int tag, int number) {
+      return at::full({2}, from * 100 + tag * 10 + number, at::kLong);
+    };
+    if (rank < 2) {
+      std::vector<c10::intrusive_ptr<c10d::Work>> works;
+      std::vector<Tensors> keep;
+      for (int number = 0; number < 3; ++number) {
+        for (int tag = 0; tag < 2; ++tag) {
+          keep.push_back({message(rank, tag, number)});
+          works.push_back(backend.send(keep.back(), 2, tag));
+        }
+      }
+      for (auto& work : works) work->wait();
+    } else {
+      for (int tag = 1; tag >= 0; --tag) {
+        for (int from = 1; from >= 0; --from) {
+          for (int number = 0; number < 3; ++number) {
+            Tensors got = {at::empty({2}, at::kLong)};
+            backend.recv(got, from, tag)->wait();
+            EXPECT_TRUE(same(got[0], message(from, tag, number)));
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(Threads, AReceiveFromAnyoneSaysWhoItWas) {
+  run_ranks(4, [](int rank) {
+    auto& backend = everyone(4)->backend(at::kCPU);
+    if (rank == 3) {
+      int64_t seen = 0;
+      for (int i = 0; i < 3; ++i) {
+        Tensors got = {at::empty({1}, at::kLong)};
+        auto work = backend.recvAnysource(got, 7);
+        work->wait();
+        EXPECT_EQ(got[0].item<int64_t>(), work->sourceRank());
+        seen += 1 << work->sourceRank();
+      }
+      EXPECT_EQ(seen, 7);
+    } else {
+      Tensors mine = {at::full({1}, rank, at::kLong)};
+      backend.send(mine, 3, 7)->wait();
+    }
+  });
+}
+
+TEST(Threads, CoalescedCallsAreOneWork) {
+  run_ranks(2, [](int rank) {
+    auto& backend = everyone(2)->backend(at::kCPU);
+    Tensors mine = {at::full({1}, static_cast<float>(rank))};
+    Tensors got = {at::empty({1})};
+    Tensors sum = {at::ones({1})};
+    backend.startCoalescing();
+    backend.send(mine, 1 - rank, 0);  // both send first: fine, nothing blocks until wait
+    backend.recv(got, 1 - rank, 0);
+    backend.allreduce(sum);
+    auto work = backend.endCoalescing();
+    auto future = work->getFuture();
+    EXPECT_TRUE(work->wait());
+    EXPECT_EQ(got[0].item<float>(), 1.0F - static_cast<float>(rank));
+    EXPECT_EQ(sum[0].item<float>(), 2.0F);
+    future->waitAndThrow();
+    EXPECT_EQ(future->value().toTensorVector().size(), work->result().size());
+  });
+}
+
+TEST(Threads, ResultsHaveTheSameBitsOnEveryRankAndInEveryRun) {
+  std::vector<at::Tensor> results(8);
+  for (int run = 0; run < 5; ++run) {
+    run_ranks(4, [&](int rank) {
+      auto& backend = everyone(4)->backend(at::kCPU);
+      // Sums of these depend on the order of addition.
+      at::Tensor mine = at::sin(at::arange(1000) * (rank + 1)) * std::pow(10.0, rank);
+      std::this_thread::sleep_for(std::chrono::microseconds(100 * ((rank + run) % 4)));
+      const at::Tensor got = summed(backend, mine.to(at::kFloat));
+      if (run == 0) results[static_cast<size_t>(rank)] = got;
+      EXPECT_TRUE(same(got, results[static_cast<size_t>(rank)]));
+    });
+    for (size_t rank = 1; rank < 4; ++rank) EXPECT_TRUE(same(results[rank], results[0]));
+  }
+}
+
+TEST(Threads, StateOfTheCallerIsInheritedAndItsOwnIsUntouched) {
+  at::NoGradGuard no_grad;
+  const auto& state = c10::AutogradState::get_tls_state();
+  const bool multithreading = state.get_multithreading_enabled();
+  run_ranks(2, [](int) {
+    EXPECT_FALSE(at::GradMode::is_enabled());
+    EXPECT_FALSE(c10::AutogradState::get_tls_state().get_multithreading_enabled());
+    EXPECT_TRUE(c10::AutogradState::get_tls_state().get_view_replay_enabled());
+    at::GradMode::set_enabled(true);  // must not leak
+  });
+  EXPECT_FALSE(at::GradMode::is_enabled());
+  EXPECT_EQ(c10::AutogradState::get_tls_state().get_multithreading_enabled(), multithreading);
+  EXPECT_FALSE(c10::AutogradState::get_tls_state().get_view_replay_enabled());
+}
+
+TEST(Threads, AWorldInsideAWorld) {
+  run_ranks(2, [](int outer) {
+    auto& backend = everyone(2)->backend(at::kCPU);
+    auto mine = current_world();
+    std::atomic<int64_t> inner_sum{0};
+    run_ranks(3, [&](int inner) {
+      EXPECT_EQ(current_world()->size(), 3);
+      auto& inside = everyone(3)->backend(at::kCPU);
+      inner_sum += summed(inside, at::full({1}, inner + outer, at::kLong)).item<int64_t>();
+    });
+    EXPECT_EQ(inner_sum, 3 * (3 + 3 * outer));
+    EXPECT_EQ(current_world(), mine);
+    EXPECT_EQ(summed(backend, at::ones({1}, at::kLong)).item<int64_t>(), 2);
+  });
+}
+
+TEST(Threads, CallersMayBringTheirOwnThreads) {
+  auto ranks = ThreadRanks::create(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      EnterRank here(*ranks, rank);
+      EXPECT_EQ(current_world(), ranks->world(rank));
+      auto& backend = everyone(2)->backend(at::kCPU);
+      EXPECT_EQ(summed(backend, at::ones({1})).item<float>(), 2.0F);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  ranks->rethrow_failure();
+}
+
+TEST(Threads, ARankMayHaveASecondThread) {
+  auto ranks = ThreadRanks::create(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      EnterRank here(*ranks, rank);
+      auto group = everyone(2);
+      if (rank == 0) {
+        // The rank's own thread waits for a message that its second thread makes possible.
+        std::latch entered(1);
+        std::thread second([&] {
+          EnterRank also(*ranks, 0);
+          entered.count_down();
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          Tensors out = {at::ones({1})};
+          group->backend(at::kCPU).send(out, 1, 1)->wait();
+        });
+        entered.wait();
+        Tensors in = {at::zeros({1})};
+        group->backend(at::kCPU).recv(in, 1, 2)->wait();
+        EXPECT_EQ(in[0].item<float>(), 1.0F);
+        second.join();
+      } else {
+        Tensors t = {at::zeros({1})};
+        group->backend(at::kCPU).recv(t, 0, 1)->wait();
+        group->backend(at::kCPU).send(t, 0, 2)->wait();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  ranks->rethrow_failure();
+}
+
+/// y = sum over ranks of x; the gradient is summed over ranks too.
+struct SumOverRanks : torch::autograd::Function<SumOverRanks> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return summed(everyone(4)->backend(at::kCPU), x);
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext*,
+                                               torch::autograd::tensor_list grads) {
+    return {summed(everyone(4)->backend(at::kCPU), grads[0])};
+  }
+};
+
+TEST(Threads, BackwardMayCommunicateOnTheCallingThread) {
+  run_ranks(4, [](int rank) {
+    const auto me = std::this_thread::get_id();
+    at::Tensor x = at::full({3}, rank + 1.0).requires_grad_();
+    x.register_hook([me](const at::Tensor&) { EXPECT_EQ(std::this_thread::get_id(), me); });
+    at::Tensor y = SumOverRanks::apply(x * 2.0);
+    (y * (rank + 1.0)).sum().backward();
+    EXPECT_TRUE(same(y.detach(), at::full({3}, 20.0)));
+    EXPECT_TRUE(same(x.grad(), at::full({3}, 20.0)));  // 2 * (1 + 2 + 3 + 4)
+  });
+}
+
+TEST(Threads, CollectivesAreInvisibleToAutograd) {
+  run_ranks(2, [](int rank) {
+    auto& backend = everyone(2)->backend(at::kCPU);
+    for (const int64_t count : {4, 7}) {
+      at::Tensor leaf = at::full({count}, rank + 1.0).requires_grad_();
+      at::Tensor view = leaf.detach().slice(0, 0, count, 2);  // takes the path through ATen
+      Tensors mine = {view};
+      backend.allreduce(mine)->wait();
+      EXPECT_FALSE(mine[0].requires_grad());
+      Tensors direct = {leaf};
+      backend.broadcast(direct, {.rootRank = 1})->wait();
+      EXPECT_TRUE(leaf.is_leaf());
+    }
+  });
+}
+
+TEST(Threads, ManySmallCollectivesKeepTheirOrder) {
+  run_ranks(4, [](int rank) {
+    auto& backend = everyone(4)->backend(at::kCPU);
+    Tensors t = {at::zeros({4}, at::kLong)};
+    for (int i = 0; i < 2000; ++i) {
+      t[0].fill_(i + rank);
+      backend.allreduce(t)->wait();
+      ASSERT_EQ(t[0][0].item<int64_t>(), 4 * i + 6);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera

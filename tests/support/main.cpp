@@ -1,0 +1,3 @@
+#include "tests/support/processes.h"
+
+int main(int argc, char** argv) { return tessera::testing::test_main(argc, argv); }

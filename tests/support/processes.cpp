@@ -1,0 +1,245 @@
+#include "tests/support/processes.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <sstream>
+#include <stdexcept>
+
+#include "tessera/base/errors.h"
+
+extern char** environ;
+
+namespace tessera::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kScenarioVariable = "TESSERA_TEST_SCENARIO";
+constexpr std::string_view kMark = "[mark] ";
+
+std::map<std::string, std::function<void()>>& scenarios() {
+  static std::map<std::string, std::function<void()>> all;
+  return all;
+}
+
+void check(bool ok, const std::string& what) {
+  if (!ok) throw std::runtime_error(what + ": " + std::strerror(errno));
+}
+
+/// A port that was free a moment ago.
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  check(fd >= 0, "socket");
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  check(bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0, "bind");
+  check(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0, "getsockname");
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+struct Child {
+  ProcessResult result;
+  pid_t pid = -1;
+  int pipe = -1;  // -1: its end was read
+  bool reaped = false;
+};
+
+std::vector<std::string> environment_of(const Scenario& scenario, const RunOptions& options,
+                                        int rank, int port) {
+  std::map<std::string, std::string> values;
+  for (char** at = environ; *at != nullptr; ++at) {
+    const std::string entry(*at);
+    const size_t equals = entry.find('=');
+    if (equals != std::string::npos) values[entry.substr(0, equals)] = entry.substr(equals + 1);
+  }
+  values[kScenarioVariable] = scenario.name();
+  values["RANK"] = values["LOCAL_RANK"] = std::to_string(rank);
+  values["WORLD_SIZE"] = std::to_string(options.size);
+  values["MASTER_ADDR"] = "127.0.0.1";
+  values["MASTER_PORT"] = std::to_string(port);
+  values["OMP_NUM_THREADS"] = "1";
+  for (const auto& [name, value] : options.environment) values[name] = value;
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : values) entries.push_back(name + "=" + value);
+  return entries;
+}
+
+Child start(const Scenario& scenario, const RunOptions& options, int rank, int port) {
+  std::array<int, 2> ends{};
+  check(pipe2(ends.data(), O_CLOEXEC) == 0, "pipe");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
+  auto entries = environment_of(scenario, options, rank, port);
+  std::vector<char*> environment;
+  for (auto& entry : entries) environment.push_back(entry.data());
+  environment.push_back(nullptr);
+  std::string program = "/proc/self/exe";
+  std::array<char*, 2> arguments = {program.data(), nullptr};
+  Child child;
+  child.result.rank = rank;
+  errno = posix_spawn(&child.pid, program.c_str(), &actions, nullptr, arguments.data(),
+                      environment.data());
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  child.pipe = ends[0];
+  check(errno == 0, "cannot start a rank");
+  fcntl(child.pipe, F_SETFL, O_NONBLOCK);
+  return child;
+}
+
+/// Reads what there is; closes the pipe at its end.
+void read_output(Child& child) {
+  std::array<char, 4096> buffer;
+  for (;;) {
+    const ssize_t n = read(child.pipe, buffer.data(), buffer.size());
+    if (n > 0) {
+      child.result.output.append(buffer.data(), static_cast<size_t>(n));
+      continue;
+    }
+    if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
+      close(child.pipe);
+      child.pipe = -1;
+    }
+    return;
+  }
+}
+
+void reap(Child& child, Clock::time_point begin, int flags) {
+  int status = 0;
+  if (child.reaped || waitpid(child.pid, &status, flags) != child.pid) return;
+  child.reaped = true;
+  child.result.elapsed =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+  child.result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  child.result.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+void wait_for_output(const std::vector<Child>& children) {
+  std::vector<pollfd> polled;
+  for (const Child& child : children) {
+    if (child.pipe >= 0) polled.push_back({child.pipe, POLLIN, 0});
+  }
+  poll(polled.data(), polled.size(), 20);  // the limit also paces the look at who ended
+}
+
+int run_rank(const std::string& name) {
+  const auto found = scenarios().find(name);
+  if (found == scenarios().end()) {
+    std::cerr << "no scenario is called " << name << std::endl;
+    return 2;
+  }
+  try {
+    found->second();
+  } catch (const std::exception& e) {
+    std::cout << "[error] " << e.what() << std::endl;
+    return 1;
+  }
+  return ::testing::UnitTest::GetInstance()->Failed() ? 1 : 0;
+}
+
+}  // namespace
+
+Scenario::Scenario(std::string name, std::function<void()> body) : name_(std::move(name)) {
+  scenarios()[name_] = std::move(body);
+}
+
+std::string ProcessResult::to_text() const {
+  std::ostringstream out;
+  out << "rank " << rank << ": ";
+  if (timed_out) {
+    out << "still ran at the deadline";
+  } else if (signal != 0) {
+    out << "signal " << signal;
+  } else {
+    out << "exit " << exit_code;
+  }
+  out << " after " << elapsed.count() << " ms\n" << output;
+  if (!output.empty() && output.back() != '\n') out << '\n';
+  return out.str();
+}
+
+std::vector<ProcessResult> run_processes(const Scenario& scenario, const RunOptions& options) {
+  const int port = free_port();
+  const auto begin = Clock::now();
+  std::vector<Child> children;
+  for (int rank = 0; rank < options.size; ++rank) {
+    const auto& absent = options.absent;
+    if (std::find(absent.begin(), absent.end(), rank) != absent.end()) continue;
+    children.push_back(start(scenario, options, rank, port));
+  }
+  const std::string kill_line = std::string(kMark) + options.kill_mark + "\n";
+  const auto running = [](const Child& child) { return !child.reaped || child.pipe >= 0; };
+  while (std::any_of(children.begin(), children.end(), running)) {
+    wait_for_output(children);
+    const bool late = Clock::now() - begin > options.deadline;
+    for (Child& child : children) {
+      if (child.pipe >= 0) read_output(child);
+      reap(child, begin, WNOHANG);
+      if (child.reaped) continue;
+      const bool marked = options.kill_rank == child.result.rank && child.result.says(kill_line);
+      if (late) child.result.timed_out = true;
+      if (marked || late) {
+        kill(child.pid, SIGKILL);
+        reap(child, begin, 0);
+      }
+    }
+  }
+  std::vector<ProcessResult> results;
+  for (Child& child : children) results.push_back(std::move(child.result));
+  return results;
+}
+
+std::string failures(const std::vector<ProcessResult>& results) {
+  const auto ok = [](const ProcessResult& result) { return result.ok(); };
+  if (std::all_of(results.begin(), results.end(), ok)) return {};
+  std::string out;
+  for (const auto& result : results) out += result.to_text();
+  return out;
+}
+
+void mark(std::string_view text) {
+  std::cout << (std::string(kMark) + std::string(text) + "\n") << std::flush;
+}
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const PeerError& e) {
+    return std::string("PeerError: ") + e.what();
+  } catch (const InvalidArgument& e) {
+    return std::string("InvalidArgument: ") + e.what();
+  } catch (const NotSupported& e) {
+    return std::string("NotSupported: ") + e.what();
+  } catch (const std::exception& e) {
+    return std::string("other: ") + e.what();
+  }
+  return {};
+}
+
+int test_main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  const char* scenario = std::getenv(kScenarioVariable);
+  return scenario != nullptr ? run_rank(scenario) : RUN_ALL_TESTS();
+}
+
+}  // namespace tessera::testing

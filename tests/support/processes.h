@@ -1,0 +1,75 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// Tests with real processes. What a process does is a scenario, registered by a global object of
+/// the test file; the test starts this very program once per rank, with the launcher's variables
+/// set (RANK, WORLD_SIZE, MASTER_ADDR, ...), and looks at how each one ended:
+///
+///   const Scenario kRing("ring", [] {
+///     auto world = comm::process_world();
+///     ...
+///     EXPECT_EQ(sum, 3);                        // gtest's checks work here too
+///   });
+///
+///   TEST(Ring, Works) { EXPECT_EQ(failures(run_processes(kRing, {.size = 3})), ""); }
+///
+/// In a rank, an exception that leaves the scenario or a failed check makes the process exit with 1
+/// and shows in its output.
+namespace tessera::testing {
+
+class Scenario {
+ public:
+  Scenario(std::string name, std::function<void()> body);
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
+};
+
+struct RunOptions {
+  int size = 2;
+  /// Processes that still run then are killed; the test fails.
+  std::chrono::milliseconds deadline = std::chrono::seconds(60);
+  std::vector<int> absent{};  ///< ranks that are not started
+  /// `kill -9` this rank as soon as it says `mark(kill_mark)`.
+  std::optional<int> kill_rank{};
+  std::string kill_mark = "kill me";
+  std::map<std::string, std::string> environment{};  ///< added for every rank
+};
+
+struct ProcessResult {
+  int rank = 0;
+  int exit_code = 0;  ///< -1 if it did not exit by itself
+  int signal = 0;
+  bool timed_out = false;  ///< killed at the deadline
+  std::chrono::milliseconds elapsed{0};
+  std::string output;  ///< stdout and stderr
+
+  bool ok() const { return exit_code == 0; }
+  bool says(std::string_view text) const { return output.find(text) != std::string::npos; }
+  std::string to_text() const;
+};
+
+/// One result a rank that was started, in order of rank.
+std::vector<ProcessResult> run_processes(const Scenario& scenario, const RunOptions& options);
+
+/// "" if all exited with 0, else every rank's end and output.
+std::string failures(const std::vector<ProcessResult>& results);
+
+/// In a scenario: a line that run_processes acts on, and that a test can look for.
+void mark(std::string_view text);
+
+/// In a scenario: the text of the exception that `body` throws; "" if it throws none.
+std::string error_of(const std::function<void()>& body);
+
+/// The entry of all test programs: a rank if run_processes started this one, else gtest.
+int test_main(int argc, char** argv);
+
+}  // namespace tessera::testing
