@@ -1,0 +1,118 @@
+// Redistribution between two Gloo processes beside the bare c10d call that does the same, in turns.
+//
+//   bare      the collective alone, on buffers that exist and lie as it wants them
+//   tessera   exec::redistribute: plan look-up, allocation of the result, copies, collective
+//
+// Prints medians over the repeats and the median of the pairwise differences.
+#include <ATen/ops/ones.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "tessera/comm/processes.h"
+#include "tessera/comm/world.h"
+#include "tessera/exec/redistribute.h"
+
+namespace {
+
+using namespace tessera;
+using Clock = std::chrono::steady_clock;
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+double micros(const std::function<void()>& call) {
+  const auto start = Clock::now();
+  call();
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+struct Case {
+  const char* name;
+  Placement from;
+  Placement to;
+  /// The bare call for a full tensor of shape {n, n}.
+  std::function<void()> bare;
+};
+
+void run(const char* label, int64_t n, int repeats) {
+  const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+  const auto group = comm::group_of(mesh, "tp");
+  c10d::Backend& bare = group->backend(c10::DeviceType::CPU);
+  const int64_t half = n / 2;
+
+  at::Tensor full = at::ones({n, n});
+  at::Tensor part = at::ones({half, n});
+  at::Tensor other = at::ones({half, n});
+  std::vector<at::Tensor> in_place = {at::ones({n, n})};
+  std::vector<int64_t> flat = {half * half, half * half};
+  at::Tensor flat_part = part.view({-1});
+  at::Tensor flat_other = other.view({-1});
+  const std::vector<Case> cases = {
+      {"S0 -> R", Shard(0), Replicate(), [&] { bare._allgather_base(full, part)->wait(); }},
+      {"S0 -> S1", Shard(0), Shard(1),
+       [&] { bare.alltoall_base(flat_other, flat_part, flat, flat)->wait(); }},
+      {"P -> R", Partial(), Replicate(), [&] { bare.allreduce(in_place)->wait(); }},
+      {"P -> S0", Partial(), Shard(0), [&] { bare._reduce_scatter_base(part, full)->wait(); }},
+  };
+  for (const auto& c : cases) {
+    const Sharding from(mesh, {c.from}, {n, n});
+    const Sharding to(mesh, {c.to}, {n, n});
+    const at::Tensor local =
+        at::ones(at::IntArrayRef(from.local_shape().data(), from.local_shape().size()));
+    const auto ours = [&] { exec::redistribute(local, from, to); };
+    std::vector<double> bare_us;
+    std::vector<double> ours_us;
+    std::vector<double> extra_us;
+    for (int i = 0; i < repeats + 3; ++i) {
+      bare.barrier()->wait();
+      const double b = micros(c.bare);
+      bare.barrier()->wait();
+      const double o = micros(ours);
+      if (i < 3) continue;
+      bare_us.push_back(b);
+      ours_us.push_back(o);
+      extra_us.push_back(o - b);
+    }
+    if (mesh.my_rank() == 0) {
+      std::printf("| %-7s | %-8s | %10.1f | %10.1f | %9.1f | %5.2f |\n", label, c.name,
+                  median(bare_us), median(ours_us), median(extra_us),
+                  median(ours_us) / median(bare_us));
+      std::fflush(stdout);
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", std::to_string(20000 + getpid() % 20000).c_str(), 1);
+  setenv("WORLD_SIZE", "2", 1);
+  const pid_t child = fork();
+  setenv("RANK", child == 0 ? "1" : "0", 1);
+  if (child != 0) {
+    std::printf("Redistribution, two Gloo processes, float32\n\n"
+                "| tensor  | move     |    bare us | tessera us |  extra us | ratio |\n"
+                "|---------|----------|------------|------------|-----------|-------|\n");
+    std::fflush(stdout);
+  }
+  run("1 KiB", 16, 2000);
+  run("64 KiB", 128, 1000);
+  run("1 MiB", 512, 300);
+  run("64 MiB", 4096, 15);
+  if (child == 0) return 0;
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status == 0 ? 0 : 1;
+}

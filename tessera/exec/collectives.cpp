@@ -1,0 +1,143 @@
+#include "tessera/exec/collectives.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <cstring>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/call_site.h"
+#include "tessera/exec/buffers.h"
+#include "tessera/exec/wire.h"
+
+namespace tessera::exec {
+namespace {
+
+c10d::ReduceOp c10d_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::avg:
+      return c10d::ReduceOp::AVG;
+    case ReduceOp::max:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::min:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::product:
+      return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::band:
+      return c10d::ReduceOp::BAND;
+    case ReduceOp::bor:
+      return c10d::ReduceOp::BOR;
+    case ReduceOp::bxor:
+      return c10d::ReduceOp::BXOR;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+/// The send buffer: the input itself where it lies as the collective wants it.
+at::Tensor packed(const Action& action, const at::Tensor& input) {
+  at::Tensor contiguous = input.contiguous();
+  if (!action.packs) return contiguous;
+  at::Tensor send = empty_like_device(input, {action.send_numel}, input.scalar_type());
+  // Padding is reduced with the rest and thrown away, but must not be a trap value.
+  if (action.move == plan::Move::reduce_scatter && !send.is_meta()) send.zero_();
+  action.pack.run(contiguous, send);
+  return send;
+}
+
+c10d::Backend& backend_for(const Action& action, const at::Tensor& tensor) {
+  return action.group->backend(tensor.device().type());
+}
+
+InFlight start_moving(const Action& action, const at::Tensor& input, bool async) {
+  InFlight flight;
+  flight.send = packed(action, input);
+  flight.receive = empty_like_device(input, {action.receive_numel}, input.scalar_type());
+  at::Tensor in = as_movable(flight.send);
+  at::Tensor out = as_movable(flight.receive);
+  auto& backend = backend_for(action, input);
+  if (action.move == plan::Move::all_gather) {
+    c10d::AllgatherOptions options;
+    options.asyncOp = async;
+    flight.work = backend._allgather_base(out, in, options);
+    return flight;
+  }
+  const int64_t scale = movable_scale(input.scalar_type());
+  std::vector<int64_t> send_counts = action.send_counts;
+  std::vector<int64_t> receive_counts = action.receive_counts;
+  if (scale != 1) {
+    for (auto& n : send_counts) n *= scale;
+    for (auto& n : receive_counts) n *= scale;
+  }
+  c10d::AllToAllOptions options;
+  options.asyncOp = async;
+  flight.work = backend.alltoall_base(out, in, receive_counts, send_counts, options);
+  return flight;
+}
+
+InFlight start_reducing(const Action& action, const at::Tensor& input,
+                        const CollectiveOptions& options) {
+  require(action.divide_by == 1 || c10::isFloatingType(input.scalar_type()) ||
+              c10::isComplexType(input.scalar_type()),
+          "a Partial(avg) of ", c10::toString(input.scalar_type()), " tensors has no exact value");
+  const ReduceForm form = reduce_form(input.scalar_type(), action.reduce_op);
+  InFlight flight;
+  flight.send = packed(action, input);
+  if (form.cast) flight.send = flight.send.to(form.dtype);
+  const bool fresh = form.cast || action.packs || !flight.send.is_same(input);
+  auto& backend = backend_for(action, input);
+  const at::ScalarType kept = form.cast ? form.dtype : input.scalar_type();
+  if (action.move == plan::Move::all_reduce) {
+    flight.receive = flight.send;
+    if (!fresh && !options.overwrite) {
+      flight.receive = empty_like_device(input, {action.receive_numel}, kept);
+      flight.receive.copy_(alias(flight.send, {action.receive_numel}));
+    }
+    std::vector<at::Tensor> tensors = {form.cast ? alias(flight.receive, {action.receive_numel})
+                                                 : alias_as(flight.receive, form.dtype)};
+    c10d::AllreduceOptions reduce;
+    reduce.reduceOp = c10d_op(form.op);
+    reduce.asyncOp = options.async;
+    flight.work = backend.allreduce(tensors, reduce);
+    return flight;
+  }
+  flight.receive = empty_like_device(input, {action.receive_numel}, kept);
+  at::Tensor in = alias_as(flight.send, form.dtype);
+  at::Tensor out = alias_as(flight.receive, form.dtype);
+  c10d::ReduceScatterOptions reduce;
+  reduce.reduceOp = c10d_op(form.op);
+  reduce.asyncOp = options.async;
+  flight.work = backend._reduce_scatter_base(out, in, reduce);
+  return flight;
+}
+
+bool reduces(plan::Move move) {
+  return move == plan::Move::all_reduce || move == plan::Move::reduce_scatter;
+}
+
+}  // namespace
+
+InFlight start_collective(const Action& action, const at::Tensor& input,
+                          const CollectiveOptions& options) {
+  const comm::CallSite site({.axis = action.axis});
+  InFlight flight = reduces(action.move) ? start_reducing(action, input, options)
+                                         : start_moving(action, input, options.async);
+  flight.dtype = input.scalar_type();
+  return flight;
+}
+
+at::Tensor finish_collective(const Action& action, InFlight flight) {
+  flight.work->wait();
+  at::Tensor received = std::move(flight.receive);
+  if (received.scalar_type() != flight.dtype) received = received.to(flight.dtype);
+  if (action.divide_by != 1) received.div_(action.divide_by);
+  if (!action.unpacks) return alias(received, action.out_shape);
+  at::Tensor out = empty_like_device(received, action.out_shape, received.scalar_type());
+  action.unpack.run(received, out);
+  return out;
+}
+
+bool is_complete(const InFlight& flight) { return flight.work->isCompleted(); }
+
+}  // namespace tessera::exec

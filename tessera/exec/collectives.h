@@ -1,0 +1,33 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "tessera/exec/program.h"
+
+/// One collective of a program: pack and issue, then wait and unpack.
+namespace tessera::exec {
+
+struct InFlight {
+  c10::intrusive_ptr<c10d::Work> work;
+  at::Tensor send;                    // kept until the messages are out
+  at::Tensor receive;                 // flat
+  at::ScalarType dtype = at::kFloat;  // of the result
+};
+
+struct CollectiveOptions {
+  bool overwrite = false;  ///< the input may serve as the buffer of an all_reduce
+  bool async = false;
+};
+
+InFlight start_collective(const Action& action, const at::Tensor& input,
+                          const CollectiveOptions& options);
+
+/// The new local tensor.
+at::Tensor finish_collective(const Action& action, InFlight in_flight);
+
+bool is_complete(const InFlight& in_flight);
+
+}  // namespace tessera::exec

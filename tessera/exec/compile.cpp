@@ -1,0 +1,287 @@
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/world.h"
+#include "tessera/exec/program.h"
+#include "tessera/sharding/local_shape.h"
+
+namespace tessera::exec {
+namespace {
+
+int64_t product(std::span<const int64_t> shape) {
+  return std::accumulate(shape.begin(), shape.end(), static_cast<int64_t>(1), std::multiplies<>());
+}
+
+/// The ranks that take part in a step, with their coordinates, and my place among them.
+struct Members {
+  std::vector<int> ranks;
+  std::vector<Coordinate> coordinates;
+  size_t me = 0;
+
+  size_t size() const { return ranks.size(); }
+};
+
+Members members_of(const DeviceMesh& mesh, std::span<const int> axes) {
+  Members out;
+  const int my_rank = *mesh.my_rank();
+  out.ranks = mesh.group(axes, my_rank);
+  // Coordinates follow from the place in the group; asking the mesh for each would search it.
+  for (size_t i = 0; i < out.ranks.size(); ++i) {
+    Coordinate coordinate = *mesh.my_coordinate();
+    auto rest = static_cast<int64_t>(i);
+    for (size_t a = axes.size(); a-- > 0;) {
+      coordinate[static_cast<size_t>(axes[a])] = static_cast<int>(rest % mesh.size(axes[a]));
+      rest /= mesh.size(axes[a]);
+    }
+    if (out.ranks[i] == my_rank) out.me = i;
+    out.coordinates.push_back(std::move(coordinate));
+  }
+  return out;
+}
+
+std::string axis_label(const DeviceMesh& mesh, std::span<const int> axes) {
+  std::string out;
+  for (int axis : axes) out += (out.empty() ? "" : ",") + mesh.axis_name(axis);
+  return out;
+}
+
+void compile_slice(Action& action, const plan::Step& step, const Coordinate& me) {
+  const Overlap kept = overlap(step.from, me, step.to, me);
+  action.pack.add(kept, action.in_shape, 0, action.out_shape, 0);
+  action.packs = action.in_shape != action.out_shape;
+  if (std::ranges::any_of(kept.runs, [](const auto& runs) { return runs.size() > 1; })) return;
+  action.starts.emplace();
+  for (const auto& runs : kept.runs) action.starts->push_back(runs.empty() ? 0 : runs[0].from);
+}
+
+void compile_all_gather(Action& action, const plan::Step& step, const Members& members) {
+  int64_t slot = 0;
+  std::vector<std::vector<int64_t>> shapes;
+  for (const auto& coordinate : members.coordinates) {
+    shapes.push_back(local_shape(step.from, coordinate));
+    slot = std::max(slot, product(shapes.back()));
+  }
+  action.send_numel = slot;
+  action.receive_numel = slot * static_cast<int64_t>(members.size());
+  action.packs = product(action.in_shape) != slot;
+  const Overlap all = overlap(step.from, members.coordinates[members.me], step.from,
+                              members.coordinates[members.me]);
+  action.pack.add(all, action.in_shape, 0, action.in_shape, 0);
+  for (size_t m = 0; m < members.size(); ++m) {
+    action.unpack.add(
+        overlap(step.from, members.coordinates[m], step.to, members.coordinates[members.me]),
+        shapes[m], slot * static_cast<int64_t>(m), action.out_shape, 0);
+  }
+  action.unpacks = !action.unpack.is_identity(product(action.out_shape));
+}
+
+void compile_reduce_scatter(Action& action, const plan::Step& step, const Members& members) {
+  int64_t slot = 0;
+  std::vector<std::vector<int64_t>> shapes;
+  for (const auto& coordinate : members.coordinates) {
+    shapes.push_back(local_shape(step.to, coordinate));
+    slot = std::max(slot, product(shapes.back()));
+  }
+  action.receive_numel = slot;
+  action.send_numel = slot * static_cast<int64_t>(members.size());
+  for (size_t m = 0; m < members.size(); ++m) {
+    action.pack.add(
+        overlap(step.from, members.coordinates[members.me], step.to, members.coordinates[m]),
+        action.in_shape, 0, shapes[m], slot * static_cast<int64_t>(m));
+  }
+  action.packs = !(product(action.in_shape) == action.send_numel &&
+                   action.pack.is_identity(action.send_numel));
+}
+
+/// Pieces to and from each peer, given what each pair shares.
+void compile_exchange(Action& action, std::span<const Overlap> to_peer,
+                      std::span<const Overlap> from_peer) {
+  for (const auto& shared : to_peer) {
+    action.pack.add(part_to_piece(shared), action.in_shape, 0, piece_shape(shared),
+                    action.send_numel);
+    action.send_counts.push_back(shared.numel());
+    action.send_numel += shared.numel();
+  }
+  for (const auto& shared : from_peer) {
+    action.unpack.add(piece_to_part(shared), piece_shape(shared), action.receive_numel,
+                      action.out_shape, 0);
+    action.receive_counts.push_back(shared.numel());
+    action.receive_numel += shared.numel();
+  }
+  action.packs = !(action.send_numel == product(action.in_shape) &&
+                   action.pack.is_identity(action.send_numel));
+  action.unpacks = !(action.receive_numel == product(action.out_shape) &&
+                     action.unpack.is_identity(action.receive_numel));
+}
+
+void compile_all_to_all(Action& action, const plan::Step& step, const Members& members) {
+  std::vector<Overlap> to_peer;
+  std::vector<Overlap> from_peer;
+  const Coordinate& me = members.coordinates[members.me];
+  for (const auto& peer : members.coordinates) {
+    to_peer.push_back(overlap(step.from, me, step.to, peer));
+    from_peer.push_back(overlap(step.from, peer, step.to, me));
+  }
+  compile_exchange(action, to_peer, from_peer);
+}
+
+/// Who sends what in a transfer. Where several ranks hold the same part, a receiver that is one of
+/// them takes its own; the others are shared out evenly.
+class Senders {
+ public:
+  explicit Senders(const Sharding& from) {
+    const auto& mesh = from.mesh();
+    for (int rank : mesh.ranks()) {
+      const Coordinate coordinate = *mesh.coordinate_of(rank);
+      Coordinate part = coordinate;
+      for (int axis = 0; axis < mesh.ndim(); ++axis) {
+        if (!from.placement(axis).is_sharded()) part[static_cast<size_t>(axis)] = 0;
+      }
+      holders_[part].push_back(rank);
+    }
+  }
+
+  /// True if `sender` is the one who gives its part to `receiver`.
+  bool gives(int sender, int receiver) const {
+    for (const auto& [part, ranks] : holders_) {
+      if (std::ranges::find(ranks, sender) == ranks.end()) continue;
+      const bool has_it = std::ranges::find(ranks, receiver) != ranks.end();
+      return has_it ? sender == receiver
+                    : sender == ranks[static_cast<size_t>(receiver) % ranks.size()];
+    }
+    return false;
+  }
+
+ private:
+  std::map<Coordinate, std::vector<int>> holders_;
+};
+
+Overlap nothing(int ndim) {
+  Overlap out;
+  // A 0-dim tensor has no dim to be empty in; one empty dim makes the product zero.
+  out.runs.resize(static_cast<size_t>(std::max(ndim, 1)));
+  return out;
+}
+
+void compile_transfer(Action& action, const plan::Step& step, std::vector<int>& union_ranks) {
+  const auto& source = step.from.mesh();
+  const auto& target = step.to.mesh();
+  require(source.world() == target.world(),
+          "a move between meshes of different worlds: ", step.from, " -> ", step.to);
+  std::set<int> all(source.ranks().begin(), source.ranks().end());
+  all.insert(target.ranks().begin(), target.ranks().end());
+  union_ranks.assign(all.begin(), all.end());
+  const int me = *source.my_rank();
+  const auto my_source = source.coordinate_of(me);
+  const auto my_target = target.coordinate_of(me);
+  action.in_shape = my_source ? local_shape(step.from, *my_source)
+                              : std::vector<int64_t>(step.from.shape().size(), 0);
+  action.out_shape = my_target ? local_shape(step.to, *my_target)
+                               : std::vector<int64_t>(step.to.shape().size(), 0);
+  const Senders senders(step.from);
+  std::vector<Overlap> to_peer;
+  std::vector<Overlap> from_peer;
+  for (int peer : union_ranks) {
+    const auto peer_source = source.coordinate_of(peer);
+    const auto peer_target = target.coordinate_of(peer);
+    to_peer.push_back(my_source && peer_target && senders.gives(me, peer)
+                          ? overlap(step.from, *my_source, step.to, *peer_target)
+                          : nothing(step.from.ndim()));
+    from_peer.push_back(peer_source && my_target && senders.gives(peer, me)
+                            ? overlap(step.from, *peer_source, step.to, *my_target)
+                            : nothing(step.from.ndim()));
+  }
+  compile_exchange(action, to_peer, from_peer);
+}
+
+int64_t averaged_ranks(const plan::Step& step) {
+  int64_t n = 1;
+  for (int axis : step.axes) {
+    const Placement& p = step.from.placement(axis);
+    if (p.is_partial() && p.reduce_op() == ReduceOp::avg) n *= step.from.mesh().size(axis);
+  }
+  return n;
+}
+
+ReduceOp reduction_of(const plan::Step& step) {
+  for (int axis : step.axes) {
+    const Placement& p = step.from.placement(axis);
+    if (p.is_partial()) return p.reduce_op() == ReduceOp::avg ? ReduceOp::sum : p.reduce_op();
+  }
+  return ReduceOp::sum;
+}
+
+void compile_local(Action& action, const plan::Step& step, const Coordinate& me) {
+  if (step.move == plan::Move::slice) return compile_slice(action, step, me);
+  for (int axis : step.axes) {
+    const Placement& to = step.to.placement(axis);
+    const int64_t n = step.to.mesh().size(axis);
+    if (step.move == plan::Move::rescale) {
+      (to.reduce_op() == ReduceOp::avg ? action.multiply_by : action.divide_by) *= n;
+      continue;
+    }
+    action.reduce_op = to.reduce_op();
+    // The value is kept once where the reduction would count it again, by all where it would not.
+    const bool counts = to.reduce_op() == ReduceOp::sum || to.reduce_op() == ReduceOp::product ||
+                        to.reduce_op() == ReduceOp::bxor;
+    if (counts && me[static_cast<size_t>(axis)] != 0) action.keeps = false;
+  }
+}
+
+Action compile_step(const plan::Step& step) {
+  Action action;
+  action.move = step.move;
+  action.axis = axis_label(step.from.mesh(), step.axes);
+  std::vector<int> ranks;
+  if (step.move == plan::Move::transfer) {
+    compile_transfer(action, step, ranks);
+    action.axis = "transfer";
+  } else {
+    const Coordinate& me = *step.from.mesh().my_coordinate();
+    action.in_shape = local_shape(step.from, me);
+    action.out_shape = local_shape(step.to, me);
+    action.divide_by = 1;
+    if (plan::is_local(step.move)) {
+      compile_local(action, step, me);
+      return action;
+    }
+    const Members members = members_of(step.from.mesh(), step.axes);
+    ranks = members.ranks;
+    switch (step.move) {
+      case plan::Move::all_gather:
+        compile_all_gather(action, step, members);
+        break;
+      case plan::Move::reduce_scatter:
+        compile_reduce_scatter(action, step, members);
+        break;
+      case plan::Move::all_to_all:
+        compile_all_to_all(action, step, members);
+        break;
+      default:
+        action.send_numel = action.receive_numel = product(action.in_shape);
+    }
+    action.reduce_op = reduction_of(step);
+    action.divide_by = averaged_ranks(step);
+  }
+  if (ranks.size() > 1) action.group = comm::world_of(step.from.mesh()).group(ranks);
+  return action;
+}
+
+bool takes_part(const plan::Step& step) {
+  return step.from.mesh().contains_me() || step.to.mesh().contains_me();
+}
+
+}  // namespace
+
+std::shared_ptr<const Program> compile(const plan::Plan& plan) {
+  std::vector<Action> actions;
+  for (const auto& step : plan.steps) {
+    if (takes_part(step)) actions.push_back(compile_step(step));
+  }
+  return std::make_shared<const Program>(plan.from, plan.to, std::move(actions));
+}
+
+}  // namespace tessera::exec

@@ -1,0 +1,166 @@
+#include "tessera/exec/redistribute.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+
+#include "tessera/base/errors.h"
+#include "tessera/exec/buffers.h"
+#include "tessera/exec/collectives.h"
+#include "tessera/exec/program.h"
+
+namespace tessera::exec {
+namespace {
+
+at::ScalarType scalar_type(DType dtype) { return static_cast<at::ScalarType>(dtype); }
+
+/// A slice that may share memory: each dim is one stretch of the input's.
+std::optional<at::Tensor> slice_view(const Action& action, const at::Tensor& input) {
+  if (!action.starts) return std::nullopt;
+  int64_t offset = input.storage_offset();
+  for (size_t d = 0; d < action.out_shape.size(); ++d) {
+    offset += (*action.starts)[d] * input.strides()[d];
+  }
+  return input.as_strided(action.out_shape, input.strides(), offset);
+}
+
+at::Tensor run_slice(const Action& action, const at::Tensor& input, bool may_alias) {
+  if (!action.packs) return input;
+  if (may_alias) {
+    if (auto view = slice_view(action, input)) return *view;
+  }
+  at::Tensor out = empty_like_device(input, action.out_shape, input.scalar_type());
+  action.pack.run(input.contiguous(), out);
+  return out;
+}
+
+at::Tensor run_local(const Action& action, const at::Tensor& input, bool may_alias) {
+  switch (action.move) {
+    case plan::Move::slice:
+      return run_slice(action, input, may_alias);
+    case plan::Move::keep_one:
+      if (action.keeps) return input;
+      return action.reduce_op == ReduceOp::product ? at::full_like(input, 1)
+                                                   : at::zeros_like(input);
+    case plan::Move::rescale:
+      require(c10::isFloatingType(input.scalar_type()) || c10::isComplexType(input.scalar_type()),
+              "an average of ", c10::toString(input.scalar_type()), " tensors is not exact");
+      return input.mul(static_cast<double>(action.multiply_by) /
+                       static_cast<double>(action.divide_by));
+    default:
+      // A group of one rank: nothing to say to anyone, the data is the same.
+      return alias(input.contiguous(), action.out_shape);
+  }
+}
+
+void check_input(const at::Tensor& local, const Sharding& from) {
+  require(local.defined(), "redistribute: an undefined tensor, expected the local part of ", from);
+  if (!from.mesh().contains_me()) return;  // what a rank outside passes does not matter
+  require(std::ranges::equal(local.sizes(), from.local_shape()),
+          "redistribute: the local tensor is ", shape_text(local.sizes()), ", rank ",
+          from.mesh().my_rank().value_or(0), "'s part of ", from, " is ",
+          shape_text(from.local_shape()));
+}
+
+at::ScalarType wire_dtype(at::ScalarType now, at::ScalarType then,
+                          const RedistributeOptions& options) {
+  if (options.wire_dtype) return *options.wire_dtype;
+  return c10::elementSize(then) < c10::elementSize(now) ? then : now;
+}
+
+}  // namespace
+
+struct Pending::State {
+  std::shared_ptr<const Program> program;
+  const Action* last = nullptr;  // the action under way, if any
+  InFlight in_flight;
+  at::Tensor value;  // the result if nothing is under way
+  at::ScalarType dtype = at::kFloat;
+
+  at::Tensor finish() {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    if (last != nullptr) {
+      value = finish_collective(*last, std::move(in_flight));
+      for (const Action* next = last + 1; next != &program->actions().back() + 1; ++next) {
+        value = run_local(*next, value, true);
+      }
+      last = nullptr;
+    }
+    return value.scalar_type() == dtype ? value : value.to(dtype);
+  }
+};
+
+Pending::Pending(Pending&&) noexcept = default;
+Pending& Pending::operator=(Pending&&) noexcept = default;
+Pending::~Pending() = default;
+
+at::Tensor Pending::wait() {
+  require(state_ != nullptr, "wait() on a redistribution that was waited for already");
+  return std::exchange(state_, nullptr)->finish();
+}
+
+bool Pending::done() const {
+  return state_ == nullptr || state_->last == nullptr || is_complete(state_->in_flight);
+}
+
+at::Tensor redistribute(const at::Tensor& local, const Sharding& from, const Sharding& to,
+                        const RedistributeOptions& options) {
+  check_input(local, from);
+  const at::ScalarType then = scalar_type(to.dtype());
+  if (from == to && local.scalar_type() == then) return local;
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto program = cached_program(from, to);
+  const at::ScalarType wire = wire_dtype(local.scalar_type(), then, options);
+  at::Tensor value = local.scalar_type() == wire ? local : local.to(wire);
+  bool mine = options.consume || !value.is_same(local);  // may be written to
+  for (const auto& action : program->actions()) {
+    if (action.group == nullptr) {
+      value = run_local(action, value, options.may_alias || mine);
+    } else {
+      value = finish_collective(action, start_collective(action, value, {.overwrite = mine}));
+      mine = true;
+    }
+  }
+  if (value.scalar_type() != then) return value.to(then);
+  const bool shares = !mine && !program->actions().empty() && value.is_alias_of(local);
+  return shares && !options.may_alias ? value.clone() : value;
+}
+
+Pending redistribute_async(const at::Tensor& local, const Sharding& from, const Sharding& to,
+                           const RedistributeOptions& options) {
+  check_input(local, from);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  Pending pending;
+  pending.state_ = std::make_unique<Pending::State>();
+  Pending::State& state = *pending.state_;
+  state.program = cached_program(from, to);
+  state.dtype = scalar_type(to.dtype());
+  const auto& actions = state.program->actions();
+  const auto talks = [](const Action& action) { return action.group != nullptr; };
+  const auto last = std::find_if(actions.rbegin(), actions.rend(), talks);
+  if (last == actions.rend()) {
+    state.value = redistribute(local, from, to, options);
+    return pending;
+  }
+  const at::ScalarType wire = wire_dtype(local.scalar_type(), state.dtype, options);
+  at::Tensor value = local.scalar_type() == wire ? local : local.to(wire);
+  bool mine = options.consume || !value.is_same(local);
+  for (const auto& action : actions) {
+    if (&action == &*last) {
+      state.in_flight = start_collective(action, value, {.overwrite = mine, .async = true});
+      state.last = &action;
+      break;
+    }
+    if (action.group == nullptr) {
+      value = run_local(action, value, true);
+    } else {
+      value = finish_collective(action, start_collective(action, value, {.overwrite = mine}));
+      mine = true;
+    }
+  }
+  return pending;
+}
+
+}  // namespace tessera::exec
