@@ -102,9 +102,10 @@ int main() {
   const pid_t child = fork();
   setenv("RANK", child == 0 ? "1" : "0", 1);
   if (child != 0) {
-    std::printf("Redistribution, two Gloo processes, float32\n\n"
-                "| tensor  | move     |    bare us | tessera us |  extra us | ratio |\n"
-                "|---------|----------|------------|------------|-----------|-------|\n");
+    std::printf(
+        "Redistribution, two Gloo processes, float32\n\n"
+        "| tensor  | move     |    bare us | tessera us |  extra us | ratio |\n"
+        "|---------|----------|------------|------------|-----------|-------|\n");
     std::fflush(stdout);
   }
   run("1 KiB", 16, 2000);

@@ -47,10 +47,12 @@ set(_includes "${_torch}/include" "${_torch}/include/torch/csrc/api/include")
 if(EXISTS "${_torch}/lib/libtorch_cuda.so" AND EXISTS "${_torch}/lib/libc10_cuda.so")
   set(TESSERA_HAS_CUDA ON)
   list(APPEND _libraries torch_cuda c10_cuda)
-  # pip puts the CUDA headers beside torch; a system toolkit does as well.
+  # pip puts the CUDA headers beside torch, but not always those of the compiler that cuda_runtime.h
+  # includes (crt/); a system toolkit has them all.
   file(GLOB _nvidia "${_torch}/../nvidia/*/include")
-  tessera_find_header(_nccl nccl.h ${_nvidia} /usr/local/cuda/include)
-  tessera_find_header(_cudart cuda_runtime_api.h ${_nvidia} /usr/local/cuda/include)
+  file(GLOB _toolkits /usr/local/cuda*/include /usr/local/cuda*/targets/*/include)
+  tessera_find_header(_nccl nccl.h ${_nvidia} ${_toolkits})
+  tessera_find_header(_cudart crt/host_config.h ${_nvidia} ${_toolkits})
   if(_nccl AND _cudart)
     set(TESSERA_HAS_NCCL ON)
     list(APPEND _includes "${_nccl}" "${_cudart}")

@@ -40,8 +40,8 @@ at::Tensor empty_like_device(const at::Tensor& like, at::IntArrayRef sizes, at::
   return out;
 }
 
-at::Tensor alias(const at::Tensor& contiguous, at::IntArrayRef sizes) {
-  return view_of(contiguous, sizes, contiguous.scalar_type(), contiguous.storage_offset());
+at::Tensor alias(const at::Tensor& contiguous, at::IntArrayRef sizes, int64_t offset) {
+  return view_of(contiguous, sizes, contiguous.scalar_type(), contiguous.storage_offset() + offset);
 }
 
 at::Tensor alias_as(const at::Tensor& contiguous, at::ScalarType dtype) {
@@ -49,6 +49,21 @@ at::Tensor alias_as(const at::Tensor& contiguous, at::ScalarType dtype) {
   const auto new_size = static_cast<int64_t>(c10::elementSize(dtype));
   return view_of(contiguous, {contiguous.numel() * old_size / new_size}, dtype,
                  contiguous.storage_offset() * old_size / new_size);
+}
+
+at::Tensor scratch(const at::Tensor& like, int64_t numel, at::ScalarType dtype) {
+  constexpr int64_t kMaxKept = 64 << 20;
+  const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
+  if (!like.is_cpu() || bytes > kMaxKept) return empty_like_device(like, {numel}, dtype);
+  thread_local at::Tensor kept;
+  // The storage is counted, not the tensor: whoever still reads the buffer holds an alias of it.
+  const bool free = kept.defined() && kept.storage().use_count() == 1;
+  if (!free || static_cast<int64_t>(kept.nbytes()) < bytes) {
+    at::Tensor made = empty_like_device(like, {bytes}, at::kByte);
+    if (kept.defined() && !free) return view_of(made, {numel}, dtype, 0);
+    kept = std::move(made);
+  }
+  return view_of(kept, {numel}, dtype, 0);
 }
 
 }  // namespace tessera::exec

@@ -13,11 +13,15 @@ namespace tessera::exec {
 /// saves most of the time of touching fresh memory.
 at::Tensor empty_like_device(const at::Tensor& like, at::IntArrayRef sizes, at::ScalarType dtype);
 
-/// The storage of a contiguous tensor seen with other sizes of no more elements, from its first
-/// one.
-at::Tensor alias(const at::Tensor& contiguous, at::IntArrayRef sizes);
+/// The storage of a contiguous tensor seen with other sizes, from its element `offset`.
+at::Tensor alias(const at::Tensor& contiguous, at::IntArrayRef sizes, int64_t offset = 0);
 
 /// A contiguous tensor's bytes reinterpreted as another element type, flat.
 at::Tensor alias_as(const at::Tensor& contiguous, at::ScalarType dtype);
+
+/// A flat buffer for the duration of one collective. On the CPU the calling thread keeps its last one
+/// (up to 64 MiB) for the next call, which spares touching fresh memory; it is taken again only when
+/// nobody else refers to it.
+at::Tensor scratch(const at::Tensor& like, int64_t numel, at::ScalarType dtype);
 
 }  // namespace tessera::exec

@@ -39,7 +39,7 @@ c10d::ReduceOp c10d_op(ReduceOp op) {
 at::Tensor packed(const Action& action, const at::Tensor& input) {
   at::Tensor contiguous = input.contiguous();
   if (!action.packs) return contiguous;
-  at::Tensor send = empty_like_device(input, {action.send_numel}, input.scalar_type());
+  at::Tensor send = scratch(input, action.send_numel, input.scalar_type());
   // Padding is reduced with the rest and thrown away, but must not be a trap value.
   if (action.move == plan::Move::reduce_scatter && !send.is_meta()) send.zero_();
   action.pack.run(contiguous, send);
@@ -53,9 +53,21 @@ c10d::Backend& backend_for(const Action& action, const at::Tensor& tensor) {
 InFlight start_moving(const Action& action, const at::Tensor& input, bool async) {
   InFlight flight;
   flight.send = packed(action, input);
-  flight.receive = empty_like_device(input, {action.receive_numel}, input.scalar_type());
-  at::Tensor in = as_movable(flight.send);
-  at::Tensor out = as_movable(flight.receive);
+  at::Tensor in;
+  at::Tensor out;
+  if (action.keeps_apart) {
+    flight.result = empty_like_device(input, action.out_shape, input.scalar_type());
+    action.keep.run(input.contiguous(), flight.result);
+    flight.receive = action.unpacks
+                         ? empty_like_device(input, {action.receive_numel}, input.scalar_type())
+                         : flight.result;
+    in = as_movable(alias(flight.send, {action.send_numel}, action.send_offset));
+    out = as_movable(alias(flight.receive, {action.receive_numel}, action.receive_offset));
+  } else {
+    flight.receive = empty_like_device(input, {action.receive_numel}, input.scalar_type());
+    in = as_movable(flight.send);
+    out = as_movable(flight.receive);
+  }
   auto& backend = backend_for(action, input);
   if (action.move == plan::Move::all_gather) {
     c10d::AllgatherOptions options;
@@ -133,7 +145,9 @@ at::Tensor finish_collective(const Action& action, InFlight flight) {
   if (received.scalar_type() != flight.dtype) received = received.to(flight.dtype);
   if (action.divide_by != 1) received.div_(action.divide_by);
   if (!action.unpacks) return alias(received, action.out_shape);
-  at::Tensor out = empty_like_device(received, action.out_shape, received.scalar_type());
+  at::Tensor out = action.keeps_apart
+                       ? std::move(flight.result)
+                       : empty_like_device(received, action.out_shape, received.scalar_type());
   action.unpack.run(received, out);
   return out;
 }

@@ -13,7 +13,8 @@ namespace tessera::exec {
 struct InFlight {
   c10::intrusive_ptr<c10d::Work> work;
   at::Tensor send;                    // kept until the messages are out
-  at::Tensor receive;                 // flat
+  at::Tensor receive;                 // flat, or the result itself
+  at::Tensor result;                  // where the kept piece of an all_to_all lies already
   at::ScalarType dtype = at::kFloat;  // of the result
 };
 

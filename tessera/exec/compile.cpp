@@ -96,25 +96,62 @@ void compile_reduce_scatter(Action& action, const plan::Step& step, const Member
                    action.pack.is_identity(action.send_numel));
 }
 
+void add_sent(Action& action, const Overlap& shared) {
+  action.pack.add(part_to_piece(shared), action.in_shape, 0, piece_shape(shared),
+                  action.send_numel);
+  action.send_counts.push_back(shared.numel());
+  action.send_numel += shared.numel();
+}
+
+void add_received(Action& action, const Overlap& shared) {
+  action.unpack.add(piece_to_part(shared), piece_shape(shared), action.receive_numel,
+                    action.out_shape, 0);
+  action.receive_counts.push_back(shared.numel());
+  action.receive_numel += shared.numel();
+}
+
 /// Pieces to and from each peer, given what each pair shares.
 void compile_exchange(Action& action, std::span<const Overlap> to_peer,
-                      std::span<const Overlap> from_peer) {
-  for (const auto& shared : to_peer) {
-    action.pack.add(part_to_piece(shared), action.in_shape, 0, piece_shape(shared),
-                    action.send_numel);
-    action.send_counts.push_back(shared.numel());
-    action.send_numel += shared.numel();
-  }
-  for (const auto& shared : from_peer) {
-    action.unpack.add(piece_to_part(shared), piece_shape(shared), action.receive_numel,
-                      action.out_shape, 0);
-    action.receive_counts.push_back(shared.numel());
-    action.receive_numel += shared.numel();
-  }
+                      std::span<const Overlap> from_peer, size_t me) {
+  for (const auto& shared : to_peer) add_sent(action, shared);
+  for (const auto& shared : from_peer) add_received(action, shared);
   action.packs = !(action.send_numel == product(action.in_shape) &&
                    action.pack.is_identity(action.send_numel));
   action.unpacks = !(action.receive_numel == product(action.out_shape) &&
                      action.unpack.is_identity(action.receive_numel));
+
+  const bool at_an_end = me == 0 || me + 1 == to_peer.size();
+  if (!at_an_end || to_peer[me].empty()) return;
+  const int64_t kept = to_peer[me].numel();
+  action.keeps_apart = true;
+  action.keep.add(to_peer[me], action.in_shape, 0, action.out_shape, 0);
+  action.send_counts[me] = action.receive_counts[me] = 0;
+  action.send_numel -= kept;
+  action.receive_numel -= kept;
+  if (me == 0) action.send_offset = action.receive_offset = kept;
+  // Buffers of their own hold the messages alone; compile the copies without the kept piece.
+  if (action.packs) {
+    action.pack = BlockCopy();
+    int64_t at = 0;
+    for (size_t peer = 0; peer < to_peer.size(); ++peer) {
+      if (peer == me) continue;
+      action.pack.add(part_to_piece(to_peer[peer]), action.in_shape, 0, piece_shape(to_peer[peer]),
+                      at);
+      at += to_peer[peer].numel();
+    }
+    action.send_offset = 0;
+  }
+  if (action.unpacks) {
+    action.unpack = BlockCopy();
+    int64_t at = 0;
+    for (size_t peer = 0; peer < from_peer.size(); ++peer) {
+      if (peer == me) continue;
+      action.unpack.add(piece_to_part(from_peer[peer]), piece_shape(from_peer[peer]), at,
+                        action.out_shape, 0);
+      at += from_peer[peer].numel();
+    }
+    action.receive_offset = 0;
+  }
 }
 
 void compile_all_to_all(Action& action, const plan::Step& step, const Members& members) {
@@ -125,7 +162,7 @@ void compile_all_to_all(Action& action, const plan::Step& step, const Members& m
     to_peer.push_back(overlap(step.from, me, step.to, peer));
     from_peer.push_back(overlap(step.from, peer, step.to, me));
   }
-  compile_exchange(action, to_peer, from_peer);
+  compile_exchange(action, to_peer, from_peer, members.me);
 }
 
 /// Who sends what in a transfer. Where several ranks hold the same part, a receiver that is one of
@@ -194,7 +231,8 @@ void compile_transfer(Action& action, const plan::Step& step, std::vector<int>& 
                             ? overlap(step.from, *peer_source, step.to, *my_target)
                             : nothing(step.from.ndim()));
   }
-  compile_exchange(action, to_peer, from_peer);
+  const auto my_place = std::ranges::find(union_ranks, me) - union_ranks.begin();
+  compile_exchange(action, to_peer, from_peer, static_cast<size_t>(my_place));
 }
 
 int64_t averaged_ranks(const plan::Step& step) {

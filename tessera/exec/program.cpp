@@ -3,12 +3,22 @@
 #include <algorithm>
 
 #include "tessera/base/pair_cache.h"
+#include "tessera/comm/world_end.h"
 
 namespace tessera::exec {
 namespace {
 
+void forget(const World& world) {
+  forget_programs(&world);
+  plan::forget_plans(&world);
+}
+
 PairCache<Program>& the_cache() {
-  static auto* cache = new PairCache<Program>(16'384);  // never destroyed, see mesh_table()
+  // Never destroyed, see mesh_table().
+  static auto* cache = [] {
+    comm::on_world_end(forget);
+    return new PairCache<Program>(16'384);
+  }();
   return *cache;
 }
 

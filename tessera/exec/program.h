@@ -38,6 +38,12 @@ struct Action {
   int64_t receive_numel = 0;
   std::vector<int64_t> send_counts;  // all_to_all and transfer
   std::vector<int64_t> receive_counts;
+  /// all_to_all: what I keep goes straight from the old local tensor to the new one, where both its
+  /// places are at an end of the buffers, so that the messages beside it stay in one piece.
+  BlockCopy keep;
+  bool keeps_apart = false;
+  int64_t send_offset = 0;     // where the messages begin in the input, if it is the send buffer
+  int64_t receive_offset = 0;  // and in the result, if it is the receive buffer
 
   ReduceOp reduce_op = ReduceOp::sum;
   int64_t divide_by = 1;    // after a sum, for averages

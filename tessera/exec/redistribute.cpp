@@ -55,13 +55,16 @@ at::Tensor run_local(const Action& action, const at::Tensor& input, bool may_ali
   }
 }
 
-void check_input(const at::Tensor& local, const Sharding& from) {
+/// The local tensor as it takes part: a rank outside the mesh brings nothing, whatever it passed.
+at::Tensor checked_input(const at::Tensor& local, const Sharding& from) {
   require(local.defined(), "redistribute: an undefined tensor, expected the local part of ", from);
-  if (!from.mesh().contains_me()) return;  // what a rank outside passes does not matter
-  require(std::ranges::equal(local.sizes(), from.local_shape()),
-          "redistribute: the local tensor is ", shape_text(local.sizes()), ", rank ",
-          from.mesh().my_rank().value_or(0), "'s part of ", from, " is ",
-          shape_text(from.local_shape()));
+  if (!from.mesh().contains_me() && from.mesh().my_rank()) {
+    return empty_like_device(local, {0}, local.scalar_type());
+  }
+  require(std::ranges::equal(local.sizes(), from.local_shape()), "redistribute: the local tensor is ",
+          shape_text(local.sizes()), ", rank ", from.mesh().my_rank().value_or(0), "'s part of ",
+          from, " is ", shape_text(from.local_shape()));
+  return local;
 }
 
 at::ScalarType wire_dtype(at::ScalarType now, at::ScalarType then,
@@ -105,9 +108,9 @@ bool Pending::done() const {
   return state_ == nullptr || state_->last == nullptr || is_complete(state_->in_flight);
 }
 
-at::Tensor redistribute(const at::Tensor& local, const Sharding& from, const Sharding& to,
+at::Tensor redistribute(const at::Tensor& given, const Sharding& from, const Sharding& to,
                         const RedistributeOptions& options) {
-  check_input(local, from);
+  const at::Tensor local = checked_input(given, from);
   const at::ScalarType then = scalar_type(to.dtype());
   if (from == to && local.scalar_type() == then) return local;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -128,9 +131,9 @@ at::Tensor redistribute(const at::Tensor& local, const Sharding& from, const Sha
   return shares && !options.may_alias ? value.clone() : value;
 }
 
-Pending redistribute_async(const at::Tensor& local, const Sharding& from, const Sharding& to,
+Pending redistribute_async(const at::Tensor& given, const Sharding& from, const Sharding& to,
                            const RedistributeOptions& options) {
-  check_input(local, from);
+  const at::Tensor local = checked_input(given, from);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   Pending pending;
   pending.state_ = std::make_unique<Pending::State>();

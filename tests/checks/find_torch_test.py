@@ -66,7 +66,7 @@ class FindTorch(unittest.TestCase):
             self.assertIn("CUDA ON, NCCL OFF", printed)
 
     def test_a_cuda_torch_with_the_headers_that_pip_installs_has_nccl(self):
-        headers = ["../nvidia/nccl/include/nccl.h", "../nvidia/cu13/include/cuda_runtime_api.h"]
+        headers = ["../nvidia/nccl/include/nccl.h", "../nvidia/cu13/include/crt/host_config.h"]
         self.make("2.11.0", CPU + CUDA)
         self.make("2.11.0", headers)
         worked, printed = self.configure()

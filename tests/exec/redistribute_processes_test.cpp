@@ -29,9 +29,8 @@ void move_along_random_shardings() {
     const auto shape = test::random_shape(rng, 3, 200);
     const at::Tensor full = test::random_whole_numbers(rng, shape, at::kDouble);
     const test::RandomOptions no_partial{.partial = false};
-    Sharding from = test::random_sharding(rng, paper, shape, no_partial)
-                        .with_mesh(mesh)
-                        .with_dtype(DType::f64);
+    Sharding from =
+        test::random_sharding(rng, paper, shape, no_partial).with_mesh(mesh).with_dtype(DType::f64);
     const Coordinate me = *mesh.my_coordinate();
     at::Tensor part = test::part_of(full, from, me);
     for (int step = 0; step < 3; ++step) {

@@ -11,6 +11,7 @@
 #include "tessera/comm/fake.h"
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
+#include "tessera/exec/program.h"
 #include "tests/support/parts.h"
 #include "tests/support_pure/random_shardings.h"
 
@@ -54,10 +55,12 @@ void expect_move(std::string_view from_text, std::string_view to_text,
 
 TEST(Redistribute, MovesBetweenAllPlacementsOfOneAxis) {
   for (const char* shape : {"8x6", "7x5", "2x3", "1x4", "0x4"}) {
-    for (const char* from : {"R", "S0", "S1", "P(sum)", "P(max)", "P(min)", "P(product)", "SS0(2)"}) {
+    for (const char* from :
+         {"R", "S0", "S1", "P(sum)", "P(max)", "P(min)", "P(product)", "SS0(2)"}) {
       for (const char* to : {"R", "S0", "S1", "SS1(2)"}) {
         SCOPED_TRACE(join_text(shape, " ", from, " -> ", to));
-        expect_move(join_text("tp=4 : ", from, " : ", shape), join_text("tp=4 : ", to, " : ", shape));
+        expect_move(join_text("tp=4 : ", from, " : ", shape),
+                    join_text("tp=4 : ", to, " : ", shape));
       }
     }
   }
@@ -78,9 +81,9 @@ TEST(Redistribute, MovesRaggedParts) {
 }
 
 TEST(Redistribute, CarriesEveryElementType) {
-  for (const auto dtype : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong,
-                           at::kHalf, at::kBFloat16, at::kDouble, at::kComplexFloat,
-                           at::kComplexDouble, at::kFloat8_e4m3fn, at::kUInt16}) {
+  for (const auto dtype :
+       {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16,
+        at::kDouble, at::kComplexFloat, at::kComplexDouble, at::kFloat8_e4m3fn, at::kUInt16}) {
     SCOPED_TRACE(c10::toString(dtype));
     run_ranks(3, [&](int) {
       const auto code = static_cast<DType>(dtype);
@@ -275,6 +278,21 @@ TEST(Redistribute, GivesShapesOnFakeRanks) {
   EXPECT_EQ(redistribute(part, from, to).sizes(), at::IntArrayRef({128, 64}));
 }
 
+TEST(Redistribute, NothingOfAWorldIsKeptWhenItsRanksHaveEnded) {
+  exec::clear_program_cache();
+  plan::clear_cache();
+  const size_t before = live_shardings();
+  std::weak_ptr<const World> world;
+  run_ranks(2, [&](int rank) {
+    const Sharding rows = on_world("tp=2 : S0 : 4x3");
+    redistribute(at::ones({2, 3}), rows, rows.replicated());
+    if (rank == 0) world = rows.mesh().world();
+  });
+  EXPECT_EQ(exec::cached_programs(), 0U);
+  EXPECT_EQ(live_shardings(), before);
+  EXPECT_TRUE(world.expired());
+}
+
 TEST(Redistribute, ReachesRandomTargetsOnThreadRanks) {
   test::for_each_seed(300, [](test::Rng& rng) {
     const DeviceMesh paper = test::random_mesh(rng, 3, 8);
@@ -286,8 +304,8 @@ TEST(Redistribute, ReachesRandomTargetsOnThreadRanks) {
     bool bits = false;
     for (const auto& p : from_paper.placements()) {
       const ReduceOp op = p.reduce_op();
-      bits |= p.is_partial() &&
-              (op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor);
+      bits |=
+          p.is_partial() && (op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor);
     }
     const at::ScalarType dtype = bits ? at::kLong : at::kDouble;
     const at::Tensor full = test::random_whole_numbers(rng, shape, dtype);

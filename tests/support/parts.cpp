@@ -18,8 +18,7 @@ namespace {
 at::Tensor share_of(const at::Tensor& full, ReduceOp op, int count, int index, uint64_t seed) {
   const auto other = [&](int i) {
     Rng rng(hash_mix(seed, static_cast<size_t>(i)));
-    const at::Tensor noise =
-        random_whole_numbers(rng, full.sizes().vec(), full.scalar_type());
+    const at::Tensor noise = random_whole_numbers(rng, full.sizes().vec(), full.scalar_type());
     switch (op) {
       case ReduceOp::sum:
       case ReduceOp::avg:
@@ -49,8 +48,7 @@ at::Tensor share_of(const at::Tensor& full, ReduceOp op, int count, int index, u
 
 }  // namespace
 
-at::Tensor random_whole_numbers(Rng& rng, const std::vector<int64_t>& shape,
-                                at::ScalarType dtype) {
+at::Tensor random_whole_numbers(Rng& rng, const std::vector<int64_t>& shape, at::ScalarType dtype) {
   at::Tensor out = at::empty(shape, at::kLong);
   auto* data = out.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < out.numel(); ++i) data[i] = rng.between(-20, 20);

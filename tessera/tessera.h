@@ -1,0 +1,23 @@
+#pragma once
+
+/// Everything a program needs.
+#include "tessera/base/errors.h"
+#include "tessera/comm/expect.h"
+#include "tessera/comm/fake.h"
+#include "tessera/comm/processes.h"
+#include "tessera/comm/rank_generator.h"
+#include "tessera/comm/recorder.h"
+#include "tessera/comm/threads.h"
+#include "tessera/comm/trace.h"
+#include "tessera/comm/world.h"
+#include "tessera/exec/redistribute.h"
+#include "tessera/mesh/device_mesh.h"
+#include "tessera/plan/plan.h"
+#include "tessera/sharding/boxes.h"
+#include "tessera/sharding/local_shape.h"
+#include "tessera/sharding/sharding.h"
+
+namespace tessera {
+using comm::init_device_mesh;
+using comm::run_ranks;
+}  // namespace tessera
