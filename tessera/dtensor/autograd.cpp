@@ -1,0 +1,121 @@
+// The three functions at the border of autograd. Each backward calls the public functions, which are
+// differentiable themselves, so derivatives of any order work.
+#include "tessera/dtensor/autograd.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/exec/redistribute.h"
+
+namespace tessera::dtensor {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+struct Held : torch::CustomClassHolder {
+  explicit Held(Sharding s) : sharding(std::move(s)) {}
+  Sharding sharding;
+};
+
+void hold(AutogradContext* ctx, const char* name, const Sharding& sharding) {
+  ctx->saved_data[name] = c10::IValue::make_capsule(c10::make_intrusive<Held>(sharding));
+}
+
+Sharding held(AutogradContext* ctx, const char* name) {
+  return c10::static_intrusive_pointer_cast<Held>(ctx->saved_data[name].toCapsule())->sharding;
+}
+
+struct FromLocal : torch::autograd::Function<FromLocal> {
+  static Variable forward(AutogradContext* ctx, const Variable& local, const Sharding& as,
+                          const Sharding& grad) {
+    hold(ctx, "grad", grad);
+    return wrap(local.detach(), as);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    if (!grads[0].defined()) return {Variable(), Variable(), Variable()};
+    return {
+        to_local(redistribute(
+            grads[0], held(ctx, "grad").with_dtype(static_cast<DType>(grads[0].scalar_type())))),
+        Variable(), Variable()};
+  }
+};
+
+struct ToLocal : torch::autograd::Function<ToLocal> {
+  static Variable forward(AutogradContext* ctx, const Variable& tensor, const Sharding& grad) {
+    hold(ctx, "grad", grad);
+    return sharded_meta(tensor)->local().detach();
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    if (!grads[0].defined()) return {Variable(), Variable()};
+    const Sharding as = held(ctx, "grad");
+    return {wrap_differentiable(grads[0].contiguous(),
+                                as.with_dtype(static_cast<DType>(grads[0].scalar_type()))),
+            Variable()};
+  }
+};
+
+struct Redistribute : torch::autograd::Function<Redistribute> {
+  static Variable forward(AutogradContext* ctx, const Variable& tensor, const Sharding& to,
+                          const Sharding& grad, std::optional<at::ScalarType> backward_dtype) {
+    hold(ctx, "grad", grad);
+    ctx->saved_data["dtype"] = static_cast<int64_t>(tensor.scalar_type());
+    if (backward_dtype) ctx->saved_data["backward"] = static_cast<int64_t>(*backward_dtype);
+    return move_data(tensor, to);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    if (!grads[0].defined()) return {Variable(), Variable(), Variable(), Variable()};
+    Variable grad = grads[0];
+    if (ctx->saved_data.count("backward") != 0) {
+      grad = grad.to(static_cast<at::ScalarType>(ctx->saved_data["backward"].toInt()));
+    }
+    const Sharding to = held(ctx, "grad").with_dtype(static_cast<DType>(grad.scalar_type()));
+    grad = redistribute(grad, to);
+    return {grad.to(static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt())), Variable(),
+            Variable(), Variable()};
+  }
+};
+
+bool records(const at::Tensor& tensor) {
+  return tensor.requires_grad() && c10::GradMode::is_enabled();
+}
+
+}  // namespace
+
+at::Tensor move_data(const at::Tensor& tensor, const Sharding& to) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  at::Tensor local = exec::redistribute(meta->local(), meta->sharding(), to);
+  return wrap(std::move(local), to);
+}
+
+at::Tensor wrap_differentiable(const at::Tensor& local, const Sharding& as) {
+  return wrap_differentiable(local, as, gradient_sharding(as));
+}
+
+at::Tensor wrap_differentiable(const at::Tensor& local, const Sharding& as, const Sharding& grad) {
+  return records(local) ? FromLocal::apply(local, as, grad) : wrap(local.detach(), as);
+}
+
+at::Tensor unwrap_differentiable(const at::Tensor& tensor, const Sharding& grad) {
+  return records(tensor) ? ToLocal::apply(tensor, grad) : sharded_meta(tensor)->local();
+}
+
+at::Tensor move_differentiable(const at::Tensor& tensor, const Sharding& to,
+                               std::optional<at::ScalarType> backward_dtype) {
+  if (!records(tensor)) return move_data(tensor, to);
+  return Redistribute::apply(tensor, to, gradient_sharding(sharded_meta(tensor)->sharding()),
+                             backward_dtype);
+}
+
+Sharding gradient_sharding(const Sharding& of) {
+  if (!of.has_partial()) return of;
+  std::vector<Placement> placements(of.placements().begin(), of.placements().end());
+  for (auto& p : placements) {
+    if (p.is_partial()) p = Replicate();
+  }
+  return of.with_placements(std::move(placements), of.order());
+}
+
+}  // namespace tessera::dtensor

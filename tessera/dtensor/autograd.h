@@ -1,0 +1,30 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "tessera/sharding/sharding.h"
+
+/// The crossings between plain and sharded tensors as autograd sees them.
+namespace tessera::dtensor {
+
+/// How a tensor's gradient is placed: as the tensor, but replicated where that is Partial, since
+/// every addend has the whole gradient.
+Sharding gradient_sharding(const Sharding& of);
+
+/// Plain -> sharded; the gradient comes back placed as `grad` (default: gradient_sharding).
+at::Tensor wrap_differentiable(const at::Tensor& local, const Sharding& as);
+at::Tensor wrap_differentiable(const at::Tensor& local, const Sharding& as, const Sharding& grad);
+
+/// Sharded -> plain; the plain gradient that comes back is taken as placed like `grad`.
+at::Tensor unwrap_differentiable(const at::Tensor& tensor, const Sharding& grad);
+
+/// Sharded -> otherwise sharded.
+at::Tensor move_differentiable(const at::Tensor& tensor, const Sharding& to,
+                               std::optional<at::ScalarType> backward_dtype = std::nullopt);
+
+/// The same without autograd.
+at::Tensor move_data(const at::Tensor& tensor, const Sharding& to);
+
+}  // namespace tessera::dtensor

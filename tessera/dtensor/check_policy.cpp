@@ -1,0 +1,77 @@
+#include <c10/util/Exception.h>
+
+#include <mutex>
+#include <set>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/policy.h"
+#include "tessera/plan/plan.h"
+
+namespace tessera::dtensor {
+namespace {
+
+/// What the decision moves, as the lines to write instead: "redistribute operand 1 (S0 -> R, 4 KiB)".
+struct Moved {
+  std::string text;
+  int64_t bytes = 0;
+};
+
+Moved what_moves(const Decision& decision, std::span<const Operand> operands) {
+  Moved out;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const ShardedMeta* meta = operands[i].sharded;
+    const Sharding& target = decision.operands[i];
+    if (meta == nullptr || !target.defined() || target == meta->sharding()) continue;
+    const auto plan = plan::cached_plan(meta->sharding(), target);
+    if (!plan->communicates()) continue;
+    if (!out.text.empty()) out.text += ", ";
+    out.text += join_text("tensor ", i, ": redistribute(x, mesh, {", target.placements_text(),
+                          "}) from ", meta->sharding(), ", ", bytes_text(plan->bytes()), " a rank");
+    out.bytes += plan->bytes();
+  }
+  return out;
+}
+
+/// True the first time a thing is said in this process.
+bool first_time(const std::string& what) {
+  static auto* mutex = new std::mutex();
+  static auto* said = new std::set<std::string>();
+  std::lock_guard lock(*mutex);
+  return said->insert(what).second;
+}
+
+}  // namespace
+
+void check_policy(const OpEntry& entry, const Decision& decision, const Stack& stack) {
+  if (!decision.moves) return;
+  const ImplicitComm policy = CommPolicy::current();
+  const bool strict = decision.replicates && StrictRules::current();
+  const bool tells = decision.replicates && !decision.told.load(std::memory_order_relaxed);
+  if (policy == ImplicitComm::allow && !strict && !tells) return;
+  const Moved moved = what_moves(decision, operands_of(entry, stack));
+  decision.told.store(true, std::memory_order_relaxed);
+  if (moved.text.empty()) return;
+  if (strict) {
+    throw NotSupported(join_text(entry.name,
+                                 " has no sharding rule and would run on replicated "
+                                 "inputs; register_rule gives it one, or write: ",
+                                 moved.text));
+  }
+  if (policy == ImplicitComm::forbid) {
+    throw NotSupported(join_text(entry.name, " would communicate ", bytes_text(moved.bytes),
+                                 " a rank that nobody asked for; write it: ", moved.text));
+  }
+  const std::string said =
+      decision.replicates
+          ? join_text(entry.name, " has no sharding rule: it runs on replicated inputs (",
+                      moved.text, ")")
+          : join_text(entry.name, " communicates: ", moved.text);
+  if (policy == ImplicitComm::warn || decision.replicates) {
+    if (first_time(entry.name + (decision.replicates ? " replicates" : " communicates"))) {
+      TORCH_WARN(said);
+    }
+  }
+}
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,203 @@
+#include <algorithm>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/policy.h"
+#include "tessera/plan/plan.h"
+#include "tessera/rules/choose.h"
+
+namespace tessera::dtensor {
+namespace {
+
+std::string operands_text(std::span<const Operand> operands) {
+  std::string out;
+  for (const auto& operand : operands) {
+    if (!operand.tensor->defined()) continue;
+    if (!out.empty()) out += "; ";
+    out += operand.sharded != nullptr ? operand.sharded->sharding().to_text()
+                                      : "plain " + shape_text(operand.tensor->sizes());
+  }
+  return out;
+}
+
+DeviceMesh common_mesh(const OpEntry& entry, std::span<const Operand> operands) {
+  DeviceMesh mesh;
+  for (const auto& operand : operands) {
+    if (operand.sharded == nullptr) continue;
+    const DeviceMesh& its = operand.sharded->sharding().mesh();
+    if (!mesh.defined()) mesh = its;
+    require(its == mesh, entry.name, ": tensors of two meshes, ", mesh, " and ", its,
+            "; redistribute one to the other's mesh. Operands: ", operands_text(operands));
+  }
+  ensure(mesh.defined(), "an op without sharded tensors reached the sharded kernel");
+  return mesh;
+}
+
+rules::Arg tensor_arg(const at::Tensor& tensor, const DeviceMesh& mesh) {
+  if (!tensor.defined()) return Sharding();
+  if (const ShardedMeta* meta = sharded_meta(tensor)) return meta->sharding();
+  return as_replicated(tensor, mesh);
+}
+
+rules::Arg rule_arg(ArgKind kind, const c10::IValue& value, const DeviceMesh& mesh) {
+  if (kind == ArgKind::tensor) {
+    return value.isTensor() ? tensor_arg(value.toTensor(), mesh) : rules::Arg(Sharding());
+  }
+  if (value.isNone()) return std::monostate();
+  switch (kind) {
+    case ArgKind::tensor_list: {
+      std::vector<Sharding> list;
+      for (const auto& item : value.toListRef()) {
+        list.push_back(std::get<Sharding>(item.isTensor() ? tensor_arg(item.toTensor(), mesh)
+                                                          : rules::Arg(Sharding())));
+      }
+      return list;
+    }
+    case ArgKind::integer_list: {
+      if (value.isIntList()) return value.toIntVector();
+      std::vector<int64_t> ints;
+      std::vector<bool> bools;
+      for (const auto& item : value.toListRef()) {
+        if (item.isBool()) bools.push_back(item.toBool());
+        if (item.isInt()) ints.push_back(item.toInt());
+      }
+      if (!bools.empty()) return bools;
+      return ints;
+    }
+    case ArgKind::scalar_list: {
+      std::vector<double> out;
+      for (const auto& item : value.toListRef()) {
+        out.push_back(item.isDouble() ? item.toDouble() : item.isInt() ? double(item.toInt()) : 0);
+      }
+      return out;
+    }
+    case ArgKind::integer:
+    case ArgKind::scalar:
+      if (value.isBool()) return value.toBool();
+      if (value.isInt()) return value.toInt();
+      if (value.isDouble()) return value.toDouble();
+      return std::monostate();
+    case ArgKind::text:
+      return std::string(value.toStringView());
+    default:
+      return std::monostate();
+  }
+}
+
+c10::IValue to_ivalue(const rules::Arg& arg) {
+  if (const auto* ints = std::get_if<std::vector<int64_t>>(&arg)) return c10::IValue(*ints);
+  if (const auto* i = std::get_if<int64_t>(&arg)) return c10::IValue(*i);
+  if (const auto* b = std::get_if<bool>(&arg)) return c10::IValue(*b);
+  if (const auto* d = std::get_if<double>(&arg)) return c10::IValue(*d);
+  ensure(std::holds_alternative<std::monostate>(arg), "a rule localises to an unknown kind");
+  return c10::IValue();
+}
+
+/// Every operand replicated; the local results tell the rest.
+void replicate_all(const OpEntry& entry, std::span<const Operand> operands, Decision& decision) {
+  decision.replicates = true;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const ShardedMeta* meta = operands[i].sharded;
+    if (meta == nullptr) continue;
+    decision.operands[i] = meta->sharding().replicated();
+  }
+  for (int w : entry.written) {
+    require(entry.is_out || w != 0 || operands[0].sharded == nullptr ||
+                operands[0].sharded->sharding().is_replicated(),
+            entry.name, " has no sharding rule and writes to ", operands[0].sharded->sharding(),
+            ", which it would have to gather; redistribute it to ",
+            operands[0].sharded->sharding().replicated().placements_text(), " first");
+  }
+}
+
+std::vector<Sharding> result_shardings(const rules::Choice& choice, const DeviceMesh& mesh,
+                                       std::span<const std::optional<rules::ResultMeta>> metas) {
+  std::vector<Sharding> out(metas.size());
+  for (size_t r = 0; r < metas.size() && r < choice.results.size(); ++r) {
+    if (!metas[r]) continue;
+    out[r] =
+        Sharding(mesh, choice.results[r], metas[r]->shape,
+                 {.dtype = metas[r]->dtype, .stride = metas[r]->stride, .order = choice.order});
+  }
+  return out;
+}
+
+/// In-place ops write into what is there: their self cannot be moved.
+void check_written(const OpEntry& entry, std::span<const Operand> operands,
+                   const rules::Choice& choice) {
+  if (entry.is_out || entry.written.empty()) return;
+  size_t operand = 0;
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    const bool written =
+        std::ranges::find(entry.written, static_cast<int>(i)) != entry.written.end();
+    if (entry.args[i] == ArgKind::tensor) {
+      const ShardedMeta* meta = operands[operand].sharded;
+      const bool moves = meta != nullptr && choice.operands[operand].defined() &&
+                         choice.operands[operand] != meta->sharding();
+      require(!written || !moves, entry.name, " cannot write its result into ",
+              meta != nullptr ? meta->sharding().to_text() : "", ": it would need ",
+              moves ? choice.operands[operand].placements_text() : "",
+              "; redistribute it first or use the form that returns a new tensor");
+      ++operand;
+    } else if (entry.args[i] == ArgKind::tensor_list) {
+      break;  // lists of written tensors keep their shardings by their rules
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle& op,
+                                 const Stack& stack) {
+  auto decision = std::make_unique<Decision>();
+  const auto operands = operands_of(entry, stack);
+  decision->mesh = common_mesh(entry, operands);
+  decision->operands.resize(operands.size());
+
+  const rules::Rule* rule = rules::find_rule(entry.name);
+  auto metas = infer_results(entry, op, stack);
+  if (rule != nullptr) {
+    const size_t base = stack.size() - entry.args.size();
+    std::vector<rules::NamedArg> args;
+    for (size_t i = 0; i < entry.args.size(); ++i) {
+      args.push_back({op.schema().arguments()[i].name(),
+                      rule_arg(entry.args[i], stack[base + i], decision->mesh)});
+    }
+    rules::OpCall call{entry.name, args, decision->mesh, {}};
+    if (metas.empty() && rule->infer) {
+      for (auto& known : rule->infer(call)) metas.emplace_back(std::move(known));
+    }
+    for (const auto& meta : metas) call.results.push_back(meta.value_or(rules::ResultMeta{}));
+    const rules::Choice choice = rules::choose(*rule, call);
+    const bool placed = std::ranges::any_of(choice.results, [](const auto& placements) {
+      return std::ranges::any_of(placements, [](const Placement& p) { return !p.is_replicate(); });
+    });
+    // A sharded result needs its global shape; without one only the replicated choice is safe.
+    if (!placed || !metas.empty() || !entry.written.empty()) {
+      check_written(entry, operands, choice);
+      decision->operands = choice.operands;
+      decision->results = result_shardings(choice, decision->mesh, metas);
+      for (const auto& local : rule->localise) {
+        const auto arg = std::ranges::find(args, local.name, &rules::NamedArg::name);
+        ensure(arg != args.end(), "a rule localises an argument that the op does not have");
+        decision->local_args.emplace_back(
+            static_cast<int>(arg - args.begin()),
+            to_ivalue(local.value(call, decision->operands, decision->results)));
+      }
+    } else {
+      rule = nullptr;
+    }
+  }
+  if (rule == nullptr) replicate_all(entry, operands, *decision);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const ShardedMeta* meta = operands[i].sharded;
+    const Sharding& target = decision->operands[i];
+    if (!target.defined()) continue;
+    if (meta != nullptr ? target != meta->sharding() : !target.is_replicated()) {
+      decision->moves = true;
+    }
+  }
+  return decision;
+}
+
+}  // namespace tessera::dtensor

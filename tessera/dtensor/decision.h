@@ -1,0 +1,95 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tessera/sharding/sharding.h"
+
+/// What to do for one op on inputs sharded in one way: made once, looked up ever after.
+namespace tessera::dtensor {
+
+struct Decision {
+  /// By operand (tensors of the arguments, lists flattened): the sharding it must have; undefined
+  /// where it is taken as it is.
+  std::vector<Sharding> operands;
+  bool moves = false;  ///< some operand must be redistributed
+  /// By result, lists flattened; undefined where the local result tells (replicated).
+  std::vector<Sharding> results;
+  DeviceMesh mesh;
+  /// Arguments that hold global sizes or indexes, with their local values.
+  std::vector<std::pair<int, c10::IValue>> local_args;
+  bool replicates = false;                ///< no rule: runs on replicated inputs
+  mutable std::atomic<bool> told{false};  ///< the cost of that was said
+};
+
+/// The words that a decision depends on: shardings by address, static arguments by value.
+class DecisionKey {
+ public:
+  void add(uint64_t word) {
+    hash_ = (hash_ ^ word) * 0x9fb21c651e98df25ULL;
+    hash_ ^= hash_ >> 32;
+    if (count_ < kInline) {
+      inline_[count_] = word;
+    } else {
+      spilled_.push_back(word);
+    }
+    ++count_;
+  }
+  void add(const void* pointer) { add(reinterpret_cast<uint64_t>(pointer)); }
+
+  uint64_t hash() const { return hash_; }
+  size_t size() const { return count_; }
+  uint64_t word(size_t i) const { return i < kInline ? inline_[i] : spilled_[i - kInline]; }
+  bool equals(std::span<const uint64_t> words) const {
+    if (words.size() != count_) return false;
+    for (size_t i = 0; i < count_; ++i) {
+      if (words[i] != word(i)) return false;
+    }
+    return true;
+  }
+  std::vector<uint64_t> to_vector() const {
+    std::vector<uint64_t> out(count_);
+    for (size_t i = 0; i < count_; ++i) out[i] = word(i);
+    return out;
+  }
+
+ private:
+  static constexpr size_t kInline = 40;
+
+  std::array<uint64_t, kInline> inline_;  // first `count_` are set
+  std::vector<uint64_t> spilled_;
+  size_t count_ = 0;
+  uint64_t hash_ = 0;
+};
+
+/// The decisions of the calling thread for one op. Threads share nothing, so nothing is locked;
+/// ranks that are threads have meshes, and so keys, of their own anyway.
+///
+/// A decision holds every sharding of its key, so the addresses in the key stay taken.
+class DecisionCache {
+ public:
+  /// nullptr if there is none.
+  static const Decision* find(uint32_t op, const DecisionKey& key);
+  static const Decision* put(uint32_t op, const DecisionKey& key,
+                             std::unique_ptr<Decision> decision, std::vector<Sharding> keep);
+};
+
+struct DecisionStats {
+  uint64_t hits = 0;
+  uint64_t misses = 0;
+  uint64_t entries = 0;
+};
+
+/// Summed over all threads that live.
+DecisionStats decision_stats();
+/// Every thread drops its decisions before it looks for the next one.
+void clear_decisions();
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,266 @@
+#include "tessera/dtensor/dispatch.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/List.h>
+
+#include <array>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/call_site.h"
+#include "tessera/dtensor/policy.h"
+#include "tessera/exec/redistribute.h"
+
+namespace tessera::dtensor {
+namespace {
+
+/// Tags keep neighbouring arguments of a key apart.
+enum Tag : uint64_t { kNone = 1, kPlain, kList, kNumber, kText };
+
+void add_scalar(DecisionKey& key, const c10::IValue& value, bool by_value) {
+  // A number's type can change the result's dtype; its value rarely matters to sharding.
+  key.add(kNumber + (value.isInt() ? 16 : value.isDouble() ? 32 : value.isBool() ? 48 : 64));
+  if (!by_value) return;
+  if (value.isInt()) key.add(static_cast<uint64_t>(value.toInt()));
+  if (value.isBool()) key.add(static_cast<uint64_t>(value.toBool()));
+  if (value.isDouble()) key.add(std::bit_cast<uint64_t>(value.toDouble()));
+}
+
+[[noreturn]] void refuse_plain(const OpEntry& entry, const at::Tensor& plain) {
+  throw InvalidArgument(join_text(
+      entry.name, ": a plain tensor of shape ", shape_text(plain.sizes()),
+      " among sharded ones; distribute it (distribute_tensor, from_local) or take plain tensors as "
+      "replicated with an ImplicitReplication guard"));
+}
+
+void add_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor) {
+  if (!tensor.defined()) return key.add(kNone);
+  if (const ShardedMeta* meta = sharded_meta(tensor)) {
+    return key.add(static_cast<const void*>(meta->sharding().id()));
+  }
+  if (tensor.numel() != 1 && !ImplicitReplication::current()) refuse_plain(entry, tensor);
+  key.add(kPlain + (static_cast<uint64_t>(tensor.scalar_type()) << 8) +
+          (static_cast<uint64_t>(tensor.unsafeGetTensorImpl()->is_wrapped_number()) << 16));
+  key.add(static_cast<uint64_t>(tensor.dim()));
+  for (int64_t size : tensor.sizes()) key.add(static_cast<uint64_t>(size));
+  for (int64_t stride : tensor.strides()) key.add(static_cast<uint64_t>(stride));
+}
+
+void add_arg(const OpEntry& entry, DecisionKey& key, ArgKind kind, const c10::IValue& value) {
+  if (value.isNone()) return key.add(kNone);
+  switch (kind) {
+    case ArgKind::tensor:
+      return add_tensor(entry, key, value.toTensor());
+    case ArgKind::tensor_list: {
+      if (value.isTensorList()) {
+        const auto list = value.toTensorList();
+        key.add(kList + (list.size() << 8));
+        for (const at::Tensor& tensor : list) add_tensor(entry, key, tensor);
+        return;
+      }
+      const auto list = value.toListRef();
+      key.add(kList + (list.size() << 8));
+      for (const auto& item : list) {
+        add_tensor(entry, key, item.isNone() ? at::Tensor() : item.toTensor());
+      }
+      return;
+    }
+    case ArgKind::integer:
+      if (value.isInt()) return key.add(static_cast<uint64_t>(value.toInt()));
+      if (value.isBool()) return key.add(static_cast<uint64_t>(value.toBool()) + 2);
+      return key.add(kNone);
+    case ArgKind::integer_list: {
+      if (value.isIntList()) {
+        const auto list = value.toIntList();
+        key.add(kList + (list.size() << 8));
+        for (const int64_t i : list) key.add(static_cast<uint64_t>(i));
+        return;
+      }
+      for (const auto& item : value.toListRef()) {
+        key.add(item.isBool() ? static_cast<uint64_t>(item.toBool())
+                              : static_cast<uint64_t>(item.toInt()));
+      }
+      return key.add(kList);
+    }
+    case ArgKind::scalar:
+      return add_scalar(key, value, entry.values_matter);
+    case ArgKind::scalar_list:
+      for (const auto& item : value.toListRef()) add_scalar(key, item, entry.values_matter);
+      return key.add(kList);
+    case ArgKind::text:
+      key.add(kText);
+      return key.add(std::hash<std::string_view>()(value.toStringView()));
+    case ArgKind::generator:
+    case ArgKind::other:
+      return;
+  }
+}
+
+/// The local tensor that an operand goes into the op with.
+at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t index,
+                         const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  if (!decision.moves || index >= decision.operands.size() || !tensor.defined()) {
+    return meta != nullptr ? meta->local() : tensor;
+  }
+  const Sharding& target = decision.operands[index];
+  if (meta == nullptr) {
+    if (!target.defined() || target.is_replicated()) return tensor;
+    return exec::redistribute(tensor, as_replicated(tensor, target.mesh()), target,
+                              {.may_alias = true});
+  }
+  if (!target.defined() || target == meta->sharding()) return meta->local();
+  const comm::CallSite site({.op = entry.name, .implicit = true});
+  return exec::redistribute(meta->local(), meta->sharding(), target, {.may_alias = true});
+}
+
+/// A result that no rule foretold: replicated, as its local tensor says.
+Sharding replicated_result(const at::Tensor& local, const DeviceMesh& mesh) {
+  return as_replicated(local, mesh);
+}
+
+at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t index,
+                       at::Tensor local) {
+  if (!local.defined()) return local;
+  if (index < decision.results.size() && decision.results[index].defined()) {
+    const Sharding& sharding = decision.results[index];
+    if (std::ranges::equal(local.sizes(), sharding.local_shape()) ||
+        !sharding.mesh().contains_me()) {
+      if (static_cast<DType>(local.scalar_type()) == sharding.dtype()) {
+        return wrap(std::move(local), sharding);
+      }
+      return wrap(local, sharding.with_dtype(static_cast<DType>(local.scalar_type())));
+    }
+    if (!sharding.is_replicated()) {
+      throw InternalError(join_text(entry.name, " gave a local result of ",
+                                    shape_text(local.sizes()), " where its rule says ",
+                                    shape_text(sharding.local_shape()), " of ", sharding));
+    }
+  }
+  const Sharding sharding = replicated_result(local, decision.mesh);
+  return wrap(std::move(local), sharding);
+}
+
+/// Puts local tensors in place of the sharded arguments on top of the stack.
+void localise_args(const OpEntry& entry, const Decision& decision, Stack& stack, size_t base) {
+  size_t operand = 0;
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    c10::IValue& value = stack[base + i];
+    if (entry.args[i] == ArgKind::tensor) {
+      if (value.isTensor()) {
+        value = local_operand(entry, decision, operand, value.toTensor());
+      }
+      ++operand;
+    } else if (entry.args[i] == ArgKind::tensor_list && !value.isNone()) {
+      if (value.isTensorList()) {
+        c10::List<at::Tensor> locals;
+        const auto list = value.toTensorList();
+        locals.reserve(list.size());
+        for (const at::Tensor& tensor : list) {
+          locals.push_back(local_operand(entry, decision, operand++, tensor));
+        }
+        value = std::move(locals);
+      } else {
+        c10::List<std::optional<at::Tensor>> locals;
+        for (const auto& item : value.toListRef()) {
+          if (item.isNone()) {
+            locals.push_back(std::nullopt);
+          } else {
+            locals.push_back(local_operand(entry, decision, operand, item.toTensor()));
+          }
+          ++operand;
+        }
+        value = std::move(locals);
+      }
+    }
+  }
+  for (const auto& [index, value] : decision.local_args) {
+    stack[base + static_cast<size_t>(index)] = value;
+  }
+}
+
+void wrap_results(const OpEntry& entry, const Decision& decision, Stack& stack, size_t base,
+                  std::span<c10::IValue> written) {
+  size_t result = 0;
+  for (size_t r = 0; r < entry.result_alias.size(); ++r) {
+    c10::IValue& value = stack[base + r];
+    if (const int from = entry.result_alias[r]; from >= 0) {
+      for (size_t w = 0; w < entry.written.size(); ++w) {
+        if (entry.written[w] == from) value = written[w];
+      }
+      ++result;
+    } else if (value.isTensor()) {
+      value = wrap_result(entry, decision, result++, std::move(value).toTensor());
+    } else if (entry.result_is_list[r]) {
+      c10::List<at::Tensor> wrapped;
+      for (const at::Tensor& local : value.toTensorVector()) {
+        wrapped.push_back(wrap_result(entry, decision, result++, local));
+      }
+      value = std::move(wrapped);
+    } else {
+      ++result;
+    }
+  }
+}
+
+constexpr size_t kMaxWritten = 8;
+
+}  // namespace
+
+Sharding as_replicated(const at::Tensor& plain, const DeviceMesh& mesh) {
+  return Sharding(mesh, std::vector<Placement>(static_cast<size_t>(mesh.ndim())),
+                  {plain.sizes().begin(), plain.sizes().end()},
+                  {.dtype = static_cast<DType>(plain.scalar_type()),
+                   .stride = {plain.strides().begin(), plain.strides().end()}});
+}
+
+std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack) {
+  static const at::Tensor kAbsent;
+  std::vector<Operand> out;
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    const c10::IValue& value = stack[base + i];
+    if (entry.args[i] == ArgKind::tensor) {
+      const at::Tensor& tensor = value.isTensor() ? value.toTensor() : kAbsent;
+      out.push_back({&tensor, sharded_meta(tensor)});
+    } else if (entry.args[i] == ArgKind::tensor_list && !value.isNone()) {
+      for (const auto& item : value.toListRef()) {
+        const at::Tensor& tensor = item.isTensor() ? item.toTensor() : kAbsent;
+        out.push_back({&tensor, sharded_meta(tensor)});
+      }
+    }
+  }
+  return out;
+}
+
+void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (entry.handler != nullptr && entry.handler(entry, op, stack)) return;
+  const size_t base = stack.size() - entry.args.size();
+  DecisionKey key;
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    add_arg(entry, key, entry.args[i], stack[base + i]);
+  }
+  const Decision* decision = DecisionCache::find(entry.id, key);
+  if (decision == nullptr) {
+    std::vector<Sharding> keep;
+    for (const auto& operand : operands_of(entry, stack)) {
+      if (operand.sharded != nullptr) keep.push_back(operand.sharded->sharding());
+    }
+    decision = DecisionCache::put(entry.id, key, decide(entry, op, stack), std::move(keep));
+  }
+  check_policy(entry, *decision, stack);
+
+  std::array<c10::IValue, kMaxWritten> written;
+  for (size_t w = 0; w < entry.written.size(); ++w) {
+    written[w] = stack[base + static_cast<size_t>(entry.written[w])];
+  }
+  localise_args(entry, *decision, stack, base);
+  if (entry.local_kernel != nullptr) {
+    entry.local_kernel(stack);
+  } else {
+    op.callBoxed(&stack);
+  }
+  wrap_results(entry, *decision, stack, base, written);
+}
+
+}  // namespace tessera::dtensor

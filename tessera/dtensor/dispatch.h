@@ -1,0 +1,48 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "tessera/dtensor/decision.h"
+#include "tessera/dtensor/op_entry.h"
+#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/rules/op_call.h"
+
+/// The one kernel behind every op on sharded tensors:
+///
+///   1 look up (op, input shardings, static arguments) among this thread's decisions
+///   2 redistribute the inputs that need it
+///   3 run the op on the local tensors
+///   4 wrap the results with the shardings that the decision holds
+namespace tessera::dtensor {
+
+using torch::jit::Stack;
+
+void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack);
+
+/// The tensor at `operand`'s place in the call, seen through its meta; for messages and decisions.
+struct Operand {
+  const at::Tensor* tensor;    // undefined for an absent optional
+  const ShardedMeta* sharded;  // nullptr for plain ones
+};
+
+/// All tensors among the arguments on top of the stack, lists flattened.
+std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack);
+
+/// Makes the decision for a call that has none yet.
+std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle& op,
+                                 const Stack& stack);
+
+/// Warns or throws where the decision communicates, or replicates, and the thread's policy minds.
+void check_policy(const OpEntry& entry, const Decision& decision, const Stack& stack);
+
+/// Global metadata of an op's results from its Meta kernel; empty if it has none that answers.
+/// Throws what the kernel throws at a caller's mistake (shapes that do not fit).
+std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry,
+                                                            const c10::OperatorHandle& op,
+                                                            const Stack& stack);
+
+/// The sharding under which a plain tensor takes part: replicated over `mesh`.
+Sharding as_replicated(const at::Tensor& plain, const DeviceMesh& mesh);
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,181 @@
+#include "tessera/dtensor/dtensor.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/call_site.h"
+#include "tessera/comm/world.h"
+#include "tessera/dtensor/autograd.h"
+#include "tessera/dtensor/measure.h"
+#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/spread.h"
+#include "tessera/exec/redistribute.h"
+#include "tessera/sharding/local_shape.h"
+
+namespace tessera {
+namespace {
+
+using dtensor::sharded_meta;
+using dtensor::ShardedMeta;
+
+const ShardedMeta& meta_or_throw(const at::Tensor& tensor, std::string_view function) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  require(meta != nullptr, function, " needs a sharded tensor, got ",
+          tensor.defined() ? join_text("a plain one of shape ", shape_text(tensor.sizes()))
+                           : std::string("an undefined one"));
+  return *meta;
+}
+
+DType dtype_of(const at::Tensor& tensor) { return static_cast<DType>(tensor.scalar_type()); }
+
+void refuse_partial(std::span<const Placement> placements, std::string_view function) {
+  for (const auto& p : placements) {
+    require(!p.is_partial(), function, " to ", placements_text(placements),
+            ": a value cannot be un-reduced; a Partial is what an op leaves behind");
+  }
+}
+
+/// A rank outside the mesh holds nothing.
+at::Tensor empty_part(const at::Tensor& like, const Sharding& sharding) {
+  return at::empty(at::IntArrayRef(sharding.local_shape().data(), sharding.local_shape().size()),
+                   like.options());
+}
+
+bool needs_measuring(const DeviceMesh& mesh, std::span<const Placement> placements) {
+  const bool shards = std::ranges::any_of(placements, [](const auto& p) { return p.is_sharded(); });
+  return shards && mesh.size() > 1 && mesh.world() != nullptr &&
+         comm::world_of(mesh).kind() != comm::RankWorld::Kind::fake;
+}
+
+}  // namespace
+
+bool is_dtensor(const at::Tensor& tensor) { return sharded_meta(tensor) != nullptr; }
+
+const Sharding& sharding(const at::Tensor& tensor) {
+  return meta_or_throw(tensor, "sharding").sharding();
+}
+
+std::span<const Placement> placements(const at::Tensor& tensor) {
+  return meta_or_throw(tensor, "placements").sharding().placements();
+}
+
+const DeviceMesh& device_mesh(const at::Tensor& tensor) {
+  return meta_or_throw(tensor, "device_mesh").sharding().mesh();
+}
+
+at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh,
+                      std::vector<Placement> placements, const FromLocalOptions& options) {
+  require(local.defined() && !is_dtensor(local), "from_local needs a plain tensor");
+  require(mesh.defined(), "from_local needs a mesh");
+  Sharding as;
+  if (options.shape) {
+    as = Sharding(
+        mesh, std::move(placements), *options.shape,
+        {.dtype = dtype_of(local), .stride = options.stride.value_or(std::vector<int64_t>())});
+    require(!mesh.contains_me() || std::ranges::equal(local.sizes(), as.local_shape()),
+            "from_local: the local tensor is ", shape_text(local.sizes()), ", this rank's part of ",
+            as, " is ", shape_text(as.local_shape()));
+  } else if (!mesh.contains_me()) {
+    throw InvalidArgument(
+        join_text("from_local on a rank outside mesh ", mesh, " needs the global shape"));
+  } else if (!options.even && needs_measuring(mesh, placements)) {
+    as = dtensor::measure(local, mesh, std::move(placements));
+  } else {
+    as = dtensor::assume_even(local, mesh, std::move(placements));
+  }
+  if (options.run_check && mesh.contains_me() && mesh.size() > 1) {
+    dtensor::check_replicas(local, as);
+  }
+  const at::Tensor part = mesh.contains_me() ? local : empty_part(local, as);
+  const Sharding grad = options.grad_placements.empty()
+                            ? dtensor::gradient_sharding(as)
+                            : as.with_placements(options.grad_placements);
+  return dtensor::wrap_differentiable(part, as, grad);
+}
+
+at::Tensor to_local(const at::Tensor& tensor, const ToLocalOptions& options) {
+  const Sharding& as = meta_or_throw(tensor, "to_local").sharding();
+  const Sharding grad = options.grad_placements.empty()
+                            ? dtensor::gradient_sharding(as)
+                            : as.with_placements(options.grad_placements);
+  return dtensor::unwrap_differentiable(tensor, grad);
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const Sharding& to,
+                        const RedistributeOptions& options) {
+  const Sharding& from = meta_or_throw(tensor, "redistribute").sharding();
+  if (from == to && !options.forward_dtype && !options.backward_dtype) return tensor;
+  if (!std::ranges::equal(from.placements(), to.placements())) {
+    refuse_partial(to.placements(), "redistribute");
+  }
+  const Sharding target = to.with_dtype(
+      options.forward_dtype ? static_cast<DType>(*options.forward_dtype) : from.dtype());
+  return dtensor::move_differentiable(tensor, target, options.backward_dtype);
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, std::vector<Placement> placements,
+                        const RedistributeOptions& options) {
+  const Sharding& from = meta_or_throw(tensor, "redistribute").sharding();
+  return redistribute(tensor, from.with_placements(std::move(placements)), options);
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const DeviceMesh& mesh,
+                        std::vector<Placement> placements, const RedistributeOptions& options) {
+  const Sharding& from = meta_or_throw(tensor, "redistribute").sharding();
+  const Sharding to(
+      mesh, std::move(placements), {from.shape().begin(), from.shape().end()},
+      {.dtype = from.dtype(), .stride = {from.stride().begin(), from.stride().end()}});
+  return redistribute(tensor, to, options);
+}
+
+at::Tensor full_tensor(const at::Tensor& tensor, const ToLocalOptions& options) {
+  const Sharding& from = meta_or_throw(tensor, "full_tensor").sharding();
+  return to_local(redistribute(tensor, from.replicated()), options);
+}
+
+at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
+                             std::vector<Placement> placements, const DistributeOptions& options) {
+  require(full.defined(), "distribute_tensor: an undefined tensor");
+  require(mesh.defined(), "distribute_tensor needs a mesh");
+  if (is_dtensor(full)) {
+    const Sharding& has = sharding(full);
+    require(has.mesh() == mesh && std::ranges::equal(has.placements(), placements),
+            "distribute_tensor of a tensor that is sharded already, ", has, "; use redistribute");
+    return full;
+  }
+  refuse_partial(placements, "distribute_tensor");
+  require(full.is_leaf(),
+          "distribute_tensor needs a leaf: a tensor that autograd computed keeps its "
+          "history only through from_local");
+  const bool requires_grad = full.requires_grad();
+  const at::Tensor data = full.detach();
+  const Sharding as(mesh, std::move(placements), {data.sizes().begin(), data.sizes().end()},
+                    {.dtype = dtype_of(data)});
+  at::Tensor part;
+  if (!mesh.contains_me()) {
+    part = empty_part(data, as);
+  } else if (!options.source || mesh.size() == 1) {
+    part = exec::redistribute(data.contiguous(), as.replicated(), as);
+    if (part.is_alias_of(data)) part = part.clone();
+  } else {
+    part = dtensor::scatter_from(data, *options.source, as);
+  }
+  at::Tensor out = dtensor::wrap(std::move(part), as);
+  out.set_requires_grad(requires_grad);
+  return out;
+}
+
+std::string to_text(const at::Tensor& tensor) {
+  const ShardedMeta& meta = meta_or_throw(tensor, "to_text");
+  std::ostringstream values;
+  values << meta.local();
+  const auto rank = meta.sharding().mesh().my_rank();
+  return join_text("DTensor ", meta.sharding(), ", local ",
+                   shape_text(meta.sharding().local_shape()),
+                   rank ? join_text(" on rank ", *rank) : std::string(), "\n", values.str());
+}
+
+}  // namespace tessera

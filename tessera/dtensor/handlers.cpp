@@ -1,0 +1,114 @@
+#include "tessera/dtensor/handlers.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+
+#include <numeric>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/call_site.h"
+#include "tessera/comm/world.h"
+#include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/register.h"
+#include "tessera/exec/redistribute.h"
+
+namespace tessera::dtensor {
+namespace {
+
+at::Tensor local_as(const OpEntry& entry, const at::Tensor& tensor, const Sharding& to) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  const comm::CallSite site({.op = entry.name, .implicit = true});
+  return exec::redistribute(meta->local(), meta->sharding(), to, {.may_alias = true});
+}
+
+/// item(): the value, not this rank's part of it.
+bool local_scalar(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const at::Tensor tensor = stack.back().toTensor();
+  stack.back() = local_as(entry, tensor, sharded_meta(tensor)->sharding().replicated());
+  op.callBoxed(&stack);
+  return true;
+}
+
+/// True on every rank of the mesh, or on none.
+bool agree(const DeviceMesh& mesh, bool mine, c10::Device device) {
+  if (mesh.size() == 1 || !mesh.contains_me()) return mine;
+  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
+  std::iota(axes.begin(), axes.end(), 0);
+  const auto group = comm::group_of(mesh, axes);
+  std::vector<at::Tensor> flag = {at::empty({1}, at::TensorOptions(device).dtype(at::kInt))};
+  flag[0].fill_(mine ? 1 : 0);
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MIN;
+  group->backend(device.type()).allreduce(flag, options)->wait();
+  return flag[0].item<int>() == 1;
+}
+
+bool equal(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const at::Tensor other = torch::jit::pop(stack).toTensor();
+  const at::Tensor self = torch::jit::pop(stack).toTensor();
+  const ShardedMeta* a = sharded_meta(self);
+  const ShardedMeta* b = sharded_meta(other);
+  require(a != nullptr && b != nullptr,
+          "equal of a sharded and a plain tensor; distribute the plain "
+          "one, or compare full_tensor(x)");
+  require(a->sharding().mesh() == b->sharding().mesh(), "equal of tensors on two meshes, ",
+          a->sharding().mesh(), " and ", b->sharding().mesh());
+  bool same = self.sizes() == other.sizes() && self.scalar_type() == other.scalar_type();
+  if (same) {
+    const Sharding common =
+        a->sharding().has_partial() ? a->sharding().replicated() : a->sharding();
+    const comm::CallSite site({.op = entry.name, .implicit = true});
+    same = agree(common.mesh(),
+                 at::equal(local_as(entry, self, common), local_as(entry, other, common)),
+                 self.device());
+  }
+  torch::jit::push(stack, same);
+  return true;
+}
+
+/// A view by global strides has no meaning on a shard, unless it is the tensor as it is.
+bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const auto args = torch::jit::last(stack, entry.args.size());
+  const at::Tensor& self = args[0].toTensor();
+  const bool same = self.sizes().equals(args[1].toIntVector()) &&
+                    self.strides().equals(args[2].toIntVector()) &&
+                    (args[3].isNone() || args[3].toInt() == 0);
+  require(same, entry.name, "(", shape_text(args[1].toIntVector()), ", strides ",
+          list_text(args[2].toIntVector()), ") of a sharded tensor ",
+          sharded_meta(self)->sharding(),
+          ": strides address one memory, which a sharded tensor does not have; use view, slice, "
+          "select or permute");
+  const ShardedMeta* meta = sharded_meta(self);
+  at::Tensor out = wrap(meta->local(), meta->sharding());
+  torch::jit::drop(stack, entry.args.size());
+  torch::jit::push(stack, std::move(out));
+  return true;
+}
+
+/// linear_backward(self, grad_output, weight, mask): libtorch has a kernel for it on few devices.
+void linear_backward(Stack& stack) {
+  const auto mask = torch::jit::pop(stack).toBoolList();
+  const at::Tensor weight = torch::jit::pop(stack).toTensor();
+  const at::Tensor grad = torch::jit::pop(stack).toTensor();
+  const at::Tensor self = torch::jit::pop(stack).toTensor();
+  const at::Tensor rows = grad.reshape({-1, grad.size(-1)});
+  at::Tensor d_self;
+  at::Tensor d_weight;
+  at::Tensor d_bias;
+  if (mask[0]) d_self = rows.mm(weight).reshape(self.sizes());
+  if (mask[1]) d_weight = rows.t().mm(self.reshape({-1, self.size(-1)}));
+  if (mask[2]) d_bias = rows.sum(0);
+  torch::jit::push(stack, std::move(d_self), std::move(d_weight), std::move(d_bias));
+}
+
+}  // namespace
+
+void install_handlers() {
+  set_handler("aten::_local_scalar_dense", local_scalar);
+  set_handler("aten::equal", equal);
+  set_handler("aten::as_strided", as_strided);
+  set_local_kernel("aten::linear_backward", linear_backward);
+}
+
+}  // namespace tessera::dtensor

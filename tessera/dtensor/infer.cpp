@@ -1,0 +1,84 @@
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/List.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "tessera/dtensor/dispatch.h"
+
+namespace tessera::dtensor {
+namespace {
+
+at::Tensor on_meta(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  at::Tensor meta = at::Tensor(
+      at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type()));
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return meta;
+}
+
+c10::IValue arg_on_meta(ArgKind kind, const c10::IValue& value) {
+  if (value.isTensor()) return on_meta(value.toTensor());
+  if (value.isDevice()) return c10::Device(c10::DeviceType::Meta);
+  if (kind != ArgKind::tensor_list || value.isNone()) return value;
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> out;
+    for (const at::Tensor& tensor : value.toTensorList()) out.push_back(on_meta(tensor));
+    return out;
+  }
+  c10::List<std::optional<at::Tensor>> out;
+  for (const auto& item : value.toListRef()) {
+    out.push_back(item.isNone() ? std::optional<at::Tensor>() : on_meta(item.toTensor()));
+  }
+  return out;
+}
+
+std::optional<rules::ResultMeta> meta_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return std::nullopt;
+  return rules::ResultMeta{{tensor.sizes().begin(), tensor.sizes().end()},
+                           {tensor.strides().begin(), tensor.strides().end()},
+                           static_cast<DType>(tensor.scalar_type())};
+}
+
+/// A kernel that fails because its tensors are on meta says so; any other complaint is about the
+/// caller's arguments.
+bool is_about_meta(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text.find("meta") != std::string::npos;
+}
+
+}  // namespace
+
+std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry,
+                                                            const c10::OperatorHandle& op,
+                                                            const Stack& stack) {
+  Stack meta;
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    meta.push_back(arg_on_meta(entry.args[i], stack[base + i]));
+  }
+  try {
+    op.callBoxed(&meta);
+  } catch (const c10::NotImplementedError&) {
+    return {};
+  } catch (const c10::Error& error) {
+    if (is_about_meta(error.what_without_backtrace())) return {};
+    throw;
+  }
+  std::vector<std::optional<rules::ResultMeta>> out;
+  for (const auto& value : meta) {
+    if (value.isTensor()) {
+      out.push_back(meta_of(value.toTensor()));
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) out.push_back(meta_of(tensor));
+    } else {
+      out.emplace_back(std::nullopt);
+    }
+  }
+  return out;
+}
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,114 @@
+#include "tessera/dtensor/register.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/op_registration/op_registration.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/handlers.h"
+
+namespace tessera::dtensor {
+namespace {
+
+class ShardedKernel final : public c10::OperatorKernel {
+ public:
+  explicit ShardedKernel(std::shared_ptr<const OpEntry> entry) : entry_(std::move(entry)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    dispatch(*entry_, op, *stack);
+  }
+
+ private:
+  std::shared_ptr<const OpEntry> entry_;
+};
+
+struct Registered {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::shared_ptr<OpEntry>> entries;
+  std::vector<c10::RegistrationHandleRAII> handles;
+};
+
+Registered& registered() {
+  static auto* instance = new Registered();  // kernels may run while the process ends
+  return *instance;
+}
+
+std::shared_ptr<OpEntry> entry_for(const c10::OperatorHandle& op) {
+  auto made = std::make_shared<OpEntry>(op);
+  std::lock_guard lock(registered().mutex);
+  auto& slot = registered().entries[made->name];
+  if (slot == nullptr) slot = std::move(made);
+  return slot;
+}
+
+/// For ops of other libraries, and for those defined after load: found by name at each call.
+class FallbackKernel final : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    dispatch(*entry_for(op), op, *stack);
+  }
+};
+
+/// Composite ops with a derivative of their own. Taken whole they need no flattening of sharded
+/// dims: a linear of [B, S/n, D] stays as it is.
+constexpr std::array<std::string_view, 1> kWholeComposites = {"aten::linear"};
+
+bool takes(const c10::OperatorHandle& op, const c10::OperatorName& name) {
+  if (name.name.rfind("aten::", 0) != 0) return false;
+  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return true;
+  return name.overload_name.empty() &&
+         std::ranges::find(kWholeComposites, name.name) != kWholeComposites.end();
+}
+
+}  // namespace
+
+void register_kernels() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const auto& name : dispatcher.getAllOpNames()) {
+      const auto op = dispatcher.findSchema(name);
+      if (!op || !takes(*op, name)) continue;
+      registered().handles.push_back(
+          dispatcher.registerImpl(name, kKey,
+                                  c10::KernelFunction::makeFromBoxedFunctor(
+                                      std::make_unique<ShardedKernel>(entry_for(*op))),
+                                  std::nullopt, nullptr, "tessera"));
+    }
+    registered().handles.push_back(dispatcher.registerFallback(
+        kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()),
+        "tessera"));
+    install_handlers();
+  });
+}
+
+void set_handler(std::string_view op, Handler handler) {
+  std::lock_guard lock(registered().mutex);
+  const auto it = registered().entries.find(std::string(op));
+  require(it != registered().entries.end(), "no op ", op, " has a sharded kernel");
+  it->second->handler = handler;
+}
+
+void set_local_kernel(std::string_view op, LocalKernel kernel) {
+  std::lock_guard lock(registered().mutex);
+  const auto it = registered().entries.find(std::string(op));
+  require(it != registered().entries.end(), "no op ", op, " has a sharded kernel");
+  it->second->local_kernel = kernel;
+}
+
+size_t registered_ops() {
+  std::lock_guard lock(registered().mutex);
+  return registered().entries.size();
+}
+
+namespace {
+// Sharded tensors must find their kernels whichever door they came in by.
+const bool kRegistered = (register_kernels(), true);
+}  // namespace
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include "tessera/sharding/sharding.h"
+
+/// What makes an at::Tensor a DTensor: the backend key PrivateUse3, global sizes, the local tensor's
+/// device, no storage, and this in its BackendMeta. Only dtensor/ looks inside.
+namespace tessera::dtensor {
+
+constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse3;
+
+class ShardedMeta final : public c10::BackendMeta {
+ public:
+  ShardedMeta(at::Tensor local, Sharding sharding)
+      : local_(std::move(local)), sharding_(std::move(sharding)) {}
+
+  const at::Tensor& local() const { return local_; }
+  const Sharding& sharding() const { return sharding_; }
+
+ private:
+  at::Tensor local_;
+  Sharding sharding_;
+};
+
+inline bool is_sharded_impl(const c10::TensorImpl* impl) {
+  return impl->key_set().has_backend(c10::BackendComponent::PrivateUse3Bit);
+}
+
+/// nullptr for a plain or undefined tensor.
+inline const ShardedMeta* sharded_meta(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (!tensor.defined() || !is_sharded_impl(impl)) return nullptr;
+  return static_cast<const ShardedMeta*>(impl->get_backend_meta());
+}
+
+/// A DTensor around `local`, which it shares. No check, no autograd: `local` must be this rank's
+/// part of `sharding`.
+at::Tensor wrap(at::Tensor local, const Sharding& sharding);
+
+/// Makes an existing tensor, plain or sharded, a DTensor in place: every handle to it sees it.
+void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding);
+
+}  // namespace tessera::dtensor
