@@ -44,9 +44,10 @@ if(TESSERA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   endif()
 endif()
 
-# tessera_pch(<target> <header>): a target that owns a precompiled header for torch sources.
+# tessera_pch(<target> <header> <library>...): a target that owns a precompiled header for sources
+# that link the libraries.
 function(tessera_pch target header)
   add_library(${target} OBJECT "${PROJECT_SOURCE_DIR}/cmake/pch.cpp")
-  target_link_libraries(${target} PUBLIC tessera_options tessera_torch ${ARGN})
+  target_link_libraries(${target} PUBLIC tessera_options ${ARGN})
   target_precompile_headers(${target} PRIVATE "${PROJECT_SOURCE_DIR}/${header}")
 endfunction()

@@ -4,8 +4,35 @@
 #include <limits>
 
 namespace tessera::plan {
+namespace {
 
-Path fuse(const Problem& problem, const Path& path) {
+/// What a slice from `second` to `third` makes of `first`.
+Layout slice_only(const Layout& first, const Layout& second, const Layout& third) {
+  Layout out = first;
+  for (int axis = 0; axis < kMaxAxes; ++axis) {
+    if (second.cell(axis) != third.cell(axis)) out.set_cell(axis, third.cell(axis));
+  }
+  return out;
+}
+
+/// Neighbouring local steps act on different axes: slices may go first, so that they meet.
+Path slices_first(Path path) {
+  for (size_t end = 1; end < path.size(); ++end) {
+    for (size_t i = end; i > 0 && path[i].move == Move::slice; --i) {
+      PathStep& before = path[i - 1];
+      if (!is_local(before.move) || before.move == Move::slice) break;
+      const Layout between = slice_only(before.from, before.to, path[i].to);
+      path[i] = {before.move, 0, between, path[i].to};
+      before = {Move::slice, 0, before.from, between};
+    }
+  }
+  return path;
+}
+
+}  // namespace
+
+Path fuse(const Problem& problem, const Path& unsorted) {
+  const Path path = slices_first(unsorted);
   // best[i]: the least cost of the first i steps; its last run begins at begin[i].
   const size_t n = path.size();
   std::vector<double> best(n + 1, std::numeric_limits<double>::infinity());

@@ -39,7 +39,7 @@ class Layout {
   void set_cell(int axis, uint8_t cell) { cells_[axis] = cell; }
 
   uint64_t key() const { return std::bit_cast<uint64_t>(cells_); }
-  bool operator==(const Layout&) const = default;
+  bool operator==(const Layout& other) const { return key() == other.key(); }
 
  private:
   std::array<uint8_t, kMaxAxes> cells_{};

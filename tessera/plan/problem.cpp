@@ -202,7 +202,7 @@ bool Problem::exists_slow(const Layout& layout) const {
     const Code code = layout.code(axis);
     partial_from |= code == kPartialFrom;
     partial_to |= code == kPartialTo;
-    if (!is_odd(code) || odd(axis, code).kind() != Placement::Kind::ragged) continue;
+    if (!is_ragged(axis, code)) continue;
     const bool as_source = code == start_.code(axis) && same_before(layout, start_, axis);
     const bool as_target = code == goal_.code(axis) && same_before(layout, goal_, axis);
     if (!as_source && !as_target) return false;

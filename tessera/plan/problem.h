@@ -36,6 +36,9 @@ class Problem {
   int letter(int axis, Code code) const { return letter_of_[axis][code]; }
   /// The shards that an axis may take: of every letter, and the target's own if it is an odd one.
   const std::vector<Code>& shards(int axis) const { return shards_[axis]; }
+  bool is_ragged(int axis, Code code) const {
+    return is_odd(code) && odd(axis, code).kind() == Placement::Kind::ragged;
+  }
   /// True if the axis may go from the source's partial to the target's without a message.
   bool can_rescale(int axis) const { return has(can_rescale_, axis); }
 

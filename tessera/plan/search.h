@@ -23,7 +23,7 @@ struct SearchStats {
   bool gave_up = false;
 };
 
-/// Exact (A* with the bound of bound.h) for four axes and five dims and mostly beyond. A search
+/// Exact (A* with the bound of bound.h) for up to six axes and five dims and often beyond. A search
 /// that visits too many layouts gives up and takes the best path it has: at worst the one through
 /// replication.
 Path cheapest_path(const Problem& problem, SearchStats* stats = nullptr);

@@ -7,29 +7,13 @@
 #include "tessera/plan/canonical.h"
 #include "tessera/plan/fuse.h"
 #include "tessera/plan/search.h"
-#include "tests/support_pure/random_machine.h"
-#include "tests/support_pure/random_shardings.h"
+#include "tests/support_pure/random_problems.h"
 
 namespace tessera::plan {
 namespace {
 
 using test::for_each_seed;
 using test::Rng;
-
-struct Case {
-  Sharding from;
-  Sharding to;
-  cost::Machine machine;
-
-  std::string to_text() const { return join_text(from, "  ->  ", to); }
-};
-
-Case random_case(Rng& rng) {
-  const auto mesh = test::random_mesh(rng, 4, 24);
-  const auto shape = test::random_shape(rng, 5, 150);
-  const auto from = test::random_sharding(rng, mesh, shape);
-  return {from, test::random_sharding_like(rng, from), test::random_machine(rng)};
-}
 
 /// Each step begins where the last one ended; the ends are the plan's but for their names.
 void expect_chain(const Plan& plan, const Sharding& from, const Sharding& to) {
@@ -57,7 +41,7 @@ std::string seen(const Plan& plan) {
 
 TEST(Replay, PlansReachTheirTargets) {
   for_each_seed(20'000, [](Rng& rng) {
-    const Case c = random_case(rng);
+    const auto c = test::random_problem(rng);
     SCOPED_TRACE(c.to_text());
     const Plan plan = make_plan(c.from, c.to, c.machine);
     SCOPED_TRACE(plan.to_text());
@@ -68,7 +52,7 @@ TEST(Replay, PlansReachTheirTargets) {
 
 TEST(Replay, PlansCostNoMoreThanTheWayThroughReplication) {
   for_each_seed(10'000, [](Rng& rng) {
-    const Case c = random_case(rng);
+    const auto c = test::random_problem(rng);
     SCOPED_TRACE(c.to_text());
     const double cost = make_plan(c.from, c.to, c.machine).seconds();
     const Problem problem(canonical(c.from), canonical(c.to), c.machine);
@@ -81,14 +65,14 @@ TEST(Replay, PlansCostNoMoreThanTheWayThroughReplication) {
 
 TEST(Replay, NothingIsDoneToStay) {
   for_each_seed(3'000, [](Rng& rng) {
-    const Case c = random_case(rng);
+    const auto c = test::random_problem(rng);
     EXPECT_TRUE(make_plan(c.from, c.from, c.machine).steps.empty()) << c.from.to_text();
   });
 }
 
 TEST(Replay, PlansAreTheSameOnEveryRankAndEveryTime) {
   for_each_seed(3'000, [](Rng& rng) {
-    const Case c = random_case(rng);
+    const auto c = test::random_problem(rng);
     SCOPED_TRACE(c.to_text());
     const std::string plan = seen(make_plan(c.from, c.to, c.machine));
     EXPECT_EQ(seen(make_plan(c.from, c.to, c.machine)), plan);

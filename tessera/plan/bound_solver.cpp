@@ -1,0 +1,165 @@
+#include <queue>
+
+#include "tessera/plan/bound.h"
+
+namespace tessera::plan {
+
+/// Dijkstra backwards from the goal over the states. `to_` is the state at hand; the members
+/// before_...() name the states from which one move leads there.
+class LowerBound::Solver {
+ public:
+  explicit Solver(LowerBound& bound) : bound_(bound), problem_(bound.problem_) {}
+
+  void solve(int goal) {
+    relax(goal, 0);
+    while (!open_.empty()) {
+      const auto [left, number] = open_.top();
+      open_.pop();
+      to_ = number;
+      here_ = bound_.states_[static_cast<size_t>(number)];
+      if (left > here_.left) continue;
+      for (int kind = 0; kind < kKinds; ++kind) {
+        for_each_axis(here_.of[kind],
+                      [&](int axis) { digit_here_[axis] = bound_.digit_[axis][kind]; });
+      }
+      before_local_moves();
+      before_gathers(here_.of[whole], to_, 0);
+      before_reductions(here_.of[whole], to_, 0);
+      before_scatters(here_.of[other] | here_.of[placed], to_, 0);
+      before_exchanges();
+      before_losing_a_place();
+    }
+  }
+
+ private:
+  bool can(int axis, Kind kind) const { return bound_.digit_[axis][kind] >= 0; }
+  /// `number` with another kind for an axis that is there as it is here.
+  int with(int number, int axis, Kind kind) const {
+    return number - digit_here_[axis] + bound_.digit_[axis][kind];
+  }
+  int64_t bytes(int number) const { return bound_.states_[static_cast<size_t>(number)].bytes; }
+
+  void relax(int from, double cost) {
+    State& state = bound_.states_[static_cast<size_t>(from)];
+    const double left = here_.left + cost;
+    if (left >= state.left || !state.exists) return;
+    state.left = left;
+    open_.emplace(left, from);
+  }
+  void relax(int from, Move move, AxisSet group) {
+    relax(from, problem_.seconds(move, group, bytes(from), here_.bytes));
+  }
+
+  /// What is known to cut inside an axis at its start, besides those of `also` at theirs.
+  AxisSet inside(int axis, AxisSet also) const {
+    return (bound_.start_inside_[axis] & (here_.of[start] | also)) |
+           (bound_.placed_inside_[axis] & here_.of[placed]);
+  }
+
+  void before_local_moves() {
+    for_each_axis(here_.of[other] | here_.of[placed],
+                  [&](int axis) { relax(with(to_, axis, whole), Move::slice, 0); });
+    for_each_axis(here_.of[partial_from] | here_.of[partial_to],
+                  [&](int axis) { relax(with(to_, axis, whole), Move::keep_one, 0); });
+    for_each_axis(here_.of[partial_to], [&](int axis) {
+      if (can(axis, partial_from) && problem_.can_rescale(axis)) {
+        relax(with(to_, axis, partial_from), Move::rescale, 0);
+      }
+    });
+  }
+
+  // The next three take the axes of `rest` one by one, each into the group or not.
+
+  void before_gathers(AxisSet rest, int from, AxisSet group) {
+    if (group != 0) relax(from, Move::all_gather, group);
+    for_each_axis(rest, [&](int axis) {
+      const AxisSet later = rest & ~(only(axis + 1) - 1);
+      for (Kind kind : {start, other, placed}) {
+        // What is inside it and stays would have to go first.
+        const bool blocked = kind == start && inside(axis, 0) != 0;
+        if (can(axis, kind) && !blocked) {
+          before_gathers(later, with(from, axis, kind), group | only(axis));
+        }
+      }
+    });
+  }
+
+  void before_reductions(AxisSet rest, int from, AxisSet group) {
+    if (group != 0) relax(from, Move::all_reduce, group);
+    for_each_axis(rest, [&](int axis) {
+      const AxisSet later = rest & ~(only(axis + 1) - 1);
+      for (Kind kind : {partial_from, partial_to}) {
+        if (can(axis, kind)) {
+          before_reductions(later, with(from, axis, kind), group | only(axis));
+        }
+      }
+    });
+  }
+
+  void before_scatters(AxisSet rest, int from, AxisSet group) {
+    if (group != 0) relax(from, Move::reduce_scatter, group);
+    for_each_axis(rest, [&](int axis) {
+      const AxisSet later = rest & ~(only(axis + 1) - 1);
+      for (Kind kind : {partial_from, partial_to}) {
+        if (can(axis, kind)) before_scatters(later, with(from, axis, kind), group | only(axis));
+      }
+    });
+  }
+
+  /// One axis moves by itself, or all that are to shard the tensor find their places together. Those
+  /// that are not to shard it leave their start then, to cut after them.
+  void before_exchanges() {
+    AxisSet to_be_placed = 0;
+    for (int axis = 0; axis < problem_.axes(); ++axis) {
+      if (can(axis, placed)) to_be_placed |= only(axis);
+      const bool is_placed = has(here_.of[placed], axis);
+      if (!is_placed && !has(here_.of[other], axis)) continue;
+      if (can(axis, start)) before_exchange(with(to_, axis, start), only(axis), only(axis));
+      if (is_placed) before_exchange(with(to_, axis, other), only(axis), 0);
+    }
+    if (here_.of[placed] == to_be_placed) {
+      before_exchange_of_all(here_.of[placed] | here_.of[other], to_, 0, 0);
+    }
+  }
+
+  void before_exchange_of_all(AxisSet rest, int from, AxisSet group, AxisSet at_start) {
+    if (count(group) > 1) before_exchange(from, group, at_start);
+    for_each_axis(rest, [&](int axis) {
+      const AxisSet later = rest & ~(only(axis + 1) - 1);
+      const AxisSet larger = group | only(axis);
+      if (can(axis, start)) {
+        before_exchange_of_all(later, with(from, axis, start), larger, at_start | only(axis));
+      }
+      if (has(here_.of[placed], axis)) {
+        before_exchange_of_all(later, with(from, axis, other), larger, at_start);
+      }
+    });
+  }
+
+  /// What is inside an axis that leaves its start takes part.
+  void before_exchange(int from, AxisSet group, AxisSet at_start) {
+    for_each_axis(at_start, [&](int axis) { group |= inside(axis, at_start); });
+    relax(from, Move::all_to_all, group);
+  }
+
+  /// When an axis leaves its place, those after it are out of place too, at no cost of theirs.
+  void before_losing_a_place() {
+    for_each_axis(here_.of[other], [&](int axis) {
+      if (can(axis, placed)) relax(with(to_, axis, placed), 0);
+    });
+  }
+
+  LowerBound& bound_;
+  const Problem& problem_;
+  using Entry = std::pair<double, int>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> open_;
+  int to_ = 0;
+  State here_;
+  std::array<int, kMaxAxes> digit_here_{};
+};
+
+void LowerBound::solve() {
+  if (!states_.empty()) Solver(*this).solve(state_of(problem_.goal()));
+}
+
+}  // namespace tessera::plan
