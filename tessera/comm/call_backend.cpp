@@ -35,6 +35,12 @@ void require_one(Collective what, const Tensors& tensors) {
 /// A tensor that is cut into pieces must lie in one row; who reads it may get a copy.
 at::Tensor readable(const at::Tensor& t) { return t.defined() ? t.contiguous() : t; }
 
+/// "1,2,0", written only if a message needs it.
+struct SplitsText {
+  const std::vector<int64_t>& splits;
+  std::string to_text() const { return list_text(splits); }
+};
+
 /// Prefix sums in elements of splits in rows; no splits means equal ones.
 std::vector<int64_t> offsets(const at::Tensor& t, const std::vector<int64_t>& splits, int size,
                              std::string_view role) {
@@ -50,12 +56,12 @@ std::vector<int64_t> offsets(const at::Tensor& t, const std::vector<int64_t>& sp
           " splits for ", size, " ranks");
   int64_t sum = 0;
   for (const int64_t split : splits) {
-    require(split >= 0, "all_to_all_single: a negative ", role, " split: ", list_text(splits));
+    require(split >= 0, "all_to_all_single: a negative ", role, " split: ", SplitsText{splits});
     sum += split;
     sums.push_back(rows == 0 ? 0 : sum * (t.numel() / rows));
   }
-  require(sum == rows, "all_to_all_single: the ", role, " splits ", list_text(splits), " add up to ",
-          sum, ", the ", role, " has ", rows, " rows");
+  require(sum == rows, "all_to_all_single: the ", role, " splits ", SplitsText{splits},
+          " add up to ", sum, ", the ", role, " has ", rows, " rows");
   return sums;
 }
 
@@ -78,107 +84,103 @@ CallBackend::WorkPtr CallBackend::issue_message(Call call, int peer, int tag) {
   return collect(post_message(std::move(call), peer, tag, timeout_));
 }
 
-CallBackend::WorkPtr CallBackend::broadcast(Tensors& tensors,
-                                                const c10d::BroadcastOptions& opts) {
+CallBackend::WorkPtr CallBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   require_one(Collective::broadcast, tensors);
   return issue({.what = Collective::broadcast,
-               .root = static_cast<int>(opts.rootRank),
-               .outputs = row(tensors)},
-              opts.timeout);
+                .root = static_cast<int>(opts.rootRank),
+                .outputs = row(tensors)},
+               opts.timeout);
 }
 
-CallBackend::WorkPtr CallBackend::allreduce(Tensors& tensors,
-                                                const c10d::AllreduceOptions& opts) {
+CallBackend::WorkPtr CallBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   require_one(all_reduce, tensors);
   return issue({.what = all_reduce, .reduce = opts.reduceOp, .outputs = row(tensors)},
-              opts.timeout);
+               opts.timeout);
 }
 
 CallBackend::WorkPtr CallBackend::allreduce_sparse(Tensors& tensors,
-                                                       const c10d::AllreduceOptions& opts) {
+                                                   const c10d::AllreduceOptions& opts) {
   require_one(all_reduce_sparse, tensors);
   require(opts.reduceOp.op_ == c10d::ReduceOp::SUM, "all_reduce of sparse tensors only sums");
   return issue({.what = all_reduce_sparse, .outputs = row(tensors)}, opts.timeout);
 }
 
-CallBackend::WorkPtr CallBackend::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+CallBackend::WorkPtr CallBackend::allreduce_coalesced(Tensors& tensors,
+                                                      const c10d::AllreduceCoalescedOptions& opts) {
   return issue({.what = all_reduce_coalesced, .reduce = opts.reduceOp, .outputs = row(tensors)},
-              opts.timeout);
+               opts.timeout);
 }
 
 CallBackend::WorkPtr CallBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   require_one(Collective::reduce, tensors);
   return issue({.what = Collective::reduce,
-               .reduce = opts.reduceOp,
-               .root = static_cast<int>(opts.rootRank),
-               .outputs = row(tensors)},
-              opts.timeout);
+                .reduce = opts.reduceOp,
+                .root = static_cast<int>(opts.rootRank),
+                .outputs = row(tensors)},
+               opts.timeout);
 }
 
 CallBackend::WorkPtr CallBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                                const c10d::AllgatherOptions& opts) {
-  return issue({.what = all_gather,
-               .inputs = row(inputs),
-               .outputs = only_list(all_gather, outputs)},
-              opts.timeout);
+                                            const c10d::AllgatherOptions& opts) {
+  return issue(
+      {.what = all_gather, .inputs = row(inputs), .outputs = only_list(all_gather, outputs)},
+      opts.timeout);
 }
 
 CallBackend::WorkPtr CallBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                      const c10d::AllgatherOptions& opts) {
+                                                  const c10d::AllgatherOptions& opts) {
   return issue({.what = all_gather_into_tensor, .inputs = {input}, .outputs = {output}},
-              opts.timeout);
+               opts.timeout);
 }
 
 CallBackend::WorkPtr CallBackend::allgather_coalesced(std::vector<Tensors>& outputs,
-                                                          Tensors& inputs,
-                                                          const c10d::AllgatherOptions& opts) {
+                                                      Tensors& inputs,
+                                                      const c10d::AllgatherOptions& opts) {
   return issue({.what = all_gather_coalesced, .inputs = row(inputs), .outputs = flattened(outputs)},
-              opts.timeout);
+               opts.timeout);
 }
 
 CallBackend::WorkPtr CallBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  return issue({.what = all_gather_into_tensor_coalesced,
-               .inputs = row(inputs),
-               .outputs = row(outputs)},
-              opts.timeout);
+  return issue(
+      {.what = all_gather_into_tensor_coalesced, .inputs = row(inputs), .outputs = row(outputs)},
+      opts.timeout);
 }
 
 CallBackend::WorkPtr CallBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                             const c10d::GatherOptions& opts) {
+                                         const c10d::GatherOptions& opts) {
   return issue({.what = Collective::gather,
-               .root = static_cast<int>(opts.rootRank),
-               .inputs = row(inputs),
-               .outputs = only_list(Collective::gather, outputs)},
-              opts.timeout);
+                .root = static_cast<int>(opts.rootRank),
+                .inputs = row(inputs),
+                .outputs = only_list(Collective::gather, outputs)},
+               opts.timeout);
 }
 
 CallBackend::WorkPtr CallBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                              const c10d::ScatterOptions& opts) {
+                                          const c10d::ScatterOptions& opts) {
   return issue({.what = Collective::scatter,
-               .root = static_cast<int>(opts.rootRank),
-               .inputs = only_list(Collective::scatter, inputs),
-               .outputs = row(outputs)},
-              opts.timeout);
+                .root = static_cast<int>(opts.rootRank),
+                .inputs = only_list(Collective::scatter, inputs),
+                .outputs = row(outputs)},
+               opts.timeout);
 }
 
 CallBackend::WorkPtr CallBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                                     const c10d::ReduceScatterOptions& opts) {
+                                                 const c10d::ReduceScatterOptions& opts) {
   return issue({.what = Collective::reduce_scatter,
-               .reduce = opts.reduceOp,
-               .inputs = only_list(Collective::reduce_scatter, inputs),
-               .outputs = row(outputs)},
-              opts.timeout);
+                .reduce = opts.reduceOp,
+                .inputs = only_list(Collective::reduce_scatter, inputs),
+                .outputs = row(outputs)},
+               opts.timeout);
 }
 
 CallBackend::WorkPtr CallBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                           const c10d::ReduceScatterOptions& opts) {
+                                                       const c10d::ReduceScatterOptions& opts) {
   return issue({.what = reduce_scatter_tensor,
-               .reduce = opts.reduceOp,
-               .inputs = {readable(input)},
-               .outputs = {output}},
-              opts.timeout);
+                .reduce = opts.reduceOp,
+                .inputs = {readable(input)},
+                .outputs = {output}},
+               opts.timeout);
 }
 
 CallBackend::WorkPtr CallBackend::reduce_scatter_tensor_coalesced(
@@ -186,16 +188,16 @@ CallBackend::WorkPtr CallBackend::reduce_scatter_tensor_coalesced(
   TensorRow rows;
   for (const auto& input : inputs) rows.push_back(readable(input));
   return issue({.what = Collective::reduce_scatter_tensor_coalesced,
-               .reduce = opts.reduceOp,
-               .inputs = std::move(rows),
-               .outputs = row(outputs)},
-              opts.timeout);
+                .reduce = opts.reduceOp,
+                .inputs = std::move(rows),
+                .outputs = row(outputs)},
+               opts.timeout);
 }
 
 CallBackend::WorkPtr CallBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                    std::vector<int64_t>& output_splits,
-                                                    std::vector<int64_t>& input_splits,
-                                                    const c10d::AllToAllOptions& opts) {
+                                                std::vector<int64_t>& output_splits,
+                                                std::vector<int64_t>& input_splits,
+                                                const c10d::AllToAllOptions& opts) {
   require(output.defined() && input.defined(), "all_to_all_single: a tensor is undefined");
   Call call{.what = all_to_all_single, .inputs = {readable(input)}, .outputs = {output}};
   try {
@@ -208,7 +210,7 @@ CallBackend::WorkPtr CallBackend::alltoall_base(at::Tensor& output, at::Tensor& 
 }
 
 CallBackend::WorkPtr CallBackend::alltoall(Tensors& outputs, Tensors& inputs,
-                                               const c10d::AllToAllOptions& opts) {
+                                           const c10d::AllToAllOptions& opts) {
   return issue({.what = all_to_all, .inputs = row(inputs), .outputs = row(outputs)}, opts.timeout);
 }
 

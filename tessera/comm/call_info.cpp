@@ -227,13 +227,15 @@ std::optional<CallInfo> decode(std::string_view text) {
 
 std::optional<std::string> first_difference(std::span<const RankCall> calls,
                                             const GroupInfo& group) {
-  for (size_t i = 1; i < calls.size(); ++i) {
-    if (auto found = difference(calls[0], calls[i], group)) return found;
-  }
-  if (calls.empty() || calls[0].call.op() != CommOp::all_to_all) return std::nullopt;
-  for (const RankCall& from : calls) {
-    for (const RankCall& to : calls) {
-      if (auto found = pair_difference(from, to, group)) return found;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    for (size_t j = i + 1; j < calls.size(); ++j) {
+      const RankCall& a = calls[i];
+      const RankCall& b = calls[j];
+      if (a.sequence != b.sequence) continue;
+      if (auto found = difference(a, b, group)) return found;
+      if (a.call.op() != CommOp::all_to_all) break;  // b stands for a: the rest meets b
+      if (auto found = pair_difference(a, b, group)) return found;
+      if (auto found = pair_difference(b, a, group)) return found;
     }
   }
   return std::nullopt;

@@ -73,14 +73,15 @@ std::optional<CallInfo> decode(std::string_view text);
 
 /// One rank's call, seen by another.
 struct RankCall {
-  int index = 0;  ///< in the group
+  int index = 0;          ///< in the group
+  uint64_t sequence = 0;  ///< which call of the group it is
   CallInfo call;
-  std::string note;  ///< CallSite's; compared word for word
+  std::string note{};  ///< CallSite's; compared word for word
 };
 
-/// The first two ranks that do not understand each other and why: "rank 0 calls all_reduce (sum) of
-/// 4 float32, rank 2 calls barrier"; none if all fit. Stricter than the wire: equal counts of
-/// elements in unequal shapes differ.
+/// The first two ranks that do not understand each other in a call of the same sequence number, and
+/// why: "rank 0 calls all_reduce (sum) of 4 float32, rank 2 calls barrier"; none if all fit.
+/// Stricter than the wire: equal counts of elements in unequal shapes differ.
 std::optional<std::string> first_difference(std::span<const RankCall> calls,
                                             const GroupInfo& group);
 

@@ -2,14 +2,12 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/noticeboard.h"
+#include "tessera/comm/poll.h"
 #include "tessera/comm/tap_context.h"
 #include "tessera/comm/world.h"
 
 namespace tessera::comm {
 namespace {
-
-/// How often a rank that waits looks whether another one gave up.
-constexpr auto kLookAgain = std::chrono::milliseconds(500);
 
 std::string here(const TapContext& context, const TappedCall& call) {
   return join_text("rank ", context.group->rank(), ": ", call.info.to_text(*context.group), " in ",
@@ -20,13 +18,14 @@ std::string key_of(const TapContext& context, uint64_t sequence, int index) {
   return join_text(context.channel, "/", sequence, "/", index);
 }
 
-std::optional<RankCall> read_entry(int index, const std::vector<uint8_t>& bytes) {
+std::optional<RankCall> read_entry(int index, uint64_t sequence,
+                                   const std::vector<uint8_t>& bytes) {
   const std::string text(bytes.begin(), bytes.end());
   const size_t line_end = text.find('\n');
   if (line_end == std::string::npos) return std::nullopt;
   auto call = decode(std::string_view(text).substr(0, line_end));
   if (!call) return std::nullopt;
-  return RankCall{index, std::move(*call), text.substr(line_end + 1)};
+  return RankCall{index, sequence, std::move(*call), text.substr(line_end + 1)};
 }
 
 }  // namespace
@@ -53,32 +52,24 @@ CollectiveCheck::CollectiveCheck(c10::intrusive_ptr<c10d::Store> store,
 
 void CollectiveCheck::await(const TapContext& context, const TappedCall& call,
                             const std::vector<std::string>& keys) {
-  const auto deadline = Clock::now() + timeout_;
-  while (!store_->check(keys)) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0) {
-      std::string absent;
-      for (size_t i = 0; i < keys.size(); ++i) {
-        if (!store_->check({keys[i]})) {
-          absent += join_text(absent.empty() ? "" : ",", context.group->ranks[i]);
-        }
-      }
-      if (absent.empty()) return;  // the last one came while we counted
-      throw PeerError(join_text(here(context, call), ", call ", call.sequence, ": rank(s) ", absent,
-                                " did not come within ", timeout_.count(),
-                                " ms (is checked mode on there?)"));
-    }
-    try {
-      store_->wait(keys, std::min(left, std::chrono::milliseconds(kLookAgain)));
-    } catch (const c10::DistStoreError&) {  // not yet; the loop knows when to give up
-    }
-    const auto failure = board_->first_failure();
-    if (failure && failure->rank != context.group->rank()) {
-      throw PeerError(join_text(here(context, call), " failed; rank ", failure->rank,
-                                " failed first: ", failure->text));
-    }
+  const bool all_came = poll_until(
+      timeout_, [&] { return store_->check(keys); },
+      [&] {
+        const auto failure = board_->first_failure();
+        if (!failure || failure->rank == context.group->rank()) return;
+        throw PeerError(join_text(here(context, call), " failed; rank ", failure->rank,
+                                  " failed first: ", failure->text));
+      });
+  if (all_came) return;
+  std::string absent;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (store_->check({keys[i]})) continue;
+    absent += join_text(absent.empty() ? "" : ",", context.group->ranks[i]);
   }
+  if (absent.empty()) return;  // the last one came while we counted
+  throw PeerError(join_text(here(context, call), ", call ", call.sequence, ": rank(s) ", absent,
+                            " did not come within ", timeout_.count(),
+                            " ms (is checked mode on there?)"));
 }
 
 void CollectiveCheck::before(const TapContext& context, const TappedCall& call,
@@ -96,7 +87,7 @@ void CollectiveCheck::before(const TapContext& context, const TappedCall& call,
   std::vector<RankCall> calls;
   const auto entries = store_->multiGet(keys);
   for (int i = 0; i < size; ++i) {
-    auto read = read_entry(i, entries[static_cast<size_t>(i)]);
+    auto read = read_entry(i, call.sequence, entries[static_cast<size_t>(i)]);
     ensure(read.has_value(), "an entry of the collective check cannot be read");
     calls.push_back(std::move(*read));
   }

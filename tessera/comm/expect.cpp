@@ -14,9 +14,7 @@ struct Clause {
   std::string axis;  // "": any
   int64_t found = 0;
 
-  std::string to_text() const {
-    return join_text(op_name(op), axis.empty() ? "" : " on ", axis);
-  }
+  std::string to_text() const { return join_text(op_name(op), axis.empty() ? "" : " on ", axis); }
 };
 
 struct Expectation {

@@ -25,15 +25,13 @@ class FakeBackend final : public CallBackend {
     ++posted_;
     const at::Tensor* lead = call.lead();
     if (lead != nullptr && !lead->device().is_meta()) fill(call);
-    return done_work(c10d_op_type(call.what),
-                     Tensors(call.outputs.begin(), call.outputs.end()));
+    return done_work(c10d_op_type(call.what), Tensors(call.outputs.begin(), call.outputs.end()));
   }
 
   WorkPtr post_message(Call call, int /*peer*/, int /*tag*/,
                        std::chrono::milliseconds /*timeout*/) override {
     check_call(call, rank_, size_);
-    return done_work(c10d_op_type(call.what),
-                     Tensors(call.outputs.begin(), call.outputs.end()));
+    return done_work(c10d_op_type(call.what), Tensors(call.outputs.begin(), call.outputs.end()));
   }
 
   /// As if every rank had made this very call.

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <span>
 #include <string>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace tessera::comm {
@@ -26,6 +27,7 @@ struct Meeting {
 
  private:
   std::string absent() const;
+  std::string_view compare(const std::string& word) const;
 };
 
 }  // namespace tessera::comm

@@ -33,7 +33,7 @@ std::string next_external_name() {
 DeviceMesh with_groups(const DeviceMesh& paper, std::shared_ptr<RankWorld> world) {
   if (!world) world = current_world();
   for (const int rank : paper.ranks()) {
-    require(rank < world->size(), "mesh ", paper.to_text(), " needs rank ", rank, " but world ",
+    require(rank < world->size(), "mesh ", paper, " needs rank ", rank, " but world ",
             world->name(), " has ", world->size(), " ranks; start more or make the mesh smaller");
   }
   DeviceMesh mesh = paper.in_world(world);
@@ -46,7 +46,7 @@ DeviceMesh with_groups(const DeviceMesh& paper, std::shared_ptr<RankWorld> world
 
 RankWorld& world_of(const DeviceMesh& mesh) {
   const auto* world = dynamic_cast<const RankWorld*>(mesh.world().get());
-  require(world != nullptr, "mesh ", mesh.to_text(),
+  require(world != nullptr, "mesh ", mesh,
           " is on paper: it has no ranks to talk to; make it with init_device_mesh");
   // Meshes hold their world as const: they do not change it. Making a group is a cache at work.
   return const_cast<RankWorld&>(*world);
@@ -54,7 +54,7 @@ RankWorld& world_of(const DeviceMesh& mesh) {
 
 std::shared_ptr<const Group> group_of(const DeviceMesh& mesh, std::span<const int> axes) {
   RankWorld& world = world_of(mesh);
-  require(mesh.contains_me(), "rank ", world.rank(), " is outside mesh ", mesh.to_text(),
+  require(mesh.contains_me(), "rank ", world.rank(), " is outside mesh ", mesh,
           " and has no group on its axes");
   return world.group(mesh.group(axes, world.rank()));
 }
@@ -75,11 +75,11 @@ DeviceMesh init_device_mesh(std::string_view text, std::shared_ptr<RankWorld> wo
 
 DeviceMesh mesh_from_groups(const DeviceMesh& mesh, int my_rank, int world_size,
                             std::span<const c10::intrusive_ptr<c10d::ProcessGroup>> groups) {
-  require(static_cast<int>(groups.size()) == mesh.ndim(), "mesh ", mesh.to_text(), " has ",
-          mesh.ndim(), " axes; ", groups.size(), " process groups were given");
+  require(static_cast<int>(groups.size()) == mesh.ndim(), "mesh ", mesh, " has ", mesh.ndim(),
+          " axes; ", groups.size(), " process groups were given");
   auto world = std::make_shared<ExternalWorld>(my_rank, world_size, next_external_name());
   const DeviceMesh made = mesh.in_world(world);
-  require(made.contains_me(), "rank ", my_rank, " is outside mesh ", mesh.to_text());
+  require(made.contains_me(), "rank ", my_rank, " is outside mesh ", mesh);
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
     const auto ranks = made.group(std::span<const int>(&axis, 1), my_rank);
     // Two axes of size 1 share the group of myself alone; the first one given serves both.

@@ -16,7 +16,8 @@ namespace {
 
 std::string address_text(const sockaddr* address, socklen_t size) {
   std::array<char, NI_MAXHOST> text{};
-  const int error = getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  const int error =
+      getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
   return error == 0 ? std::string(text.data()) : std::string();
 }
 

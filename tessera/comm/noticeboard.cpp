@@ -80,47 +80,61 @@ std::optional<Noticeboard::Failure> Noticeboard::first_failure() noexcept {
 }
 
 std::vector<RankCall> Noticeboard::meet(const GroupInfo& group, const std::string& channel,
-                                        uint64_t sequence, const RankCall& mine) noexcept {
-  const std::string entry = join_text(sequence, " ", encode(mine.call), "\n", mine.note);
-  auto others = Line::run(
-      line_, std::vector<RankCall>{},
-      [=, rank = rank_, size = static_cast<int>(group.ranks.size())](c10d::Store& store) {
-        store.set(alive_key(rank), bytes_of("1"));
-        store.set(call_key(channel, mine.index), bytes_of(entry));
-        std::vector<RankCall> found;
-        for (int index = 0; index < size; ++index) {
-          if (index == mine.index) continue;
-          const std::string key = call_key(channel, index);
-          if (!store.check({key})) continue;
-          const auto said = numbered(text_of(store.get(key)));
-          if (!said || said->first != sequence) continue;
-          const size_t line_end = said->second.find('\n');
-          auto call = decode(said->second.substr(0, line_end));
-          if (!call || line_end == std::string::npos) continue;
-          found.push_back({index, std::move(*call), said->second.substr(line_end + 1)});
-        }
-        return found;
-      });
+                                        const RankCall& mine) noexcept {
+  const std::string entry = join_text(mine.sequence, " ", encode(mine.call), "\n", mine.note);
+  auto others =
+      Line::run(line_, std::vector<RankCall>{},
+                [=, rank = rank_, size = static_cast<int>(group.ranks.size())](c10d::Store& store) {
+                  store.set(alive_key(rank), bytes_of("1"));
+                  store.set(call_key(channel, mine.index), bytes_of(entry));
+                  std::vector<RankCall> found;
+                  for (int index = 0; index < size; ++index) {
+                    const std::string key = call_key(channel, index);
+                    if (index == mine.index || !store.check({key})) continue;
+                    const auto said = numbered(text_of(store.get(key)));
+                    if (!said) continue;
+                    const size_t line_end = said->second.find('\n');
+                    auto call = decode(said->second.substr(0, line_end));
+                    if (!call || line_end == std::string::npos) continue;
+                    found.push_back(
+                        {index, said->first, std::move(*call), said->second.substr(line_end + 1)});
+                  }
+                  return found;
+                });
   others.insert(others.begin(), mine);
   return others;
 }
 
-std::vector<int> Noticeboard::silent(const GroupInfo& group,
-                                     std::chrono::milliseconds patience) noexcept {
+std::optional<std::vector<int>> Noticeboard::silent(const GroupInfo& group,
+                                                    std::chrono::milliseconds patience) noexcept {
   std::vector<int> others;
   for (const int rank : group.ranks) {
     if (rank != rank_) others.push_back(rank);
   }
-  return Line::run(line_, others, [=, rank = rank_](c10d::Store& store) {
+  struct Answer {
+    bool came = false;
+    std::vector<int> missing;
+  };
+  auto answer = Line::run(line_, Answer{}, [=, rank = rank_](c10d::Store& store) {
     store.set(alive_key(rank), bytes_of("1"));
-    auto missing = others;
+    Answer found{true, others};
     const auto deadline = std::chrono::steady_clock::now() + patience;
     for (;;) {
-      std::erase_if(missing, [&](int other) { return store.check({alive_key(other)}); });
-      if (missing.empty() || std::chrono::steady_clock::now() >= deadline) return missing;
+      std::erase_if(found.missing, [&](int other) { return store.check({alive_key(other)}); });
+      if (found.missing.empty() || std::chrono::steady_clock::now() >= deadline) return found;
       std::this_thread::sleep_for(kLookAgain);
     }
   });
+  if (!answer.came) return std::nullopt;
+  return std::move(answer.missing);
+}
+
+void Noticeboard::leave() noexcept {
+  Line::run(line_, int64_t{0}, [](c10d::Store& store) { return store.add("left", 1); });
+}
+
+int64_t Noticeboard::left() noexcept {
+  return Line::run(line_, int64_t{0}, [](c10d::Store& store) { return store.add("left", 0); });
 }
 
 }  // namespace tessera::comm

@@ -34,14 +34,19 @@ class Noticeboard {
   void post_failure(std::string_view text) noexcept;
   std::optional<Failure> first_failure() noexcept;
 
-  /// Says that this rank is alive and waits in this call, the `sequence`th of `channel`; returns
-  /// what the others of the group said for the same one, this rank's included.
-  std::vector<RankCall> meet(const GroupInfo& group, const std::string& channel, uint64_t sequence,
+  /// Says that this rank is alive and waits in this call of `channel`; returns it and the calls
+  /// that other ranks of the group said so of, the last one each. They may have moved on since.
+  std::vector<RankCall> meet(const GroupInfo& group, const std::string& channel,
                              const RankCall& mine) noexcept;
 
-  /// The group's ranks that posted nothing at all within `patience`. All of them but this one if
-  /// the store does not answer.
-  std::vector<int> silent(const GroupInfo& group, std::chrono::milliseconds patience) noexcept;
+  /// The group's ranks that posted nothing at all within `patience`; none if the store does not
+  /// answer.
+  std::optional<std::vector<int>> silent(const GroupInfo& group,
+                                         std::chrono::milliseconds patience) noexcept;
+
+  /// Says that this rank reads no more; how many said so.
+  void leave() noexcept;
+  int64_t left() noexcept;
 
  private:
   struct Line;  // the connection; outlives this object if an answer never comes

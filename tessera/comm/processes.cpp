@@ -1,10 +1,10 @@
 #include "tessera/comm/processes.h"
 
 #include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 
 #include <charconv>
 #include <numeric>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -18,8 +18,10 @@
 #include "tessera/comm/network.h"
 #include "tessera/comm/noticeboard.h"
 #include "tessera/comm/observer_state.h"
+#include "tessera/comm/poll.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/world.h"
+#include "tessera/comm/world_end.h"
 
 namespace tessera::comm {
 namespace {
@@ -62,15 +64,18 @@ StorePtr open_store(const ProcessWorldOptions& options) {
     throw PeerError(join_text("rank ", options.rank, " of ", options.size,
                               ": waited for the store of ",
                               options.store_is_hosted ? "the launcher" : "rank 0", " at ", where,
-                              ", which did not answer within ", options.timeout.count(), " ms: ",
-                              e.what_without_backtrace()));
+                              ", which did not answer within ", options.timeout.count(),
+                              " ms: ", e.what_without_backtrace()));
   }
 }
 
 std::vector<c10::DeviceType> served_devices(const ProcessWorldOptions& options) {
   if (!options.devices.empty()) return options.devices;
   std::vector<c10::DeviceType> devices = {c10::DeviceType::CPU};
-  if (at::globalContext().hasCUDA()) devices.push_back(c10::DeviceType::CUDA);
+  // A rank without a device of its own (more ranks than GPUs) computes on the CPU alone.
+  const bool has_device = at::globalContext().hasCUDA() &&
+                          at::detail::getCUDAHooks().getNumGPUs() > options.local_rank;
+  if (has_device) devices.push_back(c10::DeviceType::CUDA);
   return devices;
 }
 
@@ -98,12 +103,16 @@ class ProcessWorld final : public RankWorld {
   }
 
   ~ProcessWorld() override {
+    if (size() == 1) return;
     if (observers().state()->failed || std::uncaught_exceptions() > 0) {
       // Otherwise Gloo's destructor would wait for calls that nobody will answer.
       observers().state()->abort_links();
-    } else if (size() > 1) {
+    } else {
       say_farewell();
     }
+    // The store stays until the others have read what they need, also of why this rank failed.
+    board_->leave();
+    if (hosts_store_) poll_until(kLastWords, [&] { return board_->left() >= size(); });
   }
 
   /// Waits for all ranks of the world and learns whether they share a machine.
@@ -111,10 +120,9 @@ class ProcessWorld final : public RankWorld {
     if (options.size == 1) return;
     const std::string where =
         options.store ? std::string("a given store") : join_text(options.host, ":", options.port);
-    const bool one_machine =
-        meet("start", join_text("the start of world ", name(), " at ", where), everyone(),
-             rank(), timeout())
-            .attend(machine_identity());
+    const bool one_machine = meet("start", join_text("the start of world ", name(), " at ", where),
+                                  everyone(), rank(), timeout())
+                                 .attend(machine_identity());
     const bool loopback = one_machine || is_loopback(options.host);
     address_ = loopback ? "127.0.0.1" : address_towards(options.host, options.port);
   }
@@ -134,9 +142,8 @@ class ProcessWorld final : public RankWorld {
     Backends backends;
     for (const c10::DeviceType device : devices_) {
       if (device == c10::DeviceType::CUDA && has_nccl()) {
-        backends.emplace_back(
-            device, make_nccl_backend({group_store("nccl"), index, group_size, local_rank_,
-                                       timeout(), group_name}));
+        backends.emplace_back(device, make_nccl_backend({group_store("nccl"), index, group_size,
+                                                         local_rank_, timeout(), group_name}));
         continue;
       }
       if (!gloo) gloo = connect_gloo(group_store("gloo"), ranks, index, group_name);
@@ -175,17 +182,11 @@ class ProcessWorld final : public RankWorld {
     }
   }
 
-  /// Nobody closes a link, and rank 0 does not take the store away, while others need it; but
-  /// nobody waits long for one that does not come.
+  /// Nobody closes a link while others may need it; but nobody waits long for one that does not
+  /// come.
   void say_farewell() noexcept {
     try {
       meet("farewell", "the end", everyone(), rank(), kFarewell).attend("");
-      store_->add("left", 1);
-      const auto deadline = std::chrono::steady_clock::now() + kLastWords;
-      while (hosts_store_ && store_->add("left", 0) < size() &&
-             std::chrono::steady_clock::now() < deadline) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      }
     } catch (const std::exception&) {  // somebody is gone already: then so are we
     }
   }
@@ -243,8 +244,8 @@ std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options) {
   require(options.size > 0 && options.rank >= 0 && options.rank < options.size, "rank ",
           options.rank, " of a world of ", options.size);
   require(options.timeout.count() > 0, "a world needs a timeout above 0");
-  const auto store = prefixed(join_text("tessera/", options.attempt, "/", options.name),
-                              open_store(options));
+  const auto store =
+      prefixed(join_text("tessera/", options.attempt, "/", options.name), open_store(options));
   auto world = std::make_shared<ProcessWorld>(options, store);
   try {
     world->start(options);
@@ -265,8 +266,11 @@ std::shared_ptr<RankWorld> process_world() {
 void close_process_world() {
   OwnWorld& own = own_world();
   std::shared_ptr<RankWorld> world;
-  std::lock_guard lock(own.mutex);
-  world.swap(own.world);
+  {
+    std::lock_guard lock(own.mutex);
+    world.swap(own.world);
+  }
+  if (world != nullptr) announce_world_end(*world);
 }
 
 }  // namespace tessera::comm

@@ -6,11 +6,8 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
-
-namespace c10d {
-class Store;
-}
 
 /// Ranks as processes: Gloo for CPU tensors, NCCL for CUDA tensors where this build and machine
 /// have it (Gloo serves them too where not).
@@ -48,7 +45,7 @@ struct ProcessWorldOptions {
   std::string name = "procs";
   std::string attempt{};  ///< likewise for a restart on the same store
   std::chrono::milliseconds timeout = kDefaultTimeout;
-  /// Which tensors it serves; empty: CPU, and CUDA if this machine has it.
+  /// Which tensors it serves; empty: CPU, and CUDA if this machine has device `local_rank`.
   std::vector<c10::DeviceType> devices{};
 };
 

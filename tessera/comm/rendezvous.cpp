@@ -190,8 +190,7 @@ std::string first_host(std::string_view node_list) {
   require(!first.empty(), "the node list \"", node_list, "\" has nothing before its first , or -");
   // What follows the bracket may hold a suffix, or more brackets: "rack[1-2]n[1-4].local".
   const std::string_view rest = node_list.substr(close + 1);
-  const std::string tail =
-      rest.empty() || rest.front() == ',' ? std::string() : first_host(rest);
+  const std::string tail = rest.empty() || rest.front() == ',' ? std::string() : first_host(rest);
   return std::string(node_list.substr(0, bracket)) + std::string(first) + tail;
 }
 

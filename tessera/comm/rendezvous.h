@@ -31,7 +31,7 @@ struct Rendezvous {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
-  std::string host;              ///< "" for one rank that needs no store
+  std::string host;  ///< "" for one rank that needs no store
   int port = 0;
   bool store_is_hosted = false;  ///< by torchrun's agent: all ranks are clients
   std::string attempt;           ///< torchrun's restart count: keeps a new start from old keys

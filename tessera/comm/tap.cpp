@@ -103,8 +103,7 @@ class TapBackend final : public c10d::Backend {
     return issue(describe(Collective::all_gather_into_tensor_coalesced, in, out, o),
                  [&] { return inner_->allgather_into_tensor_coalesced(out, in, o); });
   }
-  intrusive_ptr<Work> gather(TensorLists& out, Tensors& in,
-                             const c10d::GatherOptions& o) override {
+  intrusive_ptr<Work> gather(TensorLists& out, Tensors& in, const c10d::GatherOptions& o) override {
     return issue(describe(Collective::gather, in, out, o),
                  [&] { return inner_->gather(out, in, o); });
   }
@@ -138,8 +137,7 @@ class TapBackend final : public c10d::Backend {
     return issue(std::move(info),
                  [&] { return inner_->alltoall_base(out, in, out_splits, in_splits, o); });
   }
-  intrusive_ptr<Work> alltoall(Tensors& out, Tensors& in,
-                               const c10d::AllToAllOptions& o) override {
+  intrusive_ptr<Work> alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& o) override {
     return issue(describe(Collective::all_to_all, in, out, o),
                  [&] { return inner_->alltoall(out, in, o); });
   }

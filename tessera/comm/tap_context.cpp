@@ -19,8 +19,8 @@ std::string sentence(const TapContext& context, const TappedCall& call) {
 std::optional<std::string> mismatch(const TapContext& context, const TappedCall& call,
                                     Noticeboard& board) {
   if (call.sequence == 0) return std::nullopt;
-  const auto calls = board.meet(*context.group, context.channel, call.sequence,
-                                {context.group->index, call.info, {}});
+  const auto calls =
+      board.meet(*context.group, context.channel, {context.group->index, call.sequence, call.info});
   return first_difference(calls, *context.group);
 }
 
@@ -34,9 +34,10 @@ std::string likely_cause(const TapContext& context, const TappedCall& call) {
   const auto differs = mismatch(context, call, *board);
   if (differs) return join_text("; the ranks disagree: ", *differs);
   const auto silent = board->silent(*context.group, kSignOfLife);
-  if (silent.empty()) return {};
-  return join_text("; no sign of life from rank", silent.size() > 1 ? "s " : " ",
-                   list_text(std::span<const int>(silent)));
+  if (!silent) return "; the store does not answer either";
+  if (silent->empty()) return {};
+  return join_text("; no sign of life from rank", silent->size() > 1 ? "s " : " ",
+                   list_text(std::span<const int>(*silent)));
 }
 
 [[noreturn]] void throw_peer_error(const TapContext& context, const TappedCall& call,
@@ -85,8 +86,8 @@ void look_for_mismatch(const TapContext& context, const TappedCall& call) {
   const auto differs = mismatch(context, call, *board);
   if (!differs) return;
   context.state->failed = true;
-  throw PeerError(join_text(sentence(context, call), " waits for peers that do something else: ",
-                            *differs));
+  throw PeerError(
+      join_text(sentence(context, call), " waits for peers that do something else: ", *differs));
 }
 
 }  // namespace tessera::comm

@@ -1,5 +1,7 @@
 #include "tessera/comm/tap_work.h"
 
+#include <c10/util/Exception.h>
+
 namespace tessera::comm {
 
 TapWork::TapWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<const TapContext> context,
@@ -59,13 +61,12 @@ bool TapWork::wait_inner(std::chrono::milliseconds timeout) {
   for (;;) {
     try {
       return inner_->wait(piece);
-    } catch (...) {
-      // Either the work failed, then waiting again says how; or only our patience ended.
-      if (inner_->isCompleted()) break;
+    } catch (const c10::Error& e) {
+      // c10d's words for: the work goes on, only this wait ended.
+      if (!std::string_view(e.msg()).starts_with("Operation timed out!")) throw;
     }
     look_for_mismatch(*context_, call_);
   }
-  return inner_->wait(kNoTimeout);
 }
 
 }  // namespace tessera::comm

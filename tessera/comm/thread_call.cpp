@@ -35,24 +35,36 @@ bool is_coalesced(Collective what) {
          what == all_gather_into_tensor_coalesced || what == reduce_scatter_tensor_coalesced;
 }
 
-std::string tensor_text(const at::Tensor& t) {
-  return join_text(shape_text(std::span<const int64_t>(t.sizes().data(), t.sizes().size())), " ",
-                   c10::toString(t.scalar_type()));
-}
+/// "2x3 Float", written only if a message needs it.
+struct TensorText {
+  const at::Tensor& tensor;
+
+  std::string to_text() const {
+    const auto sizes = tensor.sizes();
+    return join_text(shape_text(std::span<const int64_t>(sizes.data(), sizes.size())), " ",
+                     c10::toString(tensor.scalar_type()));
+  }
+};
+
+/// Where a tensor is, the same way.
+struct DeviceText {
+  c10::Device device;
+  std::string to_text() const { return device.str(); }
+};
 
 void check_tensor(const Call& call, const at::Tensor& t, std::string_view role) {
   const auto name = collective_name(call.what);
   require(t.defined(), name, ": an ", role, " tensor is undefined");
   if (call.what == all_reduce_sparse) return;
   require(t.layout() == c10::kStrided && t.unsafeGetTensorImpl()->has_storage(), name, ": an ",
-          role, " tensor of ", tensor_text(t),
+          role, " tensor of ", TensorText{t},
           " holds no plain storage (sparse, nested or wrapped); communicate its parts");
   const at::Tensor& lead = *call.lead();
   require(t.device().type() == lead.device().type() &&
               (t.scalar_type() == lead.scalar_type() || is_coalesced(call.what)),
           name, ": the tensors of a call have one dtype and device type; found ",
-          c10::toString(t.scalar_type()), " on ", t.device().str(), " beside ",
-          c10::toString(lead.scalar_type()), " on ", lead.device().str());
+          c10::toString(t.scalar_type()), " on ", DeviceText{t.device()}, " beside ",
+          c10::toString(lead.scalar_type()), " on ", DeviceText{lead.device()});
 }
 
 void check_count(const Call& call, size_t found, size_t expected, std::string_view of_what) {
@@ -65,17 +77,17 @@ void check_chunks(const Call& call, const at::Tensor& whole, const at::Tensor& p
                   std::string_view whole_role) {
   require(whole.numel() == piece.numel() * size && whole.scalar_type() == piece.scalar_type(),
           collective_name(call.what), " over ", size, " ranks: the ", whole_role, " of ",
-          tensor_text(whole), " must have ", size, " times the elements of ", tensor_text(piece));
+          TensorText{whole}, " must have ", size, " times the elements of ", TensorText{piece});
   require(whole.is_contiguous(), collective_name(call.what), ": the ", whole_role, " of ",
-          tensor_text(whole), " must be contiguous");
+          TensorText{whole}, " must be contiguous");
 }
 
 void check_offsets(const Call& call, const at::Tensor& t, std::span<const int64_t> offsets,
                    int size, std::string_view role) {
-  check_count(call, offsets.size(), static_cast<size_t>(size) + 1, join_text(role, " splits + 1"));
+  check_count(call, offsets.size(), static_cast<size_t>(size) + 1, "offsets");
   require(offsets.back() == t.numel(), collective_name(call.what), ": ", role, " splits cover ",
-          offsets.back(), " elements of a tensor of ", tensor_text(t));
-  require(t.is_contiguous(), collective_name(call.what), ": the ", role, " of ", tensor_text(t),
+          offsets.back(), " elements of a tensor of ", TensorText{t});
+  require(t.is_contiguous(), collective_name(call.what), ": the ", role, " of ", TensorText{t},
           " must be contiguous");
 }
 
@@ -86,7 +98,8 @@ std::optional<std::string> tensor_difference(const at::Tensor& a, int rank_a, co
   if (same_kind && (!shapes || a.sizes() == b.sizes())) return std::nullopt;
   const bool same_device = a.device().type() == b.device().type();
   const auto with_device = [&](const at::Tensor& t) {
-    return same_device ? tensor_text(t) : tensor_text(t) + " on " + t.device().str();
+    return same_device ? join_text(TensorText{t})
+                       : join_text(TensorText{t}, " on ", t.device().str());
   };
   return join_text("rank ", rank_a, " gave ", with_device(a), ", rank ", rank_b, " gave ",
                    with_device(b));
@@ -152,8 +165,8 @@ void check_call(const Call& call, int index, int size) {
       check_count(call, call.inputs.size(), n, "inputs");
       check_count(call, call.outputs.size(), 1, "outputs");
       require(call.outputs[0].numel() == call.inputs[me].numel(), "reduce_scatter: the output of ",
-              tensor_text(call.outputs[0]), " does not fit input ", index, " of ",
-              tensor_text(call.inputs[me]));
+              TensorText{call.outputs[0]}, " does not fit input ", index, " of ",
+              TensorText{call.inputs[me]});
       break;
     case reduce_scatter_tensor:
     case reduce_scatter_tensor_coalesced:

@@ -33,8 +33,7 @@ std::shared_ptr<Round> ThreadHub::take_partner(Channel& channel, size_t my_seat,
                                                const Round& mine) {
   const size_t its_seat = 1 - my_seat;
   const auto fits = [&](const std::shared_ptr<Round>& other) {
-    const bool same_source =
-        other->source == mine.source || other->source < 0 || mine.source < 0;
+    const bool same_source = other->source == mine.source || other->source < 0 || mine.source < 0;
     return other->seats[its_seat].taken && same_source && other->target == mine.target &&
            other->tag == mine.tag;
   };
@@ -49,7 +48,7 @@ std::shared_ptr<Round> ThreadHub::post_message(Channel& channel, int index, int 
                                                Call call) {
   check_call(call, index, channel.size());
   require(peer >= -1 && peer < channel.size() && peer != index, collective_name(call.what), " on ",
-          channel.to_text(), ": the peer has group index ", peer, ", mine is ", index);
+          channel, ": the peer has group index ", peer, ", mine is ", index);
   StreamMarks marks;
   marks.mark(call);
   const size_t seat = call.what == Collective::send ? kSender : kReceiver;

@@ -206,8 +206,9 @@ void check_reduce(Collective what, const c10d::ReduceOp& op, c10::ScalarType dty
 
 double premul_factor(const c10d::ReduceOp& op) {
   if (op.op_ != ReduceOp::PREMUL_SUM) return 1.0;
-  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
-  require(factor != nullptr, "premul_sum without a factor: make it with c10d::makePreMulSum");
+  // The name that torch 2.11 has, kept as an alias since.
+  const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  require(factor != nullptr, "premul_sum without a factor: c10d has a function that makes one");
   return factor->tensor_factor.defined() ? factor->tensor_factor.item().toDouble()
                                          : factor->double_factor;
 }

@@ -43,8 +43,8 @@ void ThreadHub::stop(Failure why, AfterUnlock& after) {
 void ThreadHub::abort(Channel& channel, int index) {
   AfterUnlock after;
   std::lock_guard lock(mutex_);
-  fail_rounds_of(channel,
-                 join_text("aborted by rank ", channel.ranks_[static_cast<size_t>(index)]), after);
+  fail_rounds_of(channel, join_text("aborted by rank ", channel.ranks_[static_cast<size_t>(index)]),
+                 after);
 }
 
 void ThreadHub::abort(Round& round, size_t seat) {

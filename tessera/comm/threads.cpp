@@ -11,6 +11,7 @@
 #include "tessera/comm/thread_backend.h"
 #include "tessera/comm/thread_failure.h"
 #include "tessera/comm/thread_hub.h"
+#include "tessera/comm/world_end.h"
 
 namespace tessera::comm {
 namespace {
@@ -82,7 +83,9 @@ struct EnterRank::Guards {
 
 ThreadRanks::ThreadRanks(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-ThreadRanks::~ThreadRanks() = default;
+ThreadRanks::~ThreadRanks() {
+  for (const auto& world : state_->worlds) announce_world_end(*world);
+}
 
 std::shared_ptr<ThreadRanks> ThreadRanks::create(int n, const RunRanksOptions& options) {
   require(n >= 1, "run_ranks: ", n, " ranks; at least one is needed");

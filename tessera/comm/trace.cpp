@@ -36,10 +36,14 @@ class Lanes {
 json event_json(const CommEvent& event, int rank, Lanes& lanes) {
   const bool in_flight = event.duration.count() < 0;
   const auto duration = in_flight ? std::chrono::nanoseconds(0) : event.duration;
-  json args = {{"axis", event.axis},          {"asked by", event.site},
-               {"implicit", event.implicit},  {"async", event.async},
-               {"dtype", dtype_text(event.dtype)}, {"in", event.shapes_in},
-               {"out", event.shapes_out},     {"bytes", event.bytes()}};
+  json args = {{"axis", event.axis},
+               {"asked by", event.site},
+               {"implicit", event.implicit},
+               {"async", event.async},
+               {"dtype", dtype_text(event.dtype)},
+               {"in", event.shapes_in},
+               {"out", event.shapes_out},
+               {"bytes", event.bytes()}};
   if (event.group) {
     args["group"] = event.group->name;
     args["ranks"] = event.group->ranks;

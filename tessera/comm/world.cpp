@@ -41,8 +41,8 @@ std::string RankWorld::group_name(std::span<const int> ranks) const {
 
 std::vector<int> RankWorld::checked_ranks(std::span<const int> ranks) const {
   std::vector<int> key(ranks.begin(), ranks.end());
-  require(std::ranges::find(key, rank_) != key.end(), "rank ", rank_, " asked for the group of ranks ",
-          ranks_text(key), ", which it is not in");
+  require(std::ranges::find(key, rank_) != key.end(), "rank ", rank_,
+          " asked for the group of ranks ", ranks_text(key), ", which it is not in");
   auto sorted = key;
   std::ranges::sort(sorted);
   require(std::ranges::adjacent_find(sorted) == sorted.end(), "a rank twice in the group of ranks ",

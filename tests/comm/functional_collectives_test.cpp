@@ -16,24 +16,31 @@ using test::Tensors;
 
 constexpr int kRanks = 3;
 
-template <typename Signature>
-auto op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+/// A call by boxed values: the group is a `str` in some versions of torch and `Any` in others.
+template <typename... Args>
+at::IValue call(const char* name, Args... args) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  std::vector<at::IValue> stack = {at::IValue(std::move(args))...};
+  op.callBoxed(stack);
+  return stack.front();
 }
 
 at::Tensor wait_tensor(const at::Tensor& t) {
-  return op<at::Tensor(const at::Tensor&)>("_c10d_functional::wait_tensor").call(t);
+  return call("_c10d_functional::wait_tensor", t).toTensor();
 }
+
+at::Tensor wait_tensor(const at::IValue& value) { return wait_tensor(value.toTensor()); }
 
 TEST(FunctionalCollectives, AllReduce) {
   run_ranks(kRanks, [](int rank) {
-    const auto group = everyone(kRanks);
+    const std::string name = everyone(kRanks)->name();
     const at::Tensor x = at::full({2}, rank + 1.0);
-    const auto all_reduce =
-        op<at::Tensor(const at::Tensor&, std::string, std::string)>("_c10d_functional::all_reduce");
-    EXPECT_TRUE(same(wait_tensor(all_reduce.call(x, "sum", group->name())), at::full({2}, 6.0)));
-    EXPECT_TRUE(same(wait_tensor(all_reduce.call(x, "avg", group->name())), at::full({2}, 2.0)));
-    EXPECT_TRUE(same(wait_tensor(all_reduce.call(x, "max", group->name())), at::full({2}, 3.0)));
+    const auto reduced = [&](const char* op) {
+      return wait_tensor(call("_c10d_functional::all_reduce", x, op, name));
+    };
+    EXPECT_TRUE(same(reduced("sum"), at::full({2}, 6.0)));
+    EXPECT_TRUE(same(reduced("avg"), at::full({2}, 2.0)));
+    EXPECT_TRUE(same(reduced("max"), at::full({2}, 3.0)));
     EXPECT_TRUE(same(x, at::full({2}, rank + 1.0)));
   });
 }
@@ -41,29 +48,24 @@ TEST(FunctionalCollectives, AllReduce) {
 TEST(FunctionalCollectives, GatherScatterExchangeAndBroadcast) {
   run_ranks(kRanks, [](int rank) {
     const std::string name = everyone(kRanks)->name();
-    const auto gather = op<at::Tensor(const at::Tensor&, int64_t, std::string)>(
-        "_c10d_functional::all_gather_into_tensor");
     const at::Tensor mine = data_of(rank, {2, 2}, at::kFloat);
     const at::Tensor all = at::cat({data_of(0, {2, 2}, at::kFloat), data_of(1, {2, 2}, at::kFloat),
                                     data_of(2, {2, 2}, at::kFloat)});
-    EXPECT_TRUE(same(wait_tensor(gather.call(mine, kRanks, name)), all));
+    EXPECT_TRUE(same(
+        wait_tensor(call("_c10d_functional::all_gather_into_tensor", mine, int64_t{kRanks}, name)),
+        all));
+    EXPECT_TRUE(same(wait_tensor(call("_c10d_functional::reduce_scatter_tensor", all, "sum",
+                                      int64_t{kRanks}, name)),
+                     mine * kRanks));
 
-    const auto scatter = op<at::Tensor(const at::Tensor&, std::string, int64_t, std::string)>(
-        "_c10d_functional::reduce_scatter_tensor");
-    EXPECT_TRUE(same(wait_tensor(scatter.call(all, "sum", kRanks, name)), mine * kRanks));
-
-    const auto exchange =
-        op<at::Tensor(const at::Tensor&, c10::SymIntArrayRef, c10::SymIntArrayRef, std::string)>(
-            "_c10d_functional::all_to_all_single");
     const at::Tensor rows = at::full({6}, rank, at::kLong);  // 1, 2 and 3 rows to ranks 0, 1, 2
-    const std::vector<c10::SymInt> input_splits = {1, 2, 3};
-    const std::vector<c10::SymInt> output_splits(kRanks, rank + 1);
-    EXPECT_TRUE(same(wait_tensor(exchange.call(rows, output_splits, input_splits, name)),
+    const std::vector<int64_t> input_splits = {1, 2, 3};
+    const std::vector<int64_t> output_splits(kRanks, rank + 1);
+    EXPECT_TRUE(same(wait_tensor(call("_c10d_functional::all_to_all_single", rows, output_splits,
+                                      input_splits, name)),
                      at::repeat_interleave(at::arange(kRanks), rank + 1)));
-
-    const auto broadcast =
-        op<at::Tensor(const at::Tensor&, int64_t, std::string)>("_c10d_functional::broadcast");
-    EXPECT_TRUE(same(wait_tensor(broadcast.call(mine, 1, name)), data_of(1, {2, 2}, at::kFloat)));
+    EXPECT_TRUE(same(wait_tensor(call("_c10d_functional::broadcast", mine, int64_t{1}, name)),
+                     data_of(1, {2, 2}, at::kFloat)));
   });
 }
 
@@ -71,20 +73,21 @@ TEST(FunctionalCollectives, CoalescedForms) {
   run_ranks(kRanks, [](int rank) {
     const std::string name = everyone(kRanks)->name();
     const Tensors mine = {at::full({2}, rank + 1.0), at::full({3}, rank + 2.0)};
-    const auto all_reduce = op<Tensors(at::TensorList, std::string, std::string)>(
-        "_c10d_functional::all_reduce_coalesced");
-    const Tensors sums = all_reduce.call(mine, "sum", name);
+    const Tensors sums =
+        call("_c10d_functional::all_reduce_coalesced", mine, "sum", name).toTensorVector();
     EXPECT_TRUE(same(wait_tensor(sums[0]), at::full({2}, 6.0)));
     EXPECT_TRUE(same(wait_tensor(sums[1]), at::full({3}, 9.0)));
 
-    const auto gather = op<Tensors(at::TensorList, int64_t, std::string)>(
-        "_c10d_functional::all_gather_into_tensor_coalesced");
-    const Tensors all = gather.call(mine, kRanks, name);
+    const Tensors all =
+        call("_c10d_functional::all_gather_into_tensor_coalesced", mine, int64_t{kRanks}, name)
+            .toTensorVector();
+    EXPECT_EQ(wait_tensor(all[0]).size(0), 2 * kRanks);
     EXPECT_EQ(wait_tensor(all[1]).size(0), 3 * kRanks);
 
-    const auto scatter = op<Tensors(at::TensorList, std::string, int64_t, std::string)>(
-        "_c10d_functional::reduce_scatter_tensor_coalesced");
-    const Tensors chunks = scatter.call({at::ones({3}), at::ones({6})}, "sum", kRanks, name);
+    const Tensors whole = {at::ones({3}), at::ones({6})};
+    const Tensors chunks = call("_c10d_functional::reduce_scatter_tensor_coalesced", whole, "sum",
+                                int64_t{kRanks}, name)
+                               .toTensorVector();
     EXPECT_TRUE(same(wait_tensor(chunks[0]), at::full({1}, 3.0)));
     EXPECT_TRUE(same(wait_tensor(chunks[1]), at::full({2}, 3.0)));
   });
@@ -104,7 +107,8 @@ TEST(FunctionalCollectives, C10dThroughTheProcessGroup) {
     pg.barrier()->wait();
     pg.monitoredBarrier({});
     Tensors mine = {at::full({1}, rank, at::kLong)};
-    std::vector<Tensors> all = {{at::empty_like(mine[0]), at::empty_like(mine[0]), at::empty_like(mine[0])}};
+    std::vector<Tensors> all = {
+        {at::empty_like(mine[0]), at::empty_like(mine[0]), at::empty_like(mine[0])}};
     pg.allgather(all, mine)->wait();
     EXPECT_EQ(all[0][2].item<int64_t>(), 2);
     Tensors got = {at::empty({1}, at::kLong)};

@@ -9,9 +9,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "tests/support/processes.h"
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
+#include "tests/support/processes.h"
 
 namespace tessera::comm {
 namespace {

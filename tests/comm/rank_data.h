@@ -43,8 +43,8 @@ inline at::Tensor data_of(int rank, at::IntArrayRef shape, at::ScalarType dtype,
 /// Bit for bit, and of one shape and dtype.
 inline ::testing::AssertionResult same(const at::Tensor& got, const at::Tensor& want) {
   if (got.sizes() == want.sizes() && got.scalar_type() == want.scalar_type() &&
-      (got.numel() == 0 ||
-       at::equal(got.contiguous().view(-1).view(at::kByte), want.contiguous().view(-1).view(at::kByte)))) {
+      (got.numel() == 0 || at::equal(got.contiguous().view(-1).view(at::kByte),
+                                     want.contiguous().view(-1).view(at::kByte)))) {
     return ::testing::AssertionSuccess();
   }
   return ::testing::AssertionFailure() << "got\n" << got << "\nwant\n" << want;
@@ -52,11 +52,10 @@ inline ::testing::AssertionResult same(const at::Tensor& got, const at::Tensor& 
 
 inline const std::vector<at::ScalarType>& all_dtypes() {
   static const std::vector<at::ScalarType> kTypes = {
-      at::kBool,  at::kByte,          at::kChar,         at::kShort,
-      at::kInt,   at::kLong,          at::kUInt16,       at::kUInt32,
-      at::kUInt64, at::kHalf,         at::kBFloat16,     at::kFloat,
-      at::kDouble, at::kComplexFloat, at::kComplexDouble, at::kFloat8_e4m3fn,
-      at::kFloat8_e5m2};
+      at::kBool,          at::kByte,       at::kChar,   at::kShort,        at::kInt,
+      at::kLong,          at::kUInt16,     at::kUInt32, at::kUInt64,       at::kHalf,
+      at::kBFloat16,      at::kFloat,      at::kDouble, at::kComplexFloat, at::kComplexDouble,
+      at::kFloat8_e4m3fn, at::kFloat8_e5m2};
   return kTypes;
 }
 

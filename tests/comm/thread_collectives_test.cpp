@@ -26,9 +26,9 @@ bool has_meaning(ReduceOp::RedOpType op, at::ScalarType dtype) {
 /// One element after another in the widest type of its kind, the slow and obvious way.
 at::Tensor reference(ReduceOp::RedOpType op, const Tensors& parts) {
   const auto dtype = parts[0].scalar_type();
-  const auto wide = at::isComplexType(dtype)           ? at::kComplexDouble
+  const auto wide = at::isComplexType(dtype)          ? at::kComplexDouble
                     : at::isIntegralType(dtype, true) ? at::kLong
-                                                       : at::kDouble;
+                                                      : at::kDouble;
   at::Tensor all = parts[0].to(wide).clone();
   for (size_t r = 1; r < parts.size(); ++r) {
     const at::Tensor next = parts[r].to(wide);
@@ -94,15 +94,24 @@ TEST(ThreadCollectives, AllReduceFollowsItsDefinitionForEveryOpAndDtype) {
   });
 }
 
+/// What c10d::makePreMulSum makes, which torch 2.11 calls otherwise.
+template <typename Factor>
+c10d::ReduceOp premul_sum(const Factor& factor) {
+  c10d::ReduceOp op;
+  op.op_ = c10d::ReduceOp::PREMUL_SUM;
+  op.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(factor);
+  return op;
+}
+
 TEST(ThreadCollectives, PremulSumScalesEachRankByItsFactor) {
   run_ranks(3, [](int rank) {
     auto& backend = everyone(3)->backend(at::kCPU);
     Tensors mine = {at::full({2}, rank + 1.0)};
-    backend.allreduce(mine, {.reduceOp = c10d::makePreMulSum(0.5)})->wait();
+    backend.allreduce(mine, {.reduceOp = premul_sum(0.5)})->wait();
     EXPECT_TRUE(same(mine[0], at::full({2}, 3.0)));
     mine = {at::full({2}, 1.0)};
     const at::Tensor factor = at::full({1}, rank + 1.0);
-    backend.allreduce(mine, {.reduceOp = c10d::makePreMulSum(factor)})->wait();
+    backend.allreduce(mine, {.reduceOp = premul_sum(factor)})->wait();
     EXPECT_TRUE(same(mine[0], at::full({2}, 6.0)));
   });
 }
@@ -242,7 +251,8 @@ TEST(ThreadCollectives, ReduceScatterOfUnevenLists) {
     for (int to = 0; to < 3; ++to) inputs[0].push_back(data_of(rank, {to + 1}, at::kFloat, to));
     Tensors out = {at::empty({rank + 1})};
     backend.reduce_scatter(out, inputs)->wait();
-    EXPECT_TRUE(same(out[0], reference(ReduceOp::SUM, of_all_ranks(3, {rank + 1}, at::kFloat, rank))));
+    EXPECT_TRUE(
+        same(out[0], reference(ReduceOp::SUM, of_all_ranks(3, {rank + 1}, at::kFloat, rank))));
   });
 }
 
@@ -320,7 +330,8 @@ TEST(ThreadCollectives, TensorsNeedNotBeContiguous) {
     auto& backend = everyone(2)->backend(at::kCPU);
     Tensors reduced = {data_of(rank, {3, 4}, at::kFloat).t()};
     backend.allreduce(reduced)->wait();
-    EXPECT_TRUE(same(reduced[0], reference(ReduceOp::SUM, of_all_ranks(2, {3, 4}, at::kFloat)).t()));
+    EXPECT_TRUE(
+        same(reduced[0], reference(ReduceOp::SUM, of_all_ranks(2, {3, 4}, at::kFloat)).t()));
 
     at::Tensor every_other = data_of(rank, {8}, at::kFloat).slice(0, 0, 8, 2);
     at::Tensor gathered = at::empty({8});
@@ -348,7 +359,8 @@ TEST(ThreadCollectives, InPlaceGatherAndScatterMayShareTheBuffer) {
       at::Tensor mine = buffer[rank];
       mine.copy_(data_of(rank, {count}, at::kFloat));
       backend._allgather_base(buffer, mine)->wait();
-      for (int r = 0; r < kRanks; ++r) EXPECT_TRUE(same(buffer[r], data_of(r, {count}, at::kFloat)));
+      for (int r = 0; r < kRanks; ++r)
+        EXPECT_TRUE(same(buffer[r], data_of(r, {count}, at::kFloat)));
 
       buffer = data_of(rank, {kRanks, count}, at::kFloat);
       mine = buffer[rank];
@@ -367,7 +379,8 @@ TEST(ThreadCollectives, LargeTensorsMovedInSharesAreRightForEveryCollective) {
     for (int round = 0; round < 3; ++round) {
       Tensors reduced = {data_of(rank, {kCount}, at::kInt, round)};
       backend.allreduce(reduced)->wait();
-      const at::Tensor sum = reference(ReduceOp::SUM, of_all_ranks(kRanks, {kCount}, at::kInt, round));
+      const at::Tensor sum =
+          reference(ReduceOp::SUM, of_all_ranks(kRanks, {kCount}, at::kInt, round));
       EXPECT_TRUE(same(reduced[0], sum));
 
       at::Tensor mine = data_of(rank, {kCount}, at::kInt, round);

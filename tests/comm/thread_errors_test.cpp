@@ -48,24 +48,21 @@ TEST(ThreadErrors, AnotherOpOnOneRank) {
 
 TEST(ThreadErrors, AnotherShapeOnOneRank) {
   Tensors t[3] = {{at::ones({2, 3})}, {at::ones({2, 3})}, {at::ones({3, 2})}};
-  expect_disagreement(
-      [&](int rank, c10d::Backend& backend) { return backend.allreduce(t[rank]); },
-      {"all_reduce #0 on group [0-2]", "rank 2 gave 3x2 Float", "gave 2x3 Float"});
+  expect_disagreement([&](int rank, c10d::Backend& backend) { return backend.allreduce(t[rank]); },
+                      {"all_reduce #0 on group [0-2]", "rank 2 gave 3x2 Float", "gave 2x3 Float"});
 }
 
 TEST(ThreadErrors, AnotherDtypeOnOneRank) {
   Tensors t[3] = {{at::ones({2})}, {at::ones({2}, at::kHalf)}, {at::ones({2})}};
-  expect_disagreement(
-      [&](int rank, c10d::Backend& backend) { return backend.allreduce(t[rank]); },
-      {"all_reduce", "rank 1 gave 2 Half", "gave 2 Float"});
+  expect_disagreement([&](int rank, c10d::Backend& backend) { return backend.allreduce(t[rank]); },
+                      {"all_reduce", "rank 1 gave 2 Half", "gave 2 Float"});
 }
 
 TEST(ThreadErrors, AnotherReduceOpOnOneRank) {
   Tensors t[3] = {{at::ones({2})}, {at::ones({2})}, {at::ones({2})}};
   expect_disagreement(
       [&](int rank, c10d::Backend& backend) {
-        return backend.allreduce(t[rank],
-                                 {.reduceOp = rank == 0 ? ReduceOp::MAX : ReduceOp::SUM});
+        return backend.allreduce(t[rank], {.reduceOp = rank == 0 ? ReduceOp::MAX : ReduceOp::SUM});
       },
       {"all_reduce", "rank 0", "max", "sum"});
 }
@@ -211,7 +208,8 @@ TEST(ThreadErrors, TheFirstExceptionWakesAllAndKeepsItsKind) {
         try {
           backend.barrier()->wait();
         } catch (const PeerError& e) {
-          EXPECT_NE(std::string(e.what()).find("rank 2 failed: oops"), std::string::npos) << e.what();
+          EXPECT_NE(std::string(e.what()).find("rank 2 failed: oops"), std::string::npos)
+              << e.what();
           ++woken;
           throw;
         }
@@ -323,22 +321,21 @@ TEST(ThreadErrors, ARankThatNeverComesIsNamedAfterTheTimeout) {
   std::latch done(1);
   expect_error<PeerError>(
       [&] {
-        run_ranks(
-            2,
-            [&](int rank) {
-              auto& backend = everyone(2)->backend(at::kCPU);
-              if (rank == 1) {
-                done.wait();
-                return;
-              }
-              try {
-                backend.barrier()->wait();
-              } catch (...) {
-                done.count_down();
-                throw;
-              }
-            },
-            {.timeout = std::chrono::milliseconds(60)});
+        run_ranks(2,
+                  [&](int rank) {
+                    auto& backend = everyone(2)->backend(at::kCPU);
+                    if (rank == 1) {
+                      done.wait();
+                      return;
+                    }
+                    try {
+                      backend.barrier()->wait();
+                    } catch (...) {
+                      done.count_down();
+                      throw;
+                    }
+                  },
+                  {.timeout = std::chrono::milliseconds(60)});
       },
       {"barrier #0", "rank 0 waited 60 ms for rank 1"});
 }

@@ -89,7 +89,8 @@ TEST(Threads, WorksMayBeWaitedForInAnyOrderAndAnyNumberOfTimes) {
     }
     for (int i = 0; i < kCalls; ++i) {
       EXPECT_TRUE(same(values[static_cast<size_t>(i)][0], at::full({3}, 300 + 3 * i, at::kLong)));
-      EXPECT_TRUE(same(works[static_cast<size_t>(i)]->result()[0], values[static_cast<size_t>(i)][0]));
+      EXPECT_TRUE(
+          same(works[static_cast<size_t>(i)]->result()[0], values[static_cast<size_t>(i)][0]));
     }
   });
 }
@@ -126,8 +127,8 @@ TEST(Threads, FuturesCompleteWithTheirWork) {
 TEST(Threads, SubgroupsAndOverlappingGroupsDoNotDisturbEachOther) {
   run_ranks(6, [](int rank) {
     auto world = current_world();
-    auto evens = world->group(iota(3, rank % 2, 2));        // 0,2,4 or 1,3,5
-    auto half = world->group(iota(3, rank < 3 ? 0 : 3));    // 0,1,2 or 3,4,5
+    auto evens = world->group(iota(3, rank % 2, 2));      // 0,2,4 or 1,3,5
+    auto half = world->group(iota(3, rank < 3 ? 0 : 3));  // 0,1,2 or 3,4,5
     auto all = world->group(iota(6));
     auto backwards = world->group(std::vector<int>{5, 4, 3, 2, 1, 0});
     EXPECT_EQ(world->group(iota(6)), all);

@@ -115,7 +115,8 @@ TEST(World, AMeshOverExistingGroupsUsesThem) {
 
     const std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> one = {groups[0]};
     expect_error<InvalidArgument>(
-        [&] { mesh_from_groups(DeviceMesh::parse("a=2,b=2"), rank, 4, one); }, {"2 axes", "1 process"});
+        [&] { mesh_from_groups(DeviceMesh::parse("a=2,b=2"), rank, 4, one); },
+        {"2 axes", "1 process"});
     const std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> all = {everyone(4)->process_group()};
     expect_error<InvalidArgument>([&] { mesh_from_groups(DeviceMesh::parse("a=2"), rank, 4, all); },
                                   {rank < 2 ? "has size 4" : "outside"});

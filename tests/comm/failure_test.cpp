@@ -1,0 +1,247 @@
+// What the surviving ranks learn when something goes wrong, with real processes over Gloo.
+#include "tessera/comm/failure.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "tessera/comm/processes.h"
+#include "tessera/comm/world.h"
+#include "tests/comm/mismatches.h"
+#include "tests/support/processes.h"
+
+namespace tessera::comm {
+namespace {
+
+using testing::error_of;
+using testing::failures;
+using testing::mark;
+using testing::ProcessResult;
+using testing::run_processes;
+using testing::Scenario;
+using Tensors = std::vector<at::Tensor>;
+
+std::vector<int> everyone(const RankWorld& world) {
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+c10d::Backend& links_of(RankWorld& world) {
+  return world.group(everyone(world))->backend(c10::DeviceType::CPU);
+}
+
+void all_reduce(RankWorld& world) {
+  Tensors t = {at::ones({2, 3})};
+  links_of(world).allreduce(t)->wait();
+}
+
+void say(const std::string& error) { mark("error: " + error); }
+
+/// The victim answers no more; the test kills it.
+const Scenario kVictim("victim", [] {
+  auto world = process_world();
+  const int victim = std::stoi(std::getenv("VICTIM"));
+  all_reduce(*world);
+  if (world->rank() == victim) {
+    mark("kill me");
+    std::this_thread::sleep_for(std::chrono::minutes(5));
+  }
+  say(error_of([&] { all_reduce(*world); }));
+});
+
+void expect_survivors_name_it(int victim, const std::string& also) {
+  const auto results = run_processes(
+      kVictim, {.size = 3,
+                .kill_rank = victim,
+                .environment = {{"TESSERA_TIMEOUT_S", "120"}, {"VICTIM", std::to_string(victim)}}});
+  for (const ProcessResult& result : results) {
+    if (result.rank == victim) {
+      EXPECT_EQ(result.signal, 9) << result.to_text();
+      continue;
+    }
+    EXPECT_TRUE(result.ok()) << result.to_text();
+    EXPECT_TRUE(result.says("error: PeerError: rank " + std::to_string(result.rank) +
+                            ": all_reduce (sum) of 2x3 float32 in group"))
+        << result.to_text();
+    EXPECT_TRUE(result.says("(ranks 0,1,2) failed")) << result.to_text();
+    EXPECT_TRUE(result.says(also)) << result.to_text();
+    EXPECT_LT(result.elapsed.count(), 30000) << result.to_text();
+  }
+}
+
+TEST(Failure, AKilledRankEndsTheCollectiveOfTheOthers) {
+  expect_survivors_name_it(1, "no sign of life from rank 1");
+}
+
+TEST(Failure, KillingTheRankThatHostsTheStoreIsNoWorse) { expect_survivors_name_it(0, "failed"); }
+
+const Scenario kStart("start", [] { say(error_of([] { process_world(); })); });
+
+TEST(Failure, ARankThatNeverComesIsNamed) {
+  const auto results = run_processes(
+      kStart, {.size = 4, .absent = {1, 3}, .environment = {{"TESSERA_TIMEOUT_S", "3"}}});
+  for (const ProcessResult& result : results) {
+    EXPECT_TRUE(result.ok()) << result.to_text();
+    EXPECT_TRUE(result.says("PeerError: rank " + std::to_string(result.rank) +
+                            ": the start of world procs at 127.0.0.1:"))
+        << result.to_text();
+    EXPECT_TRUE(result.says("rank(s) 1,3 did not come within 3000 ms")) << result.to_text();
+    EXPECT_LT(result.elapsed.count(), 15000);
+  }
+}
+
+TEST(Failure, AMissingStoreIsNamed) {
+  const auto results = run_processes(
+      kStart, {.size = 2, .absent = {0}, .environment = {{"TESSERA_TIMEOUT_S", "3"}}});
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_TRUE(
+      results[0].says("PeerError: rank 1 of 2: waited for the store of rank 0 at 127.0.0.1"))
+      << results[0].to_text();
+  EXPECT_LT(results[0].elapsed.count(), 15000);
+}
+
+const Scenario kTakenPort("taken_port", [] {
+  c10d::TCPStoreOptions tcp;
+  tcp.port = static_cast<uint16_t>(std::stoi(std::getenv("MASTER_PORT")));
+  tcp.isServer = true;
+  auto squatter = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", tcp);
+  say(error_of([] { process_world(); }));
+});
+
+TEST(Failure, ATakenPortIsTheCallersMistake) {
+  const auto results = run_processes(kTakenPort, {.size = 1});
+  EXPECT_TRUE(results[0].says("InvalidArgument: rank 0 cannot make the store at 127.0.0.1"))
+      << results[0].to_text();
+}
+
+const Scenario kGroup("group", [] {
+  auto world = process_world();
+  if (world->rank() == 2) return;
+  say(error_of([&] { world->group(everyone(*world)); }));
+});
+
+TEST(Failure, ARankThatDoesNotMakeTheGroupIsNamed) {
+  const auto results =
+      run_processes(kGroup, {.size = 3, .environment = {{"TESSERA_TIMEOUT_S", "2"}}});
+  for (const ProcessResult& result : results) {
+    EXPECT_TRUE(result.ok()) << result.to_text();
+    if (result.rank == 2) continue;
+    EXPECT_TRUE(result.says("rank(s) 2 did not come within 2000 ms")) << result.to_text();
+  }
+}
+
+const Scenario kSkipped("skipped", [] {
+  auto world = process_world();
+  all_reduce(*world);
+  if (world->rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    return;
+  }
+  say(error_of([&] { all_reduce(*world); }));
+});
+
+TEST(Failure, ACallThatARankLeavesOutEndsAtTheTimeout) {
+  const auto results =
+      run_processes(kSkipped, {.size = 3, .environment = {{"TESSERA_TIMEOUT_S", "2"}}});
+  for (const ProcessResult& result : results) {
+    if (result.rank == 1) continue;
+    EXPECT_TRUE(result.says("PeerError")) << result.to_text();
+    EXPECT_TRUE(result.says("no sign of life from rank 1")) << result.to_text();
+    EXPECT_LT(result.elapsed.count(), 12000) << result.to_text();
+  }
+}
+
+const Scenario kReports("reports", [] {
+  auto world = process_world();
+  all_reduce(*world);
+  say(error_of([&] {
+    or_report(*world, [&] {
+      if (world->rank() == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        throw InvalidArgument("the disk of rank 1 is full");
+      }
+      all_reduce(*world);
+    });
+  }));
+});
+
+TEST(Failure, TheErrorOfTheOthersNamesTheRankThatFailedFirst) {
+  const auto results = run_processes(kReports, {.size = 3});
+  for (const ProcessResult& result : results) {
+    EXPECT_TRUE(result.ok()) << result.to_text();
+    EXPECT_TRUE(result.says(result.rank == 1 ? "error: InvalidArgument: the disk of rank 1 is full"
+                                             : "rank 1 failed first: the disk of rank 1 is full"))
+        << result.to_text();
+    EXPECT_LT(result.elapsed.count(), 15000) << result.to_text();
+  }
+}
+
+/// One mismatch in a world of its own: after it, a world is of no use. Own store connection too:
+/// these run side by side, and one that waits blocks its connection.
+void expect_found(const Mismatch& mismatch, int rank, int port) {
+  c10d::TCPStoreOptions tcp;
+  tcp.port = static_cast<uint16_t>(port);
+  auto world = make_process_world({.rank = rank,
+                                   .size = 3,
+                                   .store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", tcp),
+                                   .name = mismatch.name,
+                                   .timeout = std::chrono::seconds(40)});
+  all_reduce(*world);
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string error = error_of([&] { mismatch.call(rank, links_of(*world)); });
+  const auto elapsed = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(elapsed, std::chrono::seconds(30)) << mismatch.name;  // before the timeout
+  EXPECT_TRUE(error.starts_with("PeerError")) << mismatch.name << ": " << error;
+  EXPECT_NE(error.find(mismatch.difference), std::string::npos) << mismatch.name << ": " << error;
+}
+
+const Scenario kMismatches("mismatches", [] {
+  const int rank = std::stoi(std::getenv("RANK"));
+  const int port = std::stoi(std::getenv("MASTER_PORT"));
+  auto world = process_world();  // hosts the store
+  std::vector<std::thread> threads;
+  for (const Mismatch& mismatch : mismatches()) {
+    threads.emplace_back([=] {
+      const std::string error = error_of([&] { expect_found(mismatch, rank, port); });
+      EXPECT_EQ(error, "") << mismatch.name;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+});
+
+TEST(Failure, CallsThatDoNotMatchAreFoundBeforeTheTimeoutWithoutCheckedMode) {
+  EXPECT_EQ(failures(run_processes(kMismatches, {.size = 3})), "");
+}
+
+/// Point to point: the sizes differ, so the message must not be taken.
+const Scenario kMessage("message", [] {
+  auto world = process_world();
+  auto& links = links_of(*world);
+  Tensors t = {at::zeros({std::stoi(std::getenv(world->rank() == 0 ? "SENT" : "EXPECTED"))})};
+  say(error_of([&] {
+    if (world->rank() == 0) {
+      links.send(t, 1, 3)->wait();
+    } else {
+      links.recv(t, 0, 3)->wait();
+    }
+  }));
+});
+
+TEST(Failure, AMessageOfAnotherSizeIsNotTaken) {
+  for (const auto& [sent, expected] : {std::pair("8", "4"), std::pair("4", "8")}) {
+    const auto results = run_processes(
+        kMessage,
+        {.size = 2,
+         .environment = {{"TESSERA_TIMEOUT_S", "2"}, {"SENT", sent}, {"EXPECTED", expected}}});
+    EXPECT_EQ(failures(results), "");
+    EXPECT_TRUE(results[1].says(std::string("PeerError: rank 1: recv from rank 0 with tag 3 of ") +
+                                expected + " float32"))
+        << results[1].to_text();
+  }
+}
+
+}  // namespace
+}  // namespace tessera::comm
