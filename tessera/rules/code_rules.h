@@ -1,0 +1,18 @@
+#pragma once
+
+#include <vector>
+
+#include "tessera/rules/rule.h"
+
+/// The rules that a line cannot say, by family; each in the file of its name.
+namespace tessera::rules {
+
+std::vector<Rule> dim_rules();       ///< permute, squeeze, expand, select, repeat, diagonal, ...
+std::vector<Rule> view_rules();      ///< view, reshape: dims that merge and split
+std::vector<Rule> slice_rules();     ///< slice, split, narrow: parts of a dim
+std::vector<Rule> indexing_rules();  ///< gather, scatter, index, index_put, pad
+std::vector<Rule> list_rules();      ///< cat, stack, optimizers
+std::vector<Rule> factory_rules();   ///< new_zeros and its like
+std::vector<Rule> cast_rules();      ///< copies between element types
+
+}  // namespace tessera::rules

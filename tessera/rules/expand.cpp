@@ -1,0 +1,232 @@
+#include "tessera/rules/expand.h"
+
+#include <algorithm>
+
+#include "tessera/sharding/local_shape.h"
+
+namespace tessera::rules {
+namespace {
+
+class Expander {
+ public:
+  Expander(const Bound& bound, const OpCall& call, int axis)
+      : b_(bound), call_(call), axis_(axis), ranks_(call.mesh.size(axis)) {}
+
+  std::vector<Row> run() {
+    for (size_t i = 0; i < b_.letters.size(); ++i) {
+      const auto id = static_cast<int>(i);
+      if (may_cut(b_.letters[i]))
+        add_cut(
+            id, [](int dim) { return Shard(dim); }, -1);
+    }
+    for (size_t o = 0; o < b_.operands.size(); ++o) add_odd(o);
+    for (const auto& c : b_.notation->clauses) {
+      if (c.kind == Clause::Kind::pass && c.condition.holds(call_)) add_pass(c);
+      if (c.kind == Clause::Kind::ignore && c.condition.holds(call_)) add_ignore(c);
+    }
+    return std::move(rows_);
+  }
+
+ private:
+  bool may_cut(const Bound::Letter& l) const {
+    if (l.whole || l.size < 0) return false;
+    if (l.handler != nullptr && !handler_enabled(*l.handler)) return false;
+    if (l.even && (l.size % ranks_ != 0 || l.size == 0)) return false;
+    if (l.nonempty && !chunk(l.size, ranks_, ranks_ - 1).size()) return false;
+    return l.size > 1 || is_cut_already(static_cast<int>(&l - b_.letters.data()));
+  }
+
+  /// A dim of size 1 (or 0) is only offered where somebody already cut it: no gain in it.
+  bool is_cut_already(int letter) const {
+    for (size_t o = 0; o < b_.operands.size(); ++o) {
+      if (!b_.operands[o].defined()) continue;
+      const auto& p = b_.operands[o].placement(axis_);
+      if (!p.is_sharded()) continue;
+      const auto& dims = b_.operand_dims[o];
+      if (!dims.empty() && dims[static_cast<size_t>(p.dim())].letter == letter) return true;
+    }
+    return false;
+  }
+
+  template <typename Place>
+  void add_cut(int letter, const Place& place, int as_is) {
+    const auto& l = b_.letters[static_cast<size_t>(letter)];
+    Row row;
+    row.letter = letter;
+    row.size = l.size;
+    row.even = l.even;
+    row.nonempty = l.nonempty;
+    row.as_is = as_is;
+    if (l.handler != nullptr) row.handler = handler_name(*l.handler);
+    bool used = false;
+    row.operands.resize(b_.operands.size());
+    for (size_t o = 0; o < b_.operands.size(); ++o) {
+      const int dim = b_.dim_of(static_cast<int>(o), letter);
+      if (!b_.operands[o].defined() || dim < 0) continue;
+      row.operands[o] = place(dim);
+      used = true;
+    }
+    if (!used && l.handler == nullptr) return;
+    for (size_t r = 0; r < b_.result_dims.size(); ++r) {
+      if (b_.term_of_result[r]->anything) {
+        row.results.emplace_back();
+        continue;
+      }
+      const int dim = b_.dim_of_result(static_cast<int>(r), letter);
+      if (dim < 0 && is_free_of(*b_.term_of_result[r], l)) {
+        row.results.emplace_back();
+        continue;
+      }
+      row.results.push_back(dim >= 0 ? place(dim) : Partial(l.reduce.value_or(ReduceOp::sum)));
+    }
+    // What is added to a sum must be shared out too.
+    if (!row.results.empty() && row.results[0].is_partial()) {
+      for (size_t o = 0; o < b_.operands.size(); ++o) {
+        if (b_.term_of_operand[o]->addend && b_.operands[o].defined())
+          row.operands[o] = row.results[0];
+      }
+    }
+    add(std::move(row));
+  }
+
+  static bool is_free_of(const Term& term, const Bound::Letter& l) {
+    const char name = l.key < 128 ? static_cast<char>(l.key) : '*';
+    return term.free_of.find(name) != std::string::npos;
+  }
+
+  /// Where an operand is strided or ragged, all may be so.
+  void add_odd(size_t operand) {
+    if (!b_.operands[operand].defined() || b_.operand_dims[operand].empty()) return;
+    const Placement& p = b_.operands[operand].placement(axis_);
+    if (!p.is_sharded() || p.is_plain_shard()) return;
+    const auto& place = b_.operand_dims[operand][static_cast<size_t>(p.dim())];
+    if (place.letter < 0 || place.product) return;
+    const auto& l = b_.letters[static_cast<size_t>(place.letter)];
+    if (l.whole || l.even || l.nonempty || l.handler != nullptr) return;
+    if (b_.operands[operand].shape()[static_cast<size_t>(p.dim())] != l.size) return;
+    const bool ragged = p.kind() == Placement::Kind::ragged;
+    add_cut(
+        place.letter, [&](int dim) { return p.on_dim(dim); },
+        ragged ? static_cast<int>(operand) : -1);
+  }
+
+  void add_pass(const Clause& c) {
+    for (const ReduceOp op : c.ops) {
+      Row row;
+      row.operands.resize(b_.operands.size());
+      const ReduceOp out = !c.swaps              ? op
+                           : op == ReduceOp::max ? ReduceOp::min
+                           : op == ReduceOp::min ? ReduceOp::max
+                                                 : op;
+      bool used = false;
+      bool possible = true;
+      for (size_t o = 0; o < b_.operands.size(); ++o) {
+        if (!b_.operands[o].defined()) continue;
+        const auto term = static_cast<int>(b_.term_of_operand[o] - b_.notation->operands.data());
+        const bool named = std::ranges::find(c.operands, term) != c.operands.end();
+        if (!named && !b_.term_of_operand[o]->addend) continue;
+        possible &= can_be_partial(b_.operands[o].dtype(), op);
+        row.operands[o] = Partial(op);
+        used |= named;
+      }
+      if (!used || !possible) continue;
+      for (const Term* t : b_.term_of_result) {
+        row.results.push_back(t->anything ? Replicate() : Partial(out));
+      }
+      add(std::move(row));
+    }
+  }
+
+  /// The operand's partial as it stands; there are too many to list them all.
+  void add_ignore(const Clause& c) {
+    for (size_t o = 0; o < b_.operands.size(); ++o) {
+      const auto term = static_cast<int>(b_.term_of_operand[o] - b_.notation->operands.data());
+      if (std::ranges::find(c.operands, term) == c.operands.end() || !b_.operands[o].defined())
+        continue;
+      const Placement& p = b_.operands[o].placement(axis_);
+      if (!p.is_partial()) continue;
+      Row row;
+      row.operands.resize(b_.operands.size());
+      row.operands[o] = p;
+      row.results.resize(b_.result_dims.size());
+      add(std::move(row));
+    }
+  }
+
+  void add(Row row) {
+    if (std::ranges::find(rows_, row) == rows_.end()) rows_.push_back(std::move(row));
+  }
+
+  const Bound& b_;
+  const OpCall& call_;
+  int axis_;
+  int ranks_;
+  std::vector<Row> rows_;
+};
+
+/// The size of a dim of factors, from an operand that has it too.
+int64_t product_size(const Bound& bound, const Bound::Place& place) {
+  for (size_t o = 0; o < bound.operands.size(); ++o) {
+    for (size_t d = 0; d < bound.operand_dims[o].size(); ++d) {
+      const auto& p = bound.operand_dims[o][d];
+      if (p.product && p.letter == place.letter && p.inner == place.inner)
+        return bound.operands[o].shape()[d];
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+bool can_be_partial(DType dtype, ReduceOp op) {
+  using enum ReduceOp;
+  switch (dtype) {
+    case DType::boolean:
+      return op == max || op == min || op == band || op == bor || op == bxor;
+    case DType::c32:
+    case DType::c64:
+    case DType::c128:
+      return op == sum;
+    case DType::u8:
+    case DType::i8:
+    case DType::i16:
+    case DType::i32:
+    case DType::i64:
+    case DType::u16:
+    case DType::u32:
+    case DType::u64:
+      return op != avg;
+    default:
+      return op != band && op != bor && op != bxor;
+  }
+}
+
+std::vector<Row> expand(const Bound& bound, const OpCall& call, int axis) {
+  return Expander(bound, call, axis).run();
+}
+
+std::vector<ResultMeta> infer_shapes(const Bound& bound) {
+  std::vector<ResultMeta> out;
+  for (size_t r = 0; r < bound.result_dims.size(); ++r) {
+    ResultMeta meta;
+    for (const auto& p : bound.result_dims[r]) {
+      if (p.letter < 0) {
+        meta.shape.push_back(1);
+        continue;
+      }
+      const auto& l = bound.letters[static_cast<size_t>(p.letter)];
+      meta.shape.push_back(p.product ? product_size(bound, p) : l.resized ? -1 : l.size);
+    }
+    const bool unknown = std::ranges::any_of(bound.result_dims[r], [&](const auto& p) {
+      return p.product && product_size(bound, p) < 0;
+    });
+    if (unknown) return {};
+    meta.stride = contiguous_stride(meta.shape);
+    if (!bound.operands.empty() && bound.operands[0].defined())
+      meta.dtype = bound.operands[0].dtype();
+    out.push_back(std::move(meta));
+  }
+  return out;
+}
+
+}  // namespace tessera::rules

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <vector>
+
+#include "tessera/rules/notation.h"
+#include "tessera/rules/rule.h"
+
+/// From the text of a rule and the metadata of a call to the rows for one axis.
+///
+///   mk, kn -> mn   with 8x6, 6x4
+///     m: S0,R -> S0     k: S1,S0 -> P(sum)     n: R,S1 -> S1     and what `linear` lets through
+///
+/// A letter may be cut in any way: evenly, unevenly, with empty shards; strided or ragged where an
+/// operand already is. An operand of size 1 where the letter is longer is broadcast: it stays R.
+namespace tessera::rules {
+
+/// The letters of one call: their sizes, and where they are.
+struct Bound {
+  struct Letter {
+    int key = 0;
+    int64_t size = -1;  // -1: not known
+    bool whole = false;
+    bool even = false;
+    bool nonempty = false;
+    bool dropped = false;                  // results lose the dim
+    bool resized = false;                  // whole by an attribute: results may have another size
+    const std::string* handler = nullptr;  // cut only if there is one of this name
+    bool weighed = false;
+    std::optional<ReduceOp> reduce = {};
+  };
+  struct Place {
+    int letter = -1;  // -1: a dim of size 1
+    bool product = false;
+    char inner = 0;
+  };
+  const Notation* notation = nullptr;
+  std::vector<Sharding> operands;
+  std::vector<const Term*> term_of_operand;
+  std::vector<std::vector<Place>> operand_dims;
+  std::vector<std::vector<Place>> result_dims;
+  std::vector<const Term*> term_of_result;
+  std::vector<Letter> letters;
+  bool keeps_dim = false;
+
+  /// The dim of an operand that a letter cuts; -1 if none or if it is broadcast there.
+  int dim_of(int operand, int letter) const;
+  int dim_of_result(int result, int letter) const;
+};
+
+/// The first alternative that the call fits; nullopt if none does (then only R is legal).
+std::optional<Bound> bind(const std::vector<Notation>& alternatives, const OpCall& call);
+
+std::vector<Row> expand(const Bound& bound, const OpCall& call, int axis);
+
+std::vector<ResultMeta> infer_shapes(const Bound& bound);
+
+/// A rule made of a line.
+Rule make_rule(std::string_view op, std::string_view text);
+
+/// Whether a Partial(op) of this element type can be passed on.
+bool can_be_partial(DType dtype, ReduceOp op);
+
+}  // namespace tessera::rules

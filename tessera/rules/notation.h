@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/rules/op_call.h"
+
+/// The text of a rule, parsed. docs/rule_notation.md teaches it; in short:
+///
+///   terms -> terms ; clause ; clause | the next alternative
+///
+///   a term, one for each tensor argument and result
+///     mk      a dim each; lower case may be sharded, upper case must be whole
+///     *       all remaining dims, aligned from the right between operands, each may be sharded
+///     X..     a run of remaining dims, whole (x..: each may be sharded)
+///     1 1..   a dim of size 1, as many of them as the run has dims
+///     (gC)    a dim made of factors, of which the first may be sharded
+///     .       no dims        _   anything, replicated, of no influence
+///     +t      addend         t?  optional        [t]  every tensor of a list
+///     t!k     a result that does not depend on k
+///   a letter of an operand that a result lacks makes that result Partial(sum)
+namespace tessera::rules {
+
+struct Dim {
+  enum class Kind : uint8_t { letter, star, run, one, ones, product };
+  Kind kind = Kind::letter;
+  char letter = 0;  ///< of a product, the first factor
+  bool whole = false;
+  char inner = 0;  ///< of a product, the second factor
+};
+
+struct Term {
+  std::vector<Dim> dims;
+  bool anything = false;  // _
+  bool addend = false;
+  bool optional = false;
+  bool list = false;
+  std::string free_of;  // letters on which a result does not depend: it is replicated there
+  bool has(Dim::Kind kind) const;
+};
+
+/// `groups=1`, `ceil_mode` (true, or not 0, or not empty), `dtype=none`.
+struct Condition {
+  std::string attribute;  ///< empty: always
+  std::string value;      ///< empty: "is set"
+  bool negated = false;
+  bool holds(const OpCall& call) const;
+};
+
+struct Clause {
+  enum class Kind : uint8_t {
+    pass,      ///< partials of `ops` go through the operands together; the others are replicated
+    ignore,    ///< the operand's values are not read: any partial will do, the result is replicated
+    whole,     ///< dims of an attribute, or letters, may not be sharded
+    drop,      ///< the same, and results with a star lose them
+    reduce,    ///< may be sharded: what lacks the dim becomes Partial(ops[0])
+    weigh,     ///< results count by the share of the letters that is here (gradients of means)
+    exact,     ///< nothing is broadcast: letters of two sizes are whole
+    aligned,   ///< the star stands for equally many dims in all operands
+    rank,      ///< a run has as many dims as the attribute lists
+    size,      ///< a letter's size is the attribute
+    even,      ///< the letters may only be cut into equal parts
+    nonempty,  ///< no rank may hold nothing of the letters (of any sharded letter, if none is named)
+    local,     ///< the attribute is a size: it becomes the local one of a letter, operand or result
+    handler,   ///< may be cut if there is a handler of this name; `mask v`: of the name "mask"
+    guard,     ///< `if`: the alternative applies
+  };
+  Kind kind{};
+  std::vector<ReduceOp> ops;
+  bool swaps = false;         // order-: max becomes min
+  bool all_if_empty = false;  // $dim!: an empty list means all dims
+  std::vector<int> operands;
+  std::string attribute;
+  std::string name;     // of a handler
+  std::string letters;  // '*' stands for the star's dims
+  int of_operand = -1, of_dim = -1, of_result = -1;
+  Condition condition;
+};
+
+struct Notation {
+  std::string text;
+  std::vector<Term> operands;
+  std::vector<Term> results;
+  std::vector<Clause> clauses;
+};
+
+/// All alternatives of a line. An InvalidArgument shows the line and the place.
+std::vector<Notation> parse_notation(std::string_view text);
+
+}  // namespace tessera::rules

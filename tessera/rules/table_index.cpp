@@ -1,0 +1,27 @@
+#include "tessera/rules/tables.h"
+
+/// Look-ups. (indexing.cpp has gather, scatter and index.)
+namespace tessera::rules {
+namespace {
+
+constexpr TableLine kTable[] = {
+    {"embedding", "vd, * -> *d ; mask v ; move 0"},
+    {"embedding_dense_backward",
+     "*d, * -> vd ; mask v ; size v $num_weights ; local $num_weights v ; linear 0 ;"
+     "whole v* if scale_grad_by_freq"},
+    {"bucketize.Tensor", "*, B -> *"},
+    {"searchsorted.Tensor", "B, *, _? -> * | sB, sq, sB? -> sq | stB, stq, stB? -> stq"},
+    {"isin.Tensor_Tensor", "*, e.. -> * ; whole e"},
+    {"isin.Tensor_Scalar", "* -> *"},
+    // Bags of rows: columns are independent, unless the largest of each bag is remembered.
+    {"_embedding_bag _embedding_bag_forward_only",
+     "Vd, _, _, _? -> Bd, _, _, _ ; whole d if mode=2"},
+    {"multinomial", "nC -> nS | C -> S"},
+    {"take", "I.., * -> * ; move 0"},
+};
+
+}  // namespace
+
+Table index_table() { return kTable; }
+
+}  // namespace tessera::rules

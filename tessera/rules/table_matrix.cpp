@@ -1,0 +1,44 @@
+#include "tessera/rules/tables.h"
+
+/// Products of matrices. m, n: rows and columns of the result; k: summed over, so that cutting it
+/// leaves partial sums; b: batch.
+namespace tessera::rules {
+namespace {
+
+constexpr TableLine kTable[] = {
+    {"mm mm.dtype _int_mm", "mk, kn -> mn ; linear 0 ; linear 1"},
+    {"bmm bmm.dtype", "bmk, bkn -> bmn ; linear 0 ; linear 1"},
+    {"addmm addmm.dtype", "+mn, mk, kn -> mn ; linear 1 ; linear 2 ; affine 0"},
+    {"_addmm_activation", "+mn, mK, Kn -> mn"},
+    {"baddbmm baddbmm.dtype", "+bmn, bmk, bkn -> bmn ; linear 1 ; linear 2 ; affine 0"},
+    {"addbmm", "+mn, bmk, bkn -> mn ; linear 1 ; linear 2 ; affine 0"},
+    {"mv", "mk, k -> m ; linear 0 ; linear 1"},
+    {"addmv", "+m, mk, k -> m ; linear 1 ; linear 2 ; affine 0 ; nonempty"},
+    {"addr", "+mn, m, n -> mn ; linear 1 ; linear 2 ; affine 0"},
+    {"dot vdot", "k, k -> . ; linear 0 ; linear 1"},
+    {"linear", "*k, nk, +n? -> *n ; linear 0 ; linear 1 | *k, k, +.? -> * ; linear 0 ; linear 1"},
+    {"linear_backward", "*k, *n, nk -> *k, nk, n!k ; linear 1"},
+    {"t", "mn -> nm ; move 0 | m -> m ; move 0 | . -> . ; move 0"},
+    {"linalg_cross", "*, * -> * ; whole $dim ; linear 0 ; linear 1"},
+    {"_cdist_forward _euclidean_dist", "*mK, *nK -> *mn"},
+    {"_cdist_backward", "*mn, *mK, *nK, *mn -> *mK ; linear 0"},
+
+    // A scale follows its operand: one number, or one for each row and column.
+    {"_scaled_mm",
+     "mk, kn, ., ., +n?, _? -> mn | mk, kn, 1, 1, +n?, _? -> mn |"
+     "mk, kn, m1, 1n, +n?, _? -> mn"},
+    {"_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu",
+     "mK, _, _ -> mN ; nonempty"},
+    // Groups are cut by offsets, so the dim they run along is whole.
+    {"_grouped_mm",
+     "gmk, gkn, _?, _? -> gmn ; linear 0 ; linear 1 |"
+     "Mk, Gkn, _?, _? -> Mn ; linear 0 ; linear 1 |"
+     "Gmk, kN, _?, _? -> mN ; linear 0 ; linear 1 |"
+     "mK, Kn, _?, _? -> Gmn ; linear 0 ; linear 1"},
+};
+
+}  // namespace
+
+Table matrix_table() { return kTable; }
+
+}  // namespace tessera::rules

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "tessera/rules/rule.h"
+
+/// Rules whose line depends on the arguments: a function writes it for each call.
+///
+///   permute 2x3x4 by {0,2,1}    ->  "abc -> acb ; move 0"
+///   index_select of dim 1       ->  "aBc, n -> anc ; move 0"
+namespace tessera::rules {
+
+/// An empty line: this call has no rows.
+using WriteLine = std::function<std::string(const OpCall& call)>;
+
+/// `what` is for people: "code: permute".
+Rule written_rule(std::string_view op, std::string_view what, WriteLine write);
+
+/// The tensor argument of this name; undefined if there is none.
+Sharding tensor_of(const OpCall& call, std::string_view name);
+std::vector<Sharding> tensors_of(const OpCall& call, std::string_view name);
+
+/// The dim that an attribute names, from 0; -1 if the tensor has no dims.
+int dim_of(const OpCall& call, std::string_view name, int ndim);
+
+/// A letter for each dim, "abc"; from another first letter if there are several kinds.
+std::string letters_for(int ndim, char first = 'a');
+char upper(char letter);
+
+/// An attribute that lists the result's shape gets the local one.
+LocalArg local_shape_of_result(std::string name, int result = 0);
+
+}  // namespace tessera::rules

@@ -1,0 +1,211 @@
+#include "tests/rules/golden.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace tessera::test {
+namespace {
+
+struct Golden {
+  const char* call;
+  const char* rows;  // separated by ';', all replicated left out
+};
+
+constexpr Golden kGoldens[] = {
+    {"aten::mm 8x6 6x4",
+     "S0,R -> S0; S1,S0 -> P(sum); R,S1 -> S1; P(sum),R -> P(sum); P(avg),R -> P(avg); "
+     "R,P(sum) -> P(sum); R,P(avg) -> P(avg)"},
+    {"aten::mm 8x6:i64 6x4:i64",
+     "S0,R -> S0; S1,S0 -> P(sum); R,S1 -> S1; P(sum),R -> P(sum); R,P(sum) -> P(sum)"},
+    {"aten::mm 8x1 1x4",
+     "S0,R -> S0; R,S1 -> S1; P(sum),R -> P(sum); P(avg),R -> P(avg); R,P(sum) -> P(sum); R,P(avg) "
+     "-> P(avg)"},
+    {"aten::bmm 3x8x6 3x6x4",
+     "S0,S0 -> S0; S1,R -> S1; S2,S1 -> P(sum); R,S2 -> S2; P(sum),R -> P(sum); P(avg),R -> "
+     "P(avg); "
+     "R,P(sum) -> P(sum); R,P(avg) -> P(avg)"},
+    {"aten::addmm 4 8x6 6x4",
+     "R,S0,R -> S0; S0,R,S1 -> S1; P(sum),S1,S0 -> P(sum); P(sum),P(sum),R -> P(sum); "
+     "P(avg),P(avg),R -> P(avg); "
+     "P(sum),R,P(sum) -> P(sum); P(avg),R,P(avg) -> P(avg); P(avg),R,R -> P(avg)"},
+    {"aten::linear 2x5x3 4x3 4",
+     "S0,R,R -> S0; S1,R,R -> S1; S2,S1,P(sum) -> P(sum); R,S0,S0 -> S2; P(sum),R,P(sum) -> "
+     "P(sum); "
+     "P(avg),R,P(avg) -> P(avg); R,P(sum),P(sum) -> P(sum); R,P(avg),P(avg) -> P(avg)"},
+    {"aten::linear_backward 2x5x3 2x5x4 4x3",
+     "S0,S0,R -> S0,P(sum),P(sum); S1,S1,R -> S1,P(sum),P(sum); S2,R,S1 -> S2,S1,R; R,S2,S0 -> "
+     "P(sum),S0,S0; "
+     "R,P(sum),R -> P(sum),P(sum),P(sum); R,P(avg),R -> P(avg),P(avg),P(avg)"},
+    {"aten::t 8x6:c64", "S0 -> S1; S1 -> S0; P(sum) -> P(sum)"},
+    {"aten::add.Tensor 8x6 1x6",
+     "S0,R -> S0; S1,S1 -> S1; P(sum),P(sum) -> P(sum); P(avg),P(avg) -> P(avg); P(avg),R -> "
+     "P(avg); "
+     "R,P(avg) -> P(avg); P(max),R -> P(max); P(min),R -> P(min)"},
+    {"aten::mul.Tensor 8x6:c64 8x6:c64",
+     "S0,S0 -> S0; S1,S1 -> S1; P(sum),R -> P(sum); R,P(sum) -> P(sum)"},
+    {"aten::mul.Tensor 8:bool 8:bool", "S0,S0 -> S0"},
+    {"aten::gt.Scalar 8 other=2", "S0 -> S0"},
+    {"aten::exp 8", "S0 -> S0; P(max) -> P(max); P(min) -> P(min)"},
+    {"aten::log 8", "S0 -> S0"},
+    {"aten::neg 8",
+     "S0 -> S0; P(sum) -> P(sum); P(avg) -> P(avg); P(max) -> P(min); P(min) -> P(max)"},
+    {"aten::sum.dim_IntList 8x6 dim={1}",
+     "S0 -> S0; S1 -> P(sum); P(sum) -> P(sum); P(avg) -> P(avg)"},
+    {"aten::sum.dim_IntList 8x6 dim={-2} keepdim=true",
+     "S0 -> P(sum); S1 -> S1; P(sum) -> P(sum); P(avg) -> P(avg)"},
+    {"aten::sum 8x6", "S0 -> P(sum); S1 -> P(sum); P(sum) -> P(sum); P(avg) -> P(avg)"},
+    {"aten::mean.dim 8x6 dim={1}", "S0 -> S0; S1 -> P(avg); P(sum) -> P(sum); P(avg) -> P(avg)"},
+    {"aten::amax 8x3 dim={}",
+     "S0 -> P(max); P(max) -> P(max)"},  // 3 rows leave one of 4 ranks empty
+    {"aten::_softmax 8x6 dim=-1", "S0 -> S0"},
+    {"aten::cumsum 8x6 dim=0", "S1 -> S1; P(sum) -> P(sum); P(avg) -> P(avg)"},
+    {"aten::argmax 8x6 dim=1", "S0 -> S0"},
+    {"aten::argmax 8x6 dim=none", ""},
+    {"aten::native_layer_norm 8x5x6 6 6 normalized_shape={6}",
+     "S0,R,R -> S0,S0,S0; S1,R,R -> S1,S1,S1"},
+    {"aten::native_layer_norm_backward 8x6 8x6 8x1 8x1 6 6 normalized_shape={6}",
+     "S0,S0,S0,S0,R,R -> S0,P(sum),P(sum); P(sum),R,R,R,R,R -> P(sum),P(sum),P(sum); "
+     "P(avg),R,R,R,R,R -> P(avg),P(avg),P(avg)"},
+    {"aten::native_group_norm 8x8x3 8 8 N=8 C=8 HxW=3 group=4",
+     "S0,R,R -> S0,S0,S0; S1,S0,S0 -> S1,S1,S1"},
+    {"aten::native_group_norm 8x8x3 8 8 N=8 C=8 HxW=3 group=2", "S0,R,R -> S0,S0,S0"},
+    {"aten::native_batch_norm 8x4x3 4 4 4 4 training=true", "S1,S0,S0,S0,S0 -> S1,S0,S0"},
+    {"aten::native_batch_norm 8x4x3 4 4 4 4 training=false",
+     "S0,R,R,R,R -> S0,R,R; S1,S0,S0,S0,S0 -> S1,R,R"},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu 4x8x16x2 4x8x16x2 4x8x16x2 -",
+     "S0,S0,S0,R -> S0,S0; S1,S1,S1,R -> S1,S1; S2,R,R,R -> S2,S2"},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu 4x8x16x2 4x8x16x2 4x8x16x2 1x8x16x16 "
+     "is_causal=true",
+     "S0,S0,S0,R -> S0,S0; S1,S1,S1,S1 -> S1,S1"},
+    {"aten::_scaled_dot_product_flash_attention 4x8x16x2 4x8x16x2 4x8x16x2",
+     "S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R; S1,S1,S1 -> S1,S1,R,R,R,R,R,R,R"},
+    {"aten::_scaled_dot_product_flash_attention 4x8x16x2 4x4x16x2 4x4x16x2",  // two query heads a key head
+     "S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R; S1,S1,S1 -> S1,S1,R,R,R,R,R,R,R"},
+    {"aten::_scaled_dot_product_efficient_attention 4x8x16x2 4x8x16x2 4x8x16x2 4x8x16x16",
+     "S0,S0,S0,S0 -> S0,S0,R,R; S1,S1,S1,S1 -> S1,S1,R,R"},
+    {"aten::_scaled_dot_product_cudnn_attention 4x8x16x2 4x8x16x2 4x8x16x2 4x1x16x16",
+     "S0,S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R; S1,S1,S1,R -> S1,S1,R,R,R,R,R,R,R"},
+    {"aten::convolution 8x4x9x9 8x4x3x3 8 transposed=false groups=1",
+     "S0,R,R -> S0; S1,S1,P(sum) -> P(sum); R,S0,S0 -> S1; P(sum),R,P(sum) -> P(sum); "
+     "P(avg),R,P(avg) -> P(avg); "
+     "R,P(sum),P(sum) -> P(sum); R,P(avg),P(avg) -> P(avg)"},
+    {"aten::convolution 8x4x9x9 8x1x3x3 8 transposed=false groups=4",
+     "S0,R,R -> S0; S1,S0,S0 -> S1"},
+    {"aten::embedding 32x8 4x5:i64",
+     "R,S0 -> S0; R,S1 -> S1; S1,R -> S2; P(sum),R -> P(sum); P(avg),R -> P(avg); P(max),R -> "
+     "P(max); "
+     "P(min),R -> P(min); P(product),R -> P(product)"},
+    {"aten::mse_loss 8x6 8x6 reduction=1", "S0,S0 -> P(avg); S1,S1 -> P(avg)"},
+    {"aten::mse_loss 8x6 8x6 reduction=2", "S0,S0 -> P(sum); S1,S1 -> P(sum)"},
+    {"aten::mse_loss 8x6 8x6 reduction=0", "S0,S0 -> S0; S1,S1 -> S1"},
+    {"aten::nll_loss_forward 8x6 8:i64 6 reduction=1", ""},
+    {"aten::nll_loss_forward 8x6 8:i64 6 reduction=2", "S0,S0,R -> P(sum),P(sum)"},
+    {"aten::_to_copy 8 dtype=4", "S0 -> S0"},
+    {"aten::_to_copy 8 dtype=5",
+     "S0 -> S0; P(sum) -> P(sum); P(avg) -> P(avg); P(max) -> P(max); P(min) -> P(min)"},
+    {"aten::_fft_r2c 8x6 dim={1}", "S0 -> S0; P(sum) -> P(sum)"},
+    {"aten::permute 8x6x4:c64 dims={2,0,1}", "S0 -> S1; S1 -> S2; S2 -> S0; P(sum) -> P(sum)"},
+    {"aten::select.int 8x6:c64 dim=0 index=2", "S1 -> S0; P(sum) -> P(sum)"},
+    {"aten::expand 8x1:c64 size={3,8,5}", "S0 -> S1; P(sum) -> P(sum)"},
+    {"aten::cat [8x6:c64;8x6:c64] dim=1", "S0,S0 -> S0; P(sum),P(sum) -> P(sum); S1,S1 -> SS1(2)"},
+    {"aten::cat [8x6:c64;4x6:c64] dim=0", "S1,S1 -> S1; P(sum),P(sum) -> P(sum)"},
+    {"aten::stack [8:c64;8:c64] dim=0", "S0,S0 -> S1; P(sum),P(sum) -> P(sum)"},
+    {"aten::gather 8x6:c64 8x2:i64 dim=1", "S0,S0 -> S0; R,S1 -> S1; P(sum),R -> P(sum)"},
+    {"aten::index_select 8x6:c64 5:i64 dim=1", "S0,R -> S0; R,S0 -> S1; P(sum),R -> P(sum)"},
+    {"aten::index_add 8x6:c64 5:i64 8x5:c64 dim=1",
+     "S0,R,S0 -> S0; P(sum),S0,S1 -> P(sum); P(sum),R,P(sum) -> P(sum)"},
+    {"aten::index.Tensor 8x6x4:c64 [-;5:i64]",
+     "S0,R,R -> S0; S2,R,R -> S2; R,R,S0 -> S1; P(sum),R,R -> P(sum)"},
+    {"aten::index_put 8x6:c64 [5:i64] 5x6:c64 accumulate=true",
+     "S1,R,S1 -> S1; P(sum),S0,S0 -> P(sum); P(sum),R,P(sum) -> P(sum)"},
+    {"aten::linalg_inv_ex 8x4x4", "S0 -> S0,S0"},
+};
+
+std::set<std::string> rows_in(std::string_view text) {
+  std::set<std::string> out;
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = std::min(text.find(';', begin), text.size());
+    std::string_view row = text.substr(begin, end - begin);
+    while (row.starts_with(' ')) row.remove_prefix(1);
+    if (!row.empty()) out.emplace(row);
+    begin = end + 1;
+  }
+  return out;
+}
+
+TEST(RuleTables, GiveExactlyTheseRows) {
+  for (const auto& golden : kGoldens) {
+    const TextCall call("tp=4", golden.call);
+    const rules::Rule* rule = rules::find_rule(call.op());
+    ASSERT_NE(rule, nullptr) << call.op();
+    std::set<std::string> have;
+    for (const auto& row : rule->rows(call.get(), 0)) have.insert(text_of(row));
+    const auto want = rows_in(golden.rows);
+    for (const auto& row : want)
+      EXPECT_TRUE(have.contains(row)) << golden.call << "  lacks  " << row;
+    for (const auto& row : have) EXPECT_TRUE(want.contains(row)) << golden.call << "  has  " << row;
+  }
+}
+
+TEST(RuleTables, StridedAndRaggedShardsPassWhereAllOperandsCanBeCutAlike) {
+  const auto has = [](const char* line, const char* row) {
+    const TextCall call("tp=4", line);
+    for (const auto& r : rules::find_rule(call.op())->rows(call.get(), 0)) {
+      if (text_of(r) == row) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(
+      has("aten::add.Tensor 10x6@S0[4,3,2,1] 10x6", "S0[4,3,2,1],S0[4,3,2,1] -> S0[4,3,2,1]"));
+  EXPECT_TRUE(has("aten::add.Tensor 8x6@SS0(2) 1x6", "SS0(2),R -> SS0(2)"));
+  EXPECT_TRUE(has("aten::mm 8x6@SS1(2) 6x4", "SS1(2),SS0(2) -> P(sum)"));
+  EXPECT_TRUE(has("aten::t 8x6@SS1(2)", "SS1(2) -> SS0(2)"));
+  EXPECT_FALSE(has("aten::_softmax 8x6@SS1(2) dim=1", "SS1(2) -> SS1(2)"));
+}
+
+TEST(RuleTables, OfferAHandlersRowsOnceThereIsOne) {
+  const auto rows = [](const char* line) {
+    const TextCall call("tp=4", line);
+    std::string out;
+    for (const auto& r : rules::find_rule(call.op())->rows(call.get(), 0)) {
+      if (!r.handler.empty()) out += text_of(r) + " by " + std::string(r.handler) + "; ";
+    }
+    return out;
+  };
+  EXPECT_EQ(rows("aten::linalg_vector_norm 8x6 ord=2 dim={1}"), "");
+  rules::enable_handler("norm");
+  rules::enable_handler("nll");
+  rules::enable_handler("mask");
+  EXPECT_EQ(rows("aten::linalg_vector_norm 8x6 ord=2 dim={1}"), "S1 -> R by norm; ");
+  EXPECT_EQ(rows("aten::linalg_vector_norm 8x6 ord=2 dim=none"),
+            "S0 -> R by norm; S1 -> R by norm; ");
+  EXPECT_EQ(rows("aten::linalg_vector_norm 8x6 ord=1 dim=none"), "");
+  EXPECT_EQ(rows("aten::nll_loss_forward 8x6 8:i64 6 reduction=1"), "S0,S0,R -> R,R by nll; ");
+  EXPECT_EQ(rows("aten::embedding 32x8 4x5:i64"), "S0,R -> P(sum) by mask; ");
+  EXPECT_EQ(rows("aten::embedding_dense_backward 4x5x8 4x5:i64 num_weights=32"),
+            "R,R -> S0 by mask; ");
+}
+
+TEST(RuleTables, KnowTheShapesOfResults) {
+  const auto shapes = [](const char* line) {
+    const TextCall call("tp=4", line);
+    std::string out;
+    for (const auto& meta : rules::find_rule(call.op())->infer(call.get()))
+      out += shape_text(meta.shape) + " ";
+    return out;
+  };
+  EXPECT_EQ(shapes("aten::mm 8x6 6x4"), "8x4 ");
+  EXPECT_EQ(shapes("aten::add.Tensor 8x1 1x6"), "8x6 ");
+  EXPECT_EQ(shapes("aten::sum.dim_IntList 8x6x2 dim={1} keepdim=true"), "8x1x2 ");
+  EXPECT_EQ(shapes("aten::sum 8x6x2"), "scalar ");
+  EXPECT_EQ(shapes("aten::native_layer_norm 8x5x6 5x6 5x6 normalized_shape={5,6}"),
+            "8x5x6 8x1x1 8x1x1 ");
+  EXPECT_EQ(shapes("aten::topk 8x6 k=2 dim=1"), "8x-1 8x-1 ");
+  EXPECT_EQ(shapes("aten::cat [8x6;4x6] dim=0"), "12x6 ");
+  EXPECT_EQ(shapes("aten::view 8x6 size={-1}"), "48 ");
+  EXPECT_EQ(shapes("aten::embedding 32x8 4x5:i64"), "4x5x8 ");
+}
+
+}  // namespace
+}  // namespace tessera::test

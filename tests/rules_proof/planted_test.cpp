@@ -1,0 +1,79 @@
+#include "tests/rules_proof/prove_all.h"
+
+/// The proof must catch wrong rules; each of these is one that somebody could write.
+namespace tessera::test {
+namespace {
+
+struct Planted {
+  const char* what;
+  const char* sample;
+  const char* rule;
+};
+
+constexpr Planted kPlanted[] = {
+    {"a summed dim that leaves nothing partial", "aten::mm 5x6 6x4", "mk, kn -> mn ; linear 0+1"},
+    {"rows and columns mixed up", "aten::mm 4x6 6x4", "mk, kn -> nm"},
+    {"a bias that is added on every rank", "aten::addmm 4 5x6 6x4", "n, mk, kn -> mn"},
+    {"a scalar added to a sum", "aten::add.Scalar 5x3 other=2", "* -> * ; linear 0"},
+    {"an order that a function does not keep", "aten::sin 5x3", "* -> * ; order 0"},
+    {"a function with holes taken as monotone", "aten::log 5x3:pos", "* -> * ; order 0"},
+    {"a max that a falling function turns into a min", "aten::neg 5x3", "* -> * ; order 0"},
+    {"a product of two sums", "aten::mul.Tensor 5x3 5x3", "*, * -> * ; linear 0+1"},
+    {"softmax along a sharded dim", "aten::_softmax 5x3 dim=1 half_to_float=false", "* -> *"},
+    {"the mean of means of uneven parts", "aten::mean.dim 5x3 dim={0}", "* -> * ; reduce $dim sum"},
+    {"a variance in parts", "aten::var.correction 5x3 dim={0}", "* -> * ; reduce $dim avg"},
+    {"a maximum that sees empty parts", "aten::amax 5x3 dim={0}", "* -> * ; reduce $dim max"},
+    {"a gradient of a mean that counts local elements",
+     "aten::mse_loss_backward scalar 5x3 5x3 reduction=1", "*, *, * -> *"},
+    {"a weight gradient that is not partial",
+     "aten::native_layer_norm_backward 5x4 5x4 5x1 5x1:pos 4 4 "
+     "normalized_shape={4} output_mask={true,true,true}",
+     "*X.., *X.., *1.., *1.., X..?, X..? -> *X.., X..!*, X..!* ; rank X $normalized_shape"},
+    {"causal attention with sharded rows",
+     "aten::_scaled_dot_product_flash_attention_for_cpu 3x5x6x4 3x5x6x4 3x5x6x4 is_causal=true",
+     "bhqD, bhKD, bhKE, bhqK? -> bhqE, bhq ; nonempty"},
+    {"a Fourier transform of a maximum", "aten::_fft_r2c 5x4 dim={1} normalization=0 onesided=true",
+     "* -> * ; whole $dim ; pass max 0 ; nonempty"},
+    {"a gather along a sharded dim", "aten::gather 4x4 4x4:i64<4 dim=1", "*, * -> *"},
+    {"a broadcast where there is none", "aten::gather 5x4 1x2:i64<4 dim=1", "aB, aC -> aC"},
+    {"groups that are cut through",
+     "aten::native_group_norm 5x6x2 6 6 N=5 C=6 HxW=2 group=2 eps=1e-5",
+     "ncS.., c?, c? -> ncS.., nG, nG ; local $N n ; local $C 0.1"},
+    {"an attribute left global", "aten::native_group_norm 5x6x2 6 6 N=5 C=6 HxW=2 group=2 eps=1e-5",
+     "nCS.., C?, C? -> nCS.., nG, nG"},
+    {"truth values added up", "aten::logical_not 5x3", "* -> * ; linear 0"},
+};
+
+TEST(PlantedErrors, AreAllCaught) {
+  at::NoGradGuard no_grad;
+  for (const auto& planted : kPlanted) {
+    const std::string line = planted.sample;
+    const rules::Rule wrong = [&] {
+      rules::register_rule("test::" + line.substr(6, line.find(' ') - 6), planted.rule);
+      return *rules::find_rule("test::" + line.substr(6, line.find(' ') - 6));
+    }();
+    Tally tally;
+    prove_sample(line, 11, tally, &wrong);
+    EXPECT_FALSE(tally.failures.empty())
+        << "not caught: " << planted.what << "\n  " << planted.rule;
+  }
+}
+
+/// A cast that is not linear, a view that keeps too much: the code rules' own mistakes.
+TEST(PlantedErrors, InCodeRulesAreCaught) {
+  at::NoGradGuard no_grad;
+  rules::Rule view = *rules::find_rule("aten::view");
+  view.joint = [](const rules::OpCall& call) {
+    const auto& self = std::get<Sharding>(call.args[0].value);
+    std::vector<Placement> kept(self.placements().begin(), self.placements().end());
+    std::vector<Placement> first = kept;
+    for (auto& p : first) p = p.is_sharded() ? Shard(0) : p;
+    return std::vector<rules::JointRow>{{{kept}, {first}, {}}};
+  };
+  Tally tally;
+  prove_sample("aten::view 5x6 size={30}", 11, tally, &view);
+  EXPECT_FALSE(tally.failures.empty());
+}
+
+}  // namespace
+}  // namespace tessera::test

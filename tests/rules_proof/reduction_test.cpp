@@ -1,0 +1,81 @@
+#include "tests/rules_proof/prove_all.h"
+
+namespace tessera::test {
+namespace {
+
+constexpr const char* kLines[] = {
+    "aten::sum 5x3",
+    "aten::sum 5x3:bool",
+    "aten::sum.dim_IntList 5x3x2 dim={1}",
+    "aten::sum.dim_IntList 5x3x2 dim={0,-1} keepdim=true",
+    "aten::sum.dim_IntList 5x3 dim={}",
+    "aten::sum.dim_IntList 5x3 dim=-",
+    "aten::sum.IntList_out 5x3 dim={1} out=5",
+    "aten::nansum 5x3 dim={0}",
+    "aten::mean 5x3",
+    "aten::mean.dim 5x3x2 dim={0}",
+    "aten::mean.dim 5x3x2 dim={0,1} keepdim=true",
+    "aten::mean.out 5x3 dim={0} out=3",
+    "aten::amax 5x3 dim={0}",
+    "aten::amax 5x4x2",
+    "aten::amin 5x3 dim={0,1} keepdim=true",
+    "aten::max 5x3",
+    "aten::min 6x4:i64",
+    "aten::prod 5x3:pos",
+    "aten::prod.dim_int 5x3:pos dim=0 keepdim=true",
+    "aten::any 5x3:bool",
+    "aten::any.dim 5x3:bool dim=0",
+    "aten::any.dims 5x3x2:bool dim={0,1}",
+    "aten::all 5x3",
+    "aten::all.dim 5x3:bool dim=1 keepdim=true",
+    "aten::count_nonzero 5x3",
+    "aten::count_nonzero.dim_IntList 5x3:i64<2 dim={0}",
+    "aten::var.correction 5x3x2 dim={1}",
+    "aten::std.correction 5x3x2 dim={0,2} keepdim=true",
+    "aten::var_mean.correction 5x3 dim={0}",
+    "aten::std_mean.correction 5x3",
+    "aten::argmax 5x3 dim=1",
+    "aten::argmin 5x3",
+    "aten::logsumexp 5x3 dim={1} keepdim=true",
+    "aten::median 5x3",
+    "aten::median.dim 5x3 dim=1",
+    "aten::nanmedian.dim 5x3 dim=0",
+    "aten::mode 5x3:i64<3 dim=0",
+    "aten::kthvalue 5x3 k=2 dim=0",
+    "aten::aminmax 5x3 dim=0",
+    "aten::max.dim 5x3 dim=1 keepdim=true",
+    "aten::max.dim_max 5x3 dim=1 max=5 max_values=5:i64",
+    "aten::linalg_vector_norm 5x3 ord=1",
+    "aten::linalg_vector_norm 5x3 ord=0 dim={0}",
+    "aten::linalg_vector_norm 6x4 ord=inf",
+    "aten::linalg_vector_norm 6x4 ord=-inf dim={1} keepdim=true",
+    "aten::linalg_vector_norm 5x3 ord=2 dim={1}",
+    "aten::norm.ScalarOpt_dim 5x3 p=1 dim={0}",
+    "aten::norm.Scalar 5x3 p=1",
+    "aten::histc 5x3 bins=4 min=-2 max=2",
+    "aten::_softmax 5x3x2 dim=1 half_to_float=false",
+    "aten::_log_softmax 5x3 dim=-1 half_to_float=false",
+    "aten::_safe_softmax 5x3 dim=1",
+    "aten::_softmax_backward_data 5x3 5x3:prob dim=1 input_dtype=7",
+    "aten::_log_softmax_backward_data 5x3 5x3 dim=0 input_dtype=7",
+    "aten::cumsum 5x3x2 dim=1",
+    "aten::cumsum_ 5x3 dim=0",
+    "aten::cumprod 5x3 dim=0",
+    "aten::logcumsumexp 5x3 dim=0",
+    "aten::cummax 5x3 dim=0",
+    "aten::cummin 5x3 dim=1",
+    "aten::topk 5x3 k=2 dim=1",
+    "aten::sort 5x3 dim=0",
+    "aten::sort.stable 5x3 stable=true dim=1",
+    "aten::linalg__powsum 5x3 ord=2 dim={0}",
+    "aten::_is_all_true 5x3:bool",
+    "aten::_is_any_true 5x3:bool",
+};
+
+TEST(RulesOfReductions, EveryRowIsRight) {
+  const Tally tally = prove_lines(kLines);
+  EXPECT_GT(tally.rows, 900);
+}
+
+}  // namespace
+}  // namespace tessera::test
