@@ -1,5 +1,7 @@
 #include "tessera/comm/call_backend.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+
 #include <algorithm>
 #include <array>
 
@@ -33,7 +35,11 @@ void require_one(Collective what, const Tensors& tensors) {
 }
 
 /// A tensor that is cut into pieces must lie in one row; who reads it may get a copy.
-at::Tensor readable(const at::Tensor& t) { return t.defined() ? t.contiguous() : t; }
+at::Tensor readable(const at::Tensor& t) {
+  if (!t.defined() || t.is_contiguous()) return t;
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return t.contiguous();
+}
 
 /// "1,2,0", written only if a message needs it.
 struct SplitsText {

@@ -227,13 +227,13 @@ std::optional<CallInfo> decode(std::string_view text) {
 
 std::optional<std::string> first_difference(std::span<const RankCall> calls,
                                             const GroupInfo& group) {
-  for (size_t i = 0; i < calls.size(); ++i) {
-    for (size_t j = i + 1; j < calls.size(); ++j) {
+  for (size_t j = 1; j < calls.size(); ++j) {
+    for (size_t i = 0; i < j; ++i) {
       const RankCall& a = calls[i];
       const RankCall& b = calls[j];
       if (a.sequence != b.sequence) continue;
       if (auto found = difference(a, b, group)) return found;
-      if (a.call.op() != CommOp::all_to_all) break;  // b stands for a: the rest meets b
+      if (a.call.op() != CommOp::all_to_all) break;  // a stands for all that came before b
       if (auto found = pair_difference(a, b, group)) return found;
       if (auto found = pair_difference(b, a, group)) return found;
     }

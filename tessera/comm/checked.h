@@ -14,7 +14,8 @@
 /// Checked mode: before each collective the ranks of its group compare what they are about to do,
 /// and on a difference every one of them throws PeerError that names two ranks and what differs:
 ///
-///   all_reduce: rank 0 calls all_reduce (sum) of 4 float32, rank 1 calls all_reduce (sum) of 5 float32
+///   all_reduce: rank 0 calls all_reduce (sum) of 4 float32,
+///               rank 1 calls all_reduce (sum) of 5 float32
 ///
 /// Compared are the op, dtype, shapes, reduction, root, the pieces of an all_to_all between each
 /// pair, and CallSite's note (the sharding, where the library calls). Not compared: send and recv.

@@ -11,7 +11,7 @@
 ///   <n> <op> on <axis>       n of them on this axis ("dp+tp": on both, merged)
 ///   <n> implicit             n of all were not written by the caller
 ///   nothing                  no communication at all
-///   ...                      others may occur; without it, an op that is not listed is a difference
+///   ...                      others may occur; without it, an op not listed is a difference
 ///
 /// Ops: all_reduce all_gather reduce_scatter all_to_all broadcast scatter gather reduce send recv
 /// barrier.

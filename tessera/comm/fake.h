@@ -11,8 +11,8 @@
 ///
 /// Collectives complete at once. On meta tensors they do nothing; on real ones every other rank is
 /// taken to hold what this one holds: a gather fills each place with the own piece, a reduction
-/// leaves the own value (for sums too: the value has the right shape, not the right size), a receive
-/// leaves its buffer alone. Sizes that cannot be right are errors as with any backend.
+/// leaves the own value (for sums too: the value has the right shape, not the right size), a
+/// receive leaves its buffer alone. Sizes that cannot be right are errors as with any backend.
 ///
 /// Making a world costs nothing per rank; a group costs its list of ranks.
 namespace tessera::comm {

@@ -246,17 +246,15 @@ class MatchedGloo final : public ProcessGroupGloo, public CallMatching {
   intrusive_ptr<Work> start(ExchangeWork::Job job, uint32_t tag,
                             std::chrono::milliseconds timeout) {
     if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
-    auto work =
-        c10::make_intrusive<ExchangeWork>(getContext(tag), std::move(job), ++seq_, timeout);
+    auto work = c10::make_intrusive<ExchangeWork>(getContext(tag), std::move(job), ++seq_, timeout);
     enqueue(work);
     return work;
   }
 
   bool idle() {
     std::lock_guard lock(workMutex_);
-    return workQueue_.empty() && std::ranges::none_of(workInProgress_, [](const auto& work) {
-             return work.defined();
-           });
+    return workQueue_.empty() &&
+           std::ranges::none_of(workInProgress_, [](const auto& work) { return work.defined(); });
   }
 
   uint32_t announced_ = 0;

@@ -82,8 +82,7 @@ DeviceMesh mesh_from_groups(const DeviceMesh& mesh, int my_rank, int world_size,
   require(made.contains_me(), "rank ", my_rank, " is outside mesh ", mesh);
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
     const auto ranks = made.group(std::span<const int>(&axis, 1), my_rank);
-    // Two axes of size 1 share the group of myself alone; the first one given serves both.
-    if (ranks.size() == 1 && axis > 0) continue;
+    if (ranks.size() == 1) continue;  // needs no links; the world makes its group
     world->adopt(ranks, groups[static_cast<size_t>(axis)]);
   }
   return made;

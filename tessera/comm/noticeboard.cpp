@@ -1,17 +1,18 @@
 #include "tessera/comm/noticeboard.h"
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <future>
 #include <thread>
 
 #include "tessera/base/text.h"
+#include "tessera/comm/poll.h"
 
 namespace tessera::comm {
 namespace {
 
 constexpr auto kAnswerWithin = std::chrono::seconds(3);
-constexpr auto kLookAgain = std::chrono::milliseconds(20);
 
 std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
@@ -20,6 +21,16 @@ std::string alive_key(int rank) { return join_text("alive/", rank); }
 
 std::string call_key(const std::string& channel, int index) {
   return join_text("call/", channel, "/", index);
+}
+
+/// Whose calls a rank of a group reads: all in a small one, else the first and the next few, so
+/// that the ranks of a large one do not drown the store. Somebody reads everybody.
+std::vector<int> some_of(int size, int index) {
+  constexpr int kMost = 16;
+  std::vector<int> whom;
+  for (int step = 1; step < size && step <= kMost; ++step) whom.push_back((index + step) % size);
+  if (index != 0 && std::ranges::find(whom, 0) == whom.end()) whom.push_back(0);
+  return whom;
 }
 
 /// Splits "number rest".
@@ -82,34 +93,36 @@ std::optional<Noticeboard::Failure> Noticeboard::first_failure() noexcept {
 std::vector<RankCall> Noticeboard::meet(const GroupInfo& group, const std::string& channel,
                                         const RankCall& mine) noexcept {
   const std::string entry = join_text(mine.sequence, " ", encode(mine.call), "\n", mine.note);
-  auto others =
-      Line::run(line_, std::vector<RankCall>{},
-                [=, rank = rank_, size = static_cast<int>(group.ranks.size())](c10d::Store& store) {
-                  store.set(alive_key(rank), bytes_of("1"));
-                  store.set(call_key(channel, mine.index), bytes_of(entry));
-                  std::vector<RankCall> found;
-                  for (int index = 0; index < size; ++index) {
-                    const std::string key = call_key(channel, index);
-                    if (index == mine.index || !store.check({key})) continue;
-                    const auto said = numbered(text_of(store.get(key)));
-                    if (!said) continue;
-                    const size_t line_end = said->second.find('\n');
-                    auto call = decode(said->second.substr(0, line_end));
-                    if (!call || line_end == std::string::npos) continue;
-                    found.push_back(
-                        {index, said->first, std::move(*call), said->second.substr(line_end + 1)});
-                  }
-                  return found;
-                });
-  others.insert(others.begin(), mine);
-  return others;
+  const auto whom = some_of(static_cast<int>(group.ranks.size()), mine.index);
+  auto calls = Line::run(line_, std::vector<RankCall>{}, [=, rank = rank_](c10d::Store& store) {
+    store.set(alive_key(rank), bytes_of("1"));
+    store.set(call_key(channel, mine.index), bytes_of(entry));
+    std::vector<RankCall> found;
+    for (const int index : whom) {
+      const std::string key = call_key(channel, index);
+      if (!store.check({key})) continue;
+      const auto said = numbered(text_of(store.get(key)));
+      if (!said) continue;
+      const size_t line_end = said->second.find('\n');
+      auto call = decode(said->second.substr(0, line_end));
+      if (!call || line_end == std::string::npos) continue;
+      found.push_back({index, said->first, std::move(*call), said->second.substr(line_end + 1)});
+    }
+    return found;
+  });
+  calls.push_back(mine);
+  std::ranges::sort(calls, {}, &RankCall::index);  // so that all ranks name the same two
+  return calls;
 }
 
 std::optional<std::vector<int>> Noticeboard::silent(const GroupInfo& group,
                                                     std::chrono::milliseconds patience) noexcept {
   std::vector<int> others;
+  std::vector<std::string> keys;
   for (const int rank : group.ranks) {
-    if (rank != rank_) others.push_back(rank);
+    if (rank == rank_) continue;
+    others.push_back(rank);
+    keys.push_back(alive_key(rank));
   }
   struct Answer {
     bool came = false;
@@ -118,12 +131,9 @@ std::optional<std::vector<int>> Noticeboard::silent(const GroupInfo& group,
   auto answer = Line::run(line_, Answer{}, [=, rank = rank_](c10d::Store& store) {
     store.set(alive_key(rank), bytes_of("1"));
     Answer found{true, others};
-    const auto deadline = std::chrono::steady_clock::now() + patience;
-    for (;;) {
-      std::erase_if(found.missing, [&](int other) { return store.check({alive_key(other)}); });
-      if (found.missing.empty() || std::chrono::steady_clock::now() >= deadline) return found;
-      std::this_thread::sleep_for(kLookAgain);
-    }
+    const bool all = poll_until(patience, [&] { return store.check(keys); });
+    std::erase_if(found.missing, [&](int other) { return all || store.check({alive_key(other)}); });
+    return found;
   });
   if (!answer.came) return std::nullopt;
   return std::move(answer.missing);

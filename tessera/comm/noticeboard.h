@@ -35,7 +35,8 @@ class Noticeboard {
   std::optional<Failure> first_failure() noexcept;
 
   /// Says that this rank is alive and waits in this call of `channel`; returns it and the calls
-  /// that other ranks of the group said so of, the last one each. They may have moved on since.
+  /// that others of the group (of a large one, some) said so of, by index. They may have moved on
+  /// since.
   std::vector<RankCall> meet(const GroupInfo& group, const std::string& channel,
                              const RankCall& mine) noexcept;
 

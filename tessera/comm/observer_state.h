@@ -34,8 +34,8 @@ struct ObserverState {
   std::vector<c10::weak_intrusive_ptr<c10d::Backend>> backends;  ///< behind the taps
   std::map<std::string, int> taps_of_group;
 
-  /// A tap on a backend of this group. Returns a name for its calls, the same on every rank, because
-  /// ranks make the backends of a group in the same order.
+  /// A tap on a backend of this group. Returns a name for its calls, the same on every rank,
+  /// because ranks make the backends of a group in the same order.
   std::string add_tap(const std::string& group, const c10::intrusive_ptr<c10d::Backend>& backend) {
     std::lock_guard lock(mutex);
     backends.emplace_back(backend);

@@ -4,6 +4,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 
 #include <charconv>
+#include <csignal>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -73,8 +74,8 @@ std::vector<c10::DeviceType> served_devices(const ProcessWorldOptions& options) 
   if (!options.devices.empty()) return options.devices;
   std::vector<c10::DeviceType> devices = {c10::DeviceType::CPU};
   // A rank without a device of its own (more ranks than GPUs) computes on the CPU alone.
-  const bool has_device = at::globalContext().hasCUDA() &&
-                          at::detail::getCUDAHooks().getNumGPUs() > options.local_rank;
+  const bool has_device =
+      at::globalContext().hasCUDA() && at::detail::getCUDAHooks().getNumGPUs() > options.local_rank;
   if (has_device) devices.push_back(c10::DeviceType::CUDA);
   return devices;
 }
@@ -238,9 +239,19 @@ OwnWorld& own_world() {
   return own;
 }
 
+/// A write to a peer that has died raises SIGPIPE, whose default is to end the process before any
+/// error can be thrown. A program that handles the signal itself is left alone.
+void survive_broken_pipes() {
+  struct sigaction now {};
+  if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
+    std::signal(SIGPIPE, SIG_IGN);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options) {
+  if (options.size > 1) survive_broken_pipes();
   require(options.size > 0 && options.rank >= 0 && options.rank < options.size, "rank ",
           options.rank, " of a world of ", options.size);
   require(options.timeout.count() > 0, "a world needs a timeout above 0");

@@ -20,6 +20,9 @@
 ///   TESSERA_CHECK_COLLECTIVES=1  checked mode from the start (checked.h)
 ///   GLOO_SOCKET_IFNAME           network interfaces for Gloo, separated by commas
 ///
+/// A world of several ranks sets SIGPIPE to be ignored, unless the program handles it: the death of
+/// a peer must be an exception here, not the end of this process.
+///
 /// Ending: a world that is destroyed after a run without errors first waits, at most ten seconds,
 /// until all ranks are there, so that nobody loses the store or a link that it still needs. After a
 /// failure it closes its links at once, so that the peers learn of it too.

@@ -29,8 +29,8 @@ class ThreadBackend final : public CallBackend {
   Channel& channel_;
 };
 
-/// A backend for a group of one rank: every collective is a copy. Cheaper than real links, and right
-/// for every kind of world.
+/// A backend for a group of one rank: every collective is a copy. Cheaper than real links, and
+/// right for every kind of world.
 c10::intrusive_ptr<c10d::Backend> solo_backend();
 
 }  // namespace tessera::comm

@@ -14,8 +14,8 @@ namespace {
 thread_local const ThreadHub* acting_in = nullptr;
 
 // Before a rank sleeps it lets the others run this often: mostly the round is done then, and nobody
-// has to be woken. Measured on 2 cores: 10 -> 3 us an all_reduce of 2 ranks, 27 -> 8 us of 4, 600 ->
-// 170 us of 64. A busy wait made it several times slower.
+// has to be woken. Measured on 2 cores: 10 -> 3 us an all_reduce of 2 ranks, 27 -> 8 us of 4, 600
+// -> 170 us of 64. A busy wait made it several times slower.
 constexpr int kYields = 3;
 
 // A round that is running when the time is up gets this much more, again and again, to end.

@@ -96,7 +96,8 @@ class ThreadHub {
   c10::intrusive_ptr<c10::ivalue::Future> future(Round& round, size_t seat,
                                                  std::vector<at::Tensor> value);
 
-  /// Ends the channel's open rounds, or one round, in a PeerError that names the rank which aborted.
+  /// Ends the channel's open rounds, or one round, in a PeerError that names the rank which
+  /// aborted.
   void abort(Channel& channel, int index);
   void abort(Round& round, size_t seat);
 

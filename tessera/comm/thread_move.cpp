@@ -45,6 +45,7 @@ void store(const Piece& to, const at::Tensor& values) {
 
 void copy(const Piece& to, const Piece& from) {
   if (to.count == 0) return;
+  if (to.tensor->is_same(*from.tensor) && to.begin == from.begin) return;
   if (is_flat(*to.tensor) && is_flat(*from.tensor)) {
     void* target = write_address(to);
     const void* source = read_address(from);
@@ -69,6 +70,10 @@ void reduce_pieces(const ReduceKind& kind, std::span<const Piece> sources,
   const auto dtype = sources.front().tensor->scalar_type();
   const int64_t count = sources.front().count;
   if (count == 0 || targets.empty()) return;
+  if (sources.size() == 1 && kind.op != c10d::ReduceOp::PREMUL_SUM) {
+    for (const auto& target : targets) copy(target, sources.front());
+    return;
+  }
   if (std::ranges::all_of(sources, flat) && std::ranges::all_of(targets, flat)) {
     c10::SmallVector<const void*, 8> from;
     c10::SmallVector<void*, 8> to;

@@ -41,6 +41,7 @@ void StreamMarks::block_current_streams() const {
 
 void record_use(const Call& call) {
   for_each_on_accelerator(call, [](const at::Tensor& t) {
+    if (!t.unsafeGetTensorImpl()->has_storage()) return;  // sparse
     const c10::impl::VirtualGuardImpl guard(t.device().type());
     guard.recordDataPtrOnStream(t.storage().data_ptr(), guard.getStream(t.device()));
   });

@@ -20,19 +20,20 @@
 /// What holds in each rank's thread, until it ends:
 ///   - current_world() is the rank's
 ///   - random ops draw from the rank's own generator (rank_generator.h)
-///   - autograd runs on the calling thread and replays views; grad mode, inference mode, autocast and
+///   - autograd runs on the calling thread and replays views; grad mode, inference mode, autocast
+///   and
 ///     the like are as in the thread that called run_ranks
 ///
-/// Collectives (thread_backend.h): all of c10d::Backend. Reductions go in rank order, so each result
-/// has the same bits on every rank and in every run. The inputs of an asynchronous call are read when
-/// its last rank has come: leave them alone until wait().
+/// Collectives (thread_backend.h): all of c10d::Backend. Reductions go in rank order, so each
+/// result has the same bits on every rank and in every run. The inputs of an asynchronous call are
+/// read when its last rank has come: leave them alone until wait().
 ///
 /// Errors, all at once and never by a hang:
 ///   - a rank throws: every other rank gets a PeerError that names it; run_ranks rethrows the first
 ///     exception, of the same kind, with the rank in its message and the original nested in it
 ///   - ranks disagree about a call: all ranks of the group get a PeerError that names two of them
-///   - a rank ends while others wait for it, or all wait for each other: a PeerError says who and where
-///   - a rank that neither ends nor comes: a PeerError after the timeout
+///   - a rank ends while others wait for it, or all wait for each other: a PeerError says who and
+///   where - a rank that neither ends nor comes: a PeerError after the timeout
 ///
 /// A thread that a rank starts itself belongs to no rank. If it communicates, give it an EnterRank
 /// of its own before other threads of the rank wait for what it does: a world in which all known

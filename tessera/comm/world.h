@@ -105,9 +105,9 @@ DeviceMesh init_device_mesh(const std::string& device, std::span<const int> size
 /// "dp=2,tp=4", "cuda:dp=8": the same from text; may list ranks ("tp=2@2,3").
 DeviceMesh init_device_mesh(std::string_view text, std::shared_ptr<RankWorld> world = nullptr);
 
-/// A mesh over process groups that exist already, one an axis (PyTorch's DeviceMesh.from_group), in a
-/// world of its own that has just these groups. `mesh` names all ranks; groups[i] must hold my ranks
-/// along axis i in mesh order: its size and my rank in it are checked.
+/// A mesh over process groups that exist already, one an axis (PyTorch's DeviceMesh.from_group), in
+/// a world of its own that has just these groups. `mesh` names all ranks; groups[i] must hold my
+/// ranks along axis i in mesh order: its size and my rank in it are checked.
 DeviceMesh mesh_from_groups(const DeviceMesh& mesh, int my_rank, int world_size,
                             std::span<const c10::intrusive_ptr<c10d::ProcessGroup>> groups);
 

@@ -4,8 +4,8 @@
 
 #include "tessera/mesh/device_mesh.h"
 
-/// What is cached for a world (plans, programs) keeps it alive. When the ranks of a world have ended,
-/// whoever caches is told to let go of it.
+/// What is cached for a world (plans, programs) keeps it alive. When the ranks of a world have
+/// ended, whoever caches is told to let go of it.
 namespace tessera::comm {
 
 /// `forget` is called with every world that ends, from the thread that ends it.

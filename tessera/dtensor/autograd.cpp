@@ -1,5 +1,5 @@
-// The three functions at the border of autograd. Each backward calls the public functions, which are
-// differentiable themselves, so derivatives of any order work.
+// The three functions at the border of autograd. Each backward calls the public functions, which
+// are differentiable themselves, so derivatives of any order work.
 #include "tessera/dtensor/autograd.h"
 
 #include <torch/csrc/autograd/custom_function.h>

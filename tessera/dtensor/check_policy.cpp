@@ -11,7 +11,8 @@
 namespace tessera::dtensor {
 namespace {
 
-/// What the decision moves, as the lines to write instead: "redistribute operand 1 (S0 -> R, 4 KiB)".
+/// What the decision moves, as the lines to write instead: "redistribute operand 1 (S0 -> R, 4
+/// KiB)".
 struct Moved {
   std::string text;
   int64_t bytes = 0;

@@ -166,6 +166,9 @@ std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle
     rules::OpCall call{entry.name, args, decision->mesh, {}};
     if (metas.empty() && rule->infer) {
       for (auto& known : rule->infer(call)) metas.emplace_back(std::move(known));
+      // A size that only the local result tells leaves the global shape open.
+      const auto open = [](const auto& meta) { return std::ranges::count(meta->shape, -1) > 0; };
+      if (std::ranges::any_of(metas, open)) metas.clear();
     }
     for (const auto& meta : metas) call.results.push_back(meta.value_or(rules::ResultMeta{}));
     const rules::Choice choice = rules::choose(*rule, call);

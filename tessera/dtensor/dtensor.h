@@ -9,8 +9,8 @@
 
 #include "tessera/sharding/sharding.h"
 
-/// Sharded tensors. A DTensor is an ordinary at::Tensor that reports the global shape and holds this
-/// rank's part; every op, module and optimizer takes it.
+/// Sharded tensors. A DTensor is an ordinary at::Tensor that reports the global shape and holds
+/// this rank's part; every op, module and optimizer takes it.
 ///
 ///   auto mesh = init_device_mesh("cpu", {2, 4}, {"dp", "tp"});
 ///   auto x = distribute_tensor(full, mesh, {Shard(0), Replicate()});
@@ -35,11 +35,13 @@ struct FromLocalOptions {
   /// torch.chunk cuts are measured and described exactly (a ragged shard), which costs a message.
   std::optional<std::vector<int64_t>> shape = std::nullopt;
   std::optional<std::vector<int64_t>> stride = std::nullopt;
-  /// Compare sizes, dtype and, on replicated axes, the values between ranks; throws on a difference.
+  /// Compare sizes, dtype and, on replicated axes, the values between ranks; throws on a
+  /// difference.
   bool run_check = false;
   /// The sizes are known to be even: no message to find out.
   bool even = false;
-  /// How the gradient of the local tensor is placed; by default as the tensor, Partial as Replicate.
+  /// How the gradient of the local tensor is placed; by default as the tensor, Partial as
+  /// Replicate.
   std::vector<Placement> grad_placements = {};
 };
 
@@ -75,8 +77,8 @@ at::Tensor redistribute(const at::Tensor& tensor, const Sharding& to,
 at::Tensor full_tensor(const at::Tensor& tensor, const ToLocalOptions& options = {});
 
 struct DistributeOptions {
-  /// Whose data counts, as an index into the mesh's ranks; none: every rank's own (they must agree),
-  /// and nothing is sent.
+  /// Whose data counts, as an index into the mesh's ranks; none: every rank's own (they must
+  /// agree), and nothing is sent.
   std::optional<int> source = 0;
 };
 

@@ -13,8 +13,8 @@
 namespace tessera::dtensor {
 namespace {
 
-/// Everyone's (dims, dtype, sizes), by index into the mesh's ranks, in one message of fixed size: more
-/// dims would need the ranks to agree on a count first.
+/// Everyone's (dims, dtype, sizes), by index into the mesh's ranks, in one message of fixed size:
+/// more dims would need the ranks to agree on a count first.
 constexpr int64_t kMaxDims = 16;
 
 std::vector<std::vector<int64_t>> gather_sizes(const at::Tensor& local, const DeviceMesh& mesh) {

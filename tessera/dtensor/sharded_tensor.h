@@ -5,8 +5,8 @@
 
 #include "tessera/sharding/sharding.h"
 
-/// What makes an at::Tensor a DTensor: the backend key PrivateUse3, global sizes, the local tensor's
-/// device, no storage, and this in its BackendMeta. Only dtensor/ looks inside.
+/// What makes an at::Tensor a DTensor: the backend key PrivateUse3, global sizes, the local
+/// tensor's device, no storage, and this in its BackendMeta. Only dtensor/ looks inside.
 namespace tessera::dtensor {
 
 constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse3;

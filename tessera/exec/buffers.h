@@ -19,9 +19,9 @@ at::Tensor alias(const at::Tensor& contiguous, at::IntArrayRef sizes, int64_t of
 /// A contiguous tensor's bytes reinterpreted as another element type, flat.
 at::Tensor alias_as(const at::Tensor& contiguous, at::ScalarType dtype);
 
-/// A flat buffer for the duration of one collective. On the CPU the calling thread keeps its last one
-/// (up to 64 MiB) for the next call, which spares touching fresh memory; it is taken again only when
-/// nobody else refers to it.
+/// A flat buffer for the duration of one collective. On the CPU the calling thread keeps its last
+/// one (up to 64 MiB) for the next call, which spares touching fresh memory; it is taken again only
+/// when nobody else refers to it.
 at::Tensor scratch(const at::Tensor& like, int64_t numel, at::ScalarType dtype);
 
 }  // namespace tessera::exec

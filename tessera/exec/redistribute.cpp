@@ -61,9 +61,10 @@ at::Tensor checked_input(const at::Tensor& local, const Sharding& from) {
   if (!from.mesh().contains_me() && from.mesh().my_rank()) {
     return empty_like_device(local, {0}, local.scalar_type());
   }
-  require(std::ranges::equal(local.sizes(), from.local_shape()), "redistribute: the local tensor is ",
-          shape_text(local.sizes()), ", rank ", from.mesh().my_rank().value_or(0), "'s part of ",
-          from, " is ", shape_text(from.local_shape()));
+  require(std::ranges::equal(local.sizes(), from.local_shape()),
+          "redistribute: the local tensor is ", shape_text(local.sizes()), ", rank ",
+          from.mesh().my_rank().value_or(0), "'s part of ", from, " is ",
+          shape_text(from.local_shape()));
   return local;
 }
 

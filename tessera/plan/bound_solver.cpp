@@ -106,8 +106,8 @@ class LowerBound::Solver {
     });
   }
 
-  /// One axis moves by itself, or all that are to shard the tensor find their places together. Those
-  /// that are not to shard it leave their start then, to cut after them.
+  /// One axis moves by itself, or all that are to shard the tensor find their places together.
+  /// Those that are not to shard it leave their start then, to cut after them.
   void before_exchanges() {
     AxisSet to_be_placed = 0;
     for (int axis = 0; axis < problem_.axes(); ++axis) {

@@ -13,10 +13,10 @@
 ///   all_gather      S           R           last to cut its dim  the axis
 ///   all_reduce      P           R           -                    the axis
 ///   reduce_scatter  P           S           -                    the axis
-///   all_to_all      S           S           -                    the axis and all that cut inside it
+///   all_to_all      S           S           -                    the axis and all inside it
 ///
-/// An axis that starts to shard a dim becomes the last to cut it. Where an axis that is not the last
-/// to cut its dim moves, the axes inside it cut other pieces afterwards, so they take part.
+/// An axis that starts to shard a dim becomes the last to cut it. Where an axis that is not the
+/// last to cut its dim moves, the axes inside it cut other pieces afterwards, so they take part.
 ///
 /// Moves of one kind merge into one over the flattened group of their axes: any gathers that are
 /// legal one after the other, any reductions, any reduce_scatters; and one all_to_all may put all

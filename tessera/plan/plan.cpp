@@ -16,8 +16,8 @@ constexpr std::array<std::string_view, 8> kMoveNames = {
     "slice",      "keep_one",       "rescale",    "all_gather",
     "all_reduce", "reduce_scatter", "all_to_all", "transfer"};
 
-/// The group's axes such that its ranks, in row-major order, hold consecutive pieces where they can:
-/// in cutting order of the side that is cut.
+/// The group's axes such that its ranks, in row-major order, hold consecutive pieces where they
+/// can: in cutting order of the side that is cut.
 std::vector<int> group_axes(const Problem& problem, AxisSet group, const Step& step) {
   std::vector<bool> wanted(static_cast<size_t>(step.from.mesh().ndim()), false);
   for_each_axis(group,

@@ -73,9 +73,9 @@ struct Plan {
 };
 
 /// The least-cost plan, made anew: 5 to 50 us for up to three axes, below 1 ms for four or five (a
-/// few ms where strided or ragged shards do not divide). Throws InvalidArgument if the shardings are
-/// of different tensors (shape), NotSupported for a mesh with more than eight axes of several ranks.
-/// The dtype may differ: plans do not look at it but for the bytes (the source's); stride
+/// few ms where strided or ragged shards do not divide). Throws InvalidArgument if the shardings
+/// are of different tensors (shape), NotSupported for a mesh with more than eight axes of several
+/// ranks. The dtype may differ: plans do not look at it but for the bytes (the source's); stride
 /// differences need no step.
 Plan make_plan(const Sharding& from, const Sharding& to, const cost::Machine& machine);
 

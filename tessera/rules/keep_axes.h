@@ -14,8 +14,8 @@ using MaybeResults = std::optional<std::vector<std::vector<Placement>>>;
 /// The results' placements if the operand is placed like this; nullopt if that cannot be said.
 using PlaceResults = std::function<MaybeResults(const Sharding& at)>;
 
-/// The operand as it is or, if that is not possible, with the fewest sharding axes given up. Partial
-/// axes stay.
+/// The operand as it is or, if that is not possible, with the fewest sharding axes given up.
+/// Partial axes stay.
 std::vector<JointRow> keep_axes(const Sharding& self, const PlaceResults& place);
 
 }  // namespace tessera::rules

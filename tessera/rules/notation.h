@@ -63,7 +63,7 @@ struct Clause {
     rank,      ///< a run has as many dims as the attribute lists
     size,      ///< a letter's size is the attribute
     even,      ///< the letters may only be cut into equal parts
-    nonempty,  ///< no rank may hold nothing of the letters (of any sharded letter, if none is named)
+    nonempty,  ///< no rank may hold nothing of the letters (if none is named: of any)
     local,     ///< the attribute is a size: it becomes the local one of a letter, operand or result
     handler,   ///< may be cut if there is a handler of this name; `mask v`: of the name "mask"
     guard,     ///< `if`: the alternative applies

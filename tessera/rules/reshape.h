@@ -12,9 +12,9 @@
 ///   5x6 -> 30, uneven over 2       S0 -> S0[18,12]
 ///   48 -> 8x6                      SS0(8) -> S1
 ///
-/// Even cuts: every dim is written as a product of factors, some of which belong to an axis; the new
-/// dims share the same factors out anew. Uneven cuts: the table of what each rank holds is carried
-/// over, in units of the new dim.
+/// Even cuts: every dim is written as a product of factors, some of which belong to an axis; the
+/// new dims share the same factors out anew. Uneven cuts: the table of what each rank holds is
+/// carried over, in units of the new dim.
 namespace tessera::rules {
 
 /// The placements of the view if axes cut its dims in `order` (all axes, first cut first), in which

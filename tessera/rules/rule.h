@@ -9,8 +9,8 @@
 
 #include "tessera/rules/op_call.h"
 
-/// A rule says, for one mesh axis, which placements of an op's operands are legal and what they make
-/// of its results. Legal means: every rank runs the same op on its local tensors, and
+/// A rule says, for one mesh axis, which placements of an op's operands are legal and what they
+/// make of its results. Legal means: every rank runs the same op on its local tensors, and
 ///
 ///   combine(op(split(x))) == op(x)
 ///
@@ -67,8 +67,9 @@ struct Rule {
   std::function<std::vector<JointRow>(const OpCall& call)> joint = {};
   /// Instead of either: the choice itself. For lists of independent tensors (foreach, optimizers).
   std::function<Choice(const OpCall& call)> decide = {};
-  /// Global shapes of the results where the rule knows them; nullptr: Meta kernels or the local run.
-  /// A size of -1: the dim is whole, take it from the local result. Strides and dtypes are guesses.
+  /// Global shapes of the results where the rule knows them; nullptr: Meta kernels or the local
+  /// run. A size of -1: the dim is whole, take it from the local result. Strides and dtypes are
+  /// guesses.
   std::function<std::vector<ResultMeta>(const OpCall& call)> infer = {};
   std::vector<LocalArg> localise = {};
   /// If not empty: the op to run on the local tensors instead. Its arguments are, by name, the
@@ -85,8 +86,8 @@ struct Rule {
 };
 
 /// The rule of an op, nullptr if it has none. Looks for the op itself, then for what it derives
-/// from: in-place and out= forms from the functional one, `_copy` forms from the view, foreach forms
-/// from the element-wise op.
+/// from: in-place and out= forms from the functional one, `_copy` forms from the view, foreach
+/// forms from the element-wise op.
 const Rule* find_rule(std::string_view op);
 
 /// Adds or replaces a rule. The notation is that of docs/rule_notation.md.

@@ -1,8 +1,8 @@
 #include "tessera/rules/tables.h"
 
-/// Attention: batch and heads are independent. Query rows are too, if no causal mask counts them and
-/// the kernel takes any number of them; cutting them leaves partial gradients of keys and values.
-/// Grouped queries: h key heads, each with G query heads.
+/// Attention: batch and heads are independent. Query rows are too, if no causal mask counts them
+/// and the kernel takes any number of them; cutting them leaves partial gradients of keys and
+/// values. Grouped queries: h key heads, each with G query heads.
 namespace tessera::rules {
 namespace {
 

@@ -1,7 +1,8 @@
 #include "tessera/rules/tables.h"
 
-/// Normalisation. What is averaged over is whole; gradients of weights are partial where the rest is
-/// sharded. Batch norm's statistics run over the batch: only its channels may be cut in training.
+/// Normalisation. What is averaged over is whole; gradients of weights are partial where the rest
+/// is sharded. Batch norm's statistics run over the batch: only its channels may be cut in
+/// training.
 namespace tessera::rules {
 namespace {
 

@@ -3,7 +3,8 @@
 /// Dims that go away. A sharded one leaves partial values where the reduction can be done in parts;
 /// where it cannot (variance, median, arg) it must be whole.
 ///
-/// A mean of uneven parts is Partial(avg) too: each rank's mean is weighed by its share (Rule::scale).
+/// A mean of uneven parts is Partial(avg) too: each rank's mean is weighed by its share
+/// (Rule::scale).
 namespace tessera::rules {
 namespace {
 

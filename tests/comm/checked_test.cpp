@@ -6,12 +6,12 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "tests/comm/mismatches.h"
-#include "tests/support/processes.h"
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
+#include "tests/comm/mismatches.h"
+#include "tests/support/processes.h"
 
 namespace tessera::comm {
 namespace {

@@ -5,13 +5,13 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "tests/comm/scripted_backend.h"
-#include "tests/support/processes.h"
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/expect.h"
 #include "tessera/comm/tap.h"
 #include "tessera/comm/threads.h"
+#include "tests/comm/scripted_backend.h"
+#include "tests/support/processes.h"
 
 namespace tessera::comm {
 namespace {
@@ -143,8 +143,9 @@ TEST(Recorder, PrintsATable) {
   Recorder recorder(tapped.observers, 3);
   tapped.all_gather({.op = "aten::mm", .axis = "tp", .implicit = true});
   const std::string text = recorder.to_text();
-  for (const char* part : {"op          axis  ranks", "all_gather  tp    0,1", "2x4", "4x4", "float32",
-                           "64 B", "aten::mm (implicit)", "rank 3: 1 calls, 64 B, 1 implicit"}) {
+  for (const char* part :
+       {"op          axis  ranks", "all_gather  tp    0,1", "2x4", "4x4", "float32", "64 B",
+        "aten::mm (implicit)", "rank 3: 1 calls, 64 B, 1 implicit"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
   }
 }
@@ -180,14 +181,15 @@ TEST(ExpectComm, SaysWhatDiffers) {
   Recorder recorder(tapped.observers, 2);
   tapped.all_gather({.op = "aten::mm", .axis = "tp", .implicit = true});
   tapped.all_reduce();
-  EXPECT_EQ(expect_comm(recorder, "2 all_gather on tp, 0 implicit"),
-            "communication of rank 2 is not \"2 all_gather on tp, 0 implicit\":\n"
-            "  not expected: all_reduce 2x3 -> 2x3 float32, 24 B, from user, group g (ranks 0,1)\n"
-            "  all_gather on tp: expected 2, found 1\n"
-            "  implicit: expected 0, found 1\n"
-            "all 2 events:\n"
-            "  all_gather on tp 2x4 -> 4x4 float32, 64 B, implicit in aten::mm, group g (ranks 0,1)\n"
-            "  all_reduce 2x3 -> 2x3 float32, 24 B, from user, group g (ranks 0,1)\n");
+  EXPECT_EQ(
+      expect_comm(recorder, "2 all_gather on tp, 0 implicit"),
+      "communication of rank 2 is not \"2 all_gather on tp, 0 implicit\":\n"
+      "  not expected: all_reduce 2x3 -> 2x3 float32, 24 B, from user, group g (ranks 0,1)\n"
+      "  all_gather on tp: expected 2, found 1\n"
+      "  implicit: expected 0, found 1\n"
+      "all 2 events:\n"
+      "  all_gather on tp 2x4 -> 4x4 float32, 64 B, implicit in aten::mm, group g (ranks 0,1)\n"
+      "  all_reduce 2x3 -> 2x3 float32, 24 B, from user, group g (ranks 0,1)\n");
   EXPECT_NE(expect_comm(recorder, "nothing"), "");
   EXPECT_NE(expect_comm(recorder, "1 all_gather on dp, 1 all_reduce"), "");
   EXPECT_THROW(require_comm(recorder, "nothing"), Error);

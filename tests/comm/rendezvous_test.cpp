@@ -92,8 +92,10 @@ TEST(Rendezvous, Pmi) {
 }
 
 TEST(Rendezvous, Slurm) {
-  const Variables job = {{"SLURM_PROCID", "3"},   {"SLURM_NTASKS", "8"},
-                         {"SLURM_LOCALID", "1"},  {"SLURM_JOB_NODELIST", "gpu[03-05,7]"},
+  const Variables job = {{"SLURM_PROCID", "3"},
+                         {"SLURM_NTASKS", "8"},
+                         {"SLURM_LOCALID", "1"},
+                         {"SLURM_JOB_NODELIST", "gpu[03-05,7]"},
                          {"SLURM_JOB_ID", "4711"}};
   const auto found = read(job);
   EXPECT_EQ(found.rank, 3);
@@ -164,8 +166,9 @@ TEST(Rendezvous, BadValuesAreNamed) {
     const auto error = error_for(variables);
     EXPECT_TRUE(error.starts_with("InvalidArgument: " + row.error)) << error;
   }
-  EXPECT_TRUE(error_for({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}})
-                  .starts_with("InvalidArgument: MASTER_ADDR is not set, and Open MPI says 2 ranks"));
+  EXPECT_TRUE(
+      error_for({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}})
+          .starts_with("InvalidArgument: MASTER_ADDR is not set, and Open MPI says 2 ranks"));
   EXPECT_TRUE(error_for({{"SLURM_PROCID", "0"}})
                   .starts_with("InvalidArgument: SLURM_PROCID is set but SLURM_NTASKS is not"));
 }

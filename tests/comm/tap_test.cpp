@@ -5,10 +5,10 @@
 
 #include <chrono>
 
-#include "tests/comm/scripted_backend.h"
-#include "tests/support/processes.h"
 #include "tessera/base/errors.h"
 #include "tessera/comm/recorder.h"
+#include "tests/comm/scripted_backend.h"
+#include "tests/support/processes.h"
 
 namespace tessera::comm {
 namespace {
@@ -28,7 +28,8 @@ struct Tapped {
   }
 };
 
-constexpr const char* kCall = "rank 4: all_reduce (sum) of 2x3 float32 in group w.g[4,7] (ranks 4,7)";
+constexpr const char* kCall =
+    "rank 4: all_reduce (sum) of 2x3 float32 in group w.g[4,7] (ranks 4,7)";
 
 TEST(Tap, ALinkThatFailsInWaitIsAPeerErrorThatNamesRankCallAndGroup) {
   Tapped tapped;
@@ -62,7 +63,8 @@ TEST(Tap, WhatTheBackendCannotDoIsNotSupported) {
   Tapped tapped;
   Tensors t = {at::ones({2})};
   const auto error = error_of([&] { tapped.outer->reduce(t)->wait(); });
-  EXPECT_TRUE(error.starts_with("NotSupported: rank 4: reduce (sum) to rank 4 of 2 float32 in group"))
+  EXPECT_TRUE(
+      error.starts_with("NotSupported: rank 4: reduce (sum) to rank 4 of 2 float32 in group"))
       << error;
 }
 

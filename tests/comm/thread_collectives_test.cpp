@@ -404,6 +404,94 @@ TEST(ThreadCollectives, LargeTensorsMovedInSharesAreRightForEveryCollective) {
   });
 }
 
+/// One step of a random program; the same on every rank.
+struct Step {
+  std::vector<int> ranks;
+  int kind;
+  int root;
+  int64_t count;
+};
+
+/// Posts `step` for `rank` and returns how to check it after the wait.
+std::function<void()> post_step(const Step& step, int rank, int64_t salt) {
+  const auto group = comm::current_world()->group(step.ranks);
+  auto& backend = group->backend(at::kCPU);
+  const auto n = static_cast<int64_t>(step.ranks.size());
+  const auto of = [=](int world_rank) {
+    return data_of(world_rank, {step.count}, at::kLong, salt);
+  };
+  Tensors parts;
+  for (const int r : step.ranks) parts.push_back(of(r));
+  auto t = std::make_shared<Tensors>(Tensors{of(rank)});
+  const auto finish = [t](c10::intrusive_ptr<c10d::Work> work, at::Tensor want) {
+    return [=] {
+      work->wait();
+      EXPECT_TRUE(same(t->back(), want));
+    };
+  };
+  if (step.kind == 0) return finish(backend.allreduce(*t), reference(ReduceOp::SUM, parts));
+  if (step.kind == 1) {
+    return finish(backend.broadcast(*t, {.rootRank = step.root}),
+                  parts[static_cast<size_t>(step.root)]);
+  }
+  if (step.kind == 2) {
+    t->push_back(at::empty({n * step.count}, at::kLong));
+    return finish(backend._allgather_base((*t)[1], (*t)[0]), at::cat(parts));
+  }
+  if (step.kind == 3) {  // a ring of messages
+    t->push_back(at::empty({step.count}, at::kLong));
+    const int next = static_cast<int>((group->index() + 1) % n);
+    const int before = static_cast<int>((group->index() + n - 1) % n);
+    Tensors out = {(*t)[0]};
+    Tensors in = {(*t)[1]};
+    auto sent = backend.send(out, next, static_cast<int>(salt));
+    auto check = finish(backend.recv(in, before, static_cast<int>(salt)),
+                        parts[static_cast<size_t>(before)]);
+    return [=] {
+      sent->wait();
+      check();
+    };
+  }
+  t->push_back(at::empty({step.count}, at::kLong));
+  at::Tensor whole = (*t)[0].repeat({n});
+  return finish(backend._reduce_scatter_base((*t)[1], whole), reference(ReduceOp::SUM, parts));
+}
+
+TEST(ThreadCollectives, RandomProgramsOverRandomGroupsAreRight) {
+  test::for_each_seed(40, [](test::Rng& rng) {
+    const int n = rng.int_between(2, 7);
+    std::vector<Step> program;
+    for (int i = 0; i < 60; ++i) {
+      std::vector<int> ranks = test::iota(n);
+      rng.shuffle(ranks);
+      ranks.resize(static_cast<size_t>(rng.int_between(2, n)));
+      const int root = rng.int_between(0, static_cast<int>(ranks.size()) - 1);
+      const int64_t count = rng.chance(5) ? 70'000 : rng.between(0, 5);
+      program.push_back({ranks, rng.int_between(0, 4), root, count});
+    }
+    const auto seed = rng.next();
+    run_ranks(n, [&](int rank) {
+      test::Rng own(seed + static_cast<uint64_t>(rank));
+      std::vector<std::function<void()>> open;
+      for (size_t i = 0; i < program.size(); ++i) {
+        const auto& ranks = program[i].ranks;
+        if (std::ranges::find(ranks, rank) == ranks.end()) continue;
+        open.push_back(post_step(program[i], rank, static_cast<int64_t>(i)));
+        // All ranks post in the same order, so waiting at any time is safe: for all, or for one.
+        if (own.chance(20)) {
+          own.shuffle(open);
+          const size_t keep = own.chance(50) ? 0 : open.size() - 1;
+          while (open.size() > keep) {
+            open.back()();
+            open.pop_back();
+          }
+        }
+      }
+      for (auto& check : open) check();
+    });
+  });
+}
+
 TEST(ThreadCollectives, SparseTensorsAddUp) {
   run_ranks(3, [](int rank) {
     auto& backend = everyone(3)->backend(at::kCPU);

@@ -34,8 +34,8 @@ c10::Stream own_stream() {
   return c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(gpu());
 }
 
-/// A full tensor whose value is right only after the device has worked for some milliseconds; before,
-/// it is -7. No step of it makes the host wait.
+/// A full tensor whose value is right only after the device has worked for some milliseconds;
+/// before, it is -7. No step of it makes the host wait.
 at::Tensor late(int64_t count, double value, at::ScalarType dtype = at::kFloat) {
   const auto options = at::TensorOptions().device(gpu());
   at::Tensor result = at::full({count}, -7, options.dtype(dtype));
@@ -105,7 +105,9 @@ TEST_F(ThreadCuda, ResultsEqualThoseOfTheCpu) {
         at::Tensor chunk = at::empty({5}, dtype);
         at::Tensor chunk_cuda = chunk.to(gpu());
         group->backend(at::kCPU)._reduce_scatter_base(chunk, whole, {.reduceOp = op})->wait();
-        group->backend(at::kCUDA)._reduce_scatter_base(chunk_cuda, whole_cuda, {.reduceOp = op})->wait();
+        group->backend(at::kCUDA)
+            ._reduce_scatter_base(chunk_cuda, whole_cuda, {.reduceOp = op})
+            ->wait();
         EXPECT_TRUE(close(chunk_cuda, chunk)) << dtype << " " << int(op);
       }
     }
@@ -151,7 +153,8 @@ TEST_F(ThreadCuda, EachRankDrawsFromItsOwnGenerator) {
   at::manual_seed(11);
   run_ranks(kRanks, [&](int) {
     for (const auto& expected : want) {
-      const at::Tensor got = &expected == &want[0] ? at::randn({5}, options) : at::rand({5}, options);
+      const at::Tensor got =
+          &expected == &want[0] ? at::randn({5}, options) : at::rand({5}, options);
       EXPECT_TRUE(at::equal(got, expected));
     }
   });

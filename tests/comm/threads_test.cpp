@@ -361,6 +361,21 @@ TEST(Threads, CollectivesAreInvisibleToAutograd) {
   });
 }
 
+TEST(Threads, RanksThatWaitHelpToMoveLargeTensors) {
+  run_ranks(4, [](int rank) {
+    auto& backend = everyone(4)->backend(at::kCPU);
+    for (int round = 0; round < 5; ++round) {
+      constexpr int64_t kCount = 300'001;
+      EXPECT_TRUE(same(summed(backend, at::full({kCount}, rank + round, at::kInt)),
+                       at::full({kCount}, 6 + 4 * round, at::kInt)));
+      at::Tensor mine = at::full({kCount}, rank, at::kInt);
+      at::Tensor all = at::empty({4, kCount}, at::kInt);
+      backend._allgather_base(all, mine)->wait();
+      EXPECT_TRUE(same(all, at::arange(4, at::kInt).unsqueeze(1).expand({4, kCount})));
+    }
+  });
+}
+
 TEST(Threads, ManySmallCollectivesKeepTheirOrder) {
   run_ranks(4, [](int rank) {
     auto& backend = everyone(4)->backend(at::kCPU);

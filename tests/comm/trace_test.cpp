@@ -8,11 +8,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tests/comm/scripted_backend.h"
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/tap.h"
+#include "tests/comm/scripted_backend.h"
 
 namespace tessera::comm {
 namespace {
@@ -23,8 +23,8 @@ using Tensors = std::vector<at::Tensor>;
 struct Tapped {
   Observers observers;
   c10::intrusive_ptr<ScriptedBackend> inner = c10::make_intrusive<ScriptedBackend>();
-  c10::intrusive_ptr<c10d::Backend> outer =
-      tap(inner, {.ranks = {0, 1}, .index = 0, .name = "g \"quoted\"", .world_name = "w"}, observers);
+  c10::intrusive_ptr<c10d::Backend> outer = tap(
+      inner, {.ranks = {0, 1}, .index = 0, .name = "g \"quoted\"", .world_name = "w"}, observers);
 
   c10::intrusive_ptr<c10d::Work> all_reduce() {
     Tensors t = {at::ones({2, 3})};

@@ -74,7 +74,7 @@ class AllLayouts {
 };
 
 void expect_bound(Rng& rng, int axes, int dims) {
-  const auto p = test::dense_problem(rng, axes, dims);
+  const auto p = test::dense_problem(rng, {.axes = axes, .dims = dims});
   const Sharding from = canonical(p.from);
   const Sharding to = canonical(p.to);
   SCOPED_TRACE(join_text(from, "  ->  ", to));

@@ -52,8 +52,9 @@ TEST(Canonical, MakesAnOrderOfStridedShardsThatDivide) {
 
 TEST(Canonical, HoldsTheSameOnEveryRank) {
   test::for_each_seed(5000, [](test::Rng& rng) {
-    const auto p = rng.chance(50) ? test::random_problem(rng)
-                                  : test::dense_problem(rng, rng.int_between(1, 3), 2);
+    const auto p = rng.chance(50)
+                       ? test::random_problem(rng)
+                       : test::dense_problem(rng, {.axes = rng.int_between(1, 3), .dims = 2});
     EXPECT_TRUE(test::same_parts(p.from, canonical(p.from))) << p.from.to_text();
     EXPECT_EQ(canonical(canonical(p.from)), canonical(p.from));
   });

@@ -39,14 +39,72 @@ std::string seen(const Plan& plan) {
   return out;
 }
 
+void expect_says(const std::string& what, const std::string& part) {
+  EXPECT_NE(what.find(part), std::string::npos) << "\"" << what << "\" does not say " << part;
+}
+
+/// A plan of one step on dp=2,tp=2 of 4x4.
+std::string replay_step(Move move, const std::string& from, const std::string& to,
+                        std::vector<int> axes) {
+  const auto parse = [](const std::string& placements) {
+    return Sharding::parse("dp=2,tp=2 : " + placements + " : 4x4");
+  };
+  const Step step{move, std::move(axes), parse(from), parse(to)};
+  return test::replay({step.from, step.to, {step}}, 1);
+}
+
+TEST(ReplayItself, FindsWhatIsWrong) {
+  EXPECT_EQ(replay_step(Move::all_gather, "S0,S0", "S0,R", {1}), "");
+  // dp is not the last to cut.
+  expect_says(replay_step(Move::all_gather, "S0,S0", "R,S0", {0}), "nobody");
+  EXPECT_EQ(replay_step(Move::slice, "R,S0", "S0#1,S0#0", {0}), "");
+  expect_says(replay_step(Move::slice, "R,S0", "S0,S0", {0}), "nobody");
+  // tp cuts inside dp and must take part.
+  EXPECT_EQ(replay_step(Move::all_to_all, "S0,S0", "S0#1,S0#0", {0, 1}), "");
+  expect_says(replay_step(Move::all_to_all, "S0,S0", "S1,S0", {0}), "nobody");
+  expect_says(replay_step(Move::all_reduce, "P,R", "R,R", {1}), "axis dp");
+  expect_says(replay_step(Move::all_reduce, "P,P", "R,R", {0}), "axis tp");
+  expect_says(replay_step(Move::all_gather, "P,S0", "P,R", {0}), "axis dp");
+  expect_says(replay_step(Move::rescale, "P,R", "P(max),R", {0}), "axis dp");
+  expect_says(replay_step(Move::slice, "R,R", "S0,R", {}), "none");
+}
+
+TEST(ReplayItself, MissesAStep) {
+  Plan plan = make_plan(Sharding::parse("dp=2,tp=2 : P,S0 : 4x4"),
+                        Sharding::parse("dp=2,tp=2 : R,S1 : 4x4"), cost::Machine());
+  EXPECT_EQ(test::replay(plan, 1), "");
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    Plan broken = plan;
+    broken.steps.erase(broken.steps.begin() + static_cast<std::ptrdiff_t>(i));
+    EXPECT_NE(test::replay(broken, 1), "") << "without step " << i << " of\n" << plan.to_text();
+  }
+  // Nothing is reduced: the addends are not the value.
+  plan.steps.clear();
+  plan.to = Sharding::parse("dp=2,tp=2 : R,S0 : 4x4");
+  expect_says(test::replay(plan, 1), "at the end");
+}
+
+void expect_replay(const test::RandomProblem& p, uint64_t seed) {
+  SCOPED_TRACE(p.to_text());
+  const Plan plan = make_plan(p.from, p.to, p.machine);
+  SCOPED_TRACE(plan.to_text());
+  EXPECT_EQ(test::replay(plan, seed), "");
+  expect_chain(plan, p.from, p.to);
+}
+
 TEST(Replay, PlansReachTheirTargets) {
   for_each_seed(20'000, [](Rng& rng) {
-    const auto c = test::random_problem(rng);
-    SCOPED_TRACE(c.to_text());
-    const Plan plan = make_plan(c.from, c.to, c.machine);
-    SCOPED_TRACE(plan.to_text());
-    EXPECT_EQ(test::replay(plan, rng.next()), "");
-    expect_chain(plan, c.from, c.to);
+    const auto p = test::random_problem(rng);
+    expect_replay(p, rng.next());
+  });
+}
+
+TEST(Replay, PlansReachTheirTargetsOnFourAxes) {
+  for_each_seed(2'000, [](Rng& rng) {
+    const int dims = rng.int_between(1, 5);
+    const auto p = test::dense_problem(
+        rng, {.axes = 4, .dims = dims, .axis_sizes = {2}, .max_size = dims > 3 ? 4 : 8});
+    expect_replay(p, rng.next());
   });
 }
 

@@ -80,7 +80,8 @@ constexpr Golden kGoldens[] = {
      "S0,S0,S0,R -> S0,S0; S1,S1,S1,S1 -> S1,S1"},
     {"aten::_scaled_dot_product_flash_attention 4x8x16x2 4x8x16x2 4x8x16x2",
      "S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R; S1,S1,S1 -> S1,S1,R,R,R,R,R,R,R"},
-    {"aten::_scaled_dot_product_flash_attention 4x8x16x2 4x4x16x2 4x4x16x2",  // two query heads a key head
+    // Two query heads a key head.
+    {"aten::_scaled_dot_product_flash_attention 4x8x16x2 4x4x16x2 4x4x16x2",
      "S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R; S1,S1,S1 -> S1,S1,R,R,R,R,R,R,R"},
     {"aten::_scaled_dot_product_efficient_attention 4x8x16x2 4x8x16x2 4x8x16x2 4x8x16x16",
      "S0,S0,S0,S0 -> S0,S0,R,R; S1,S1,S1,S1 -> S1,S1,R,R"},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -38,21 +39,29 @@ inline RandomProblem random_problem(Rng& rng) {
   return {from, random_sharding_like(rng, from), random_machine(rng)};
 }
 
-/// So many axes of two ranks or more, so many dims: where there is much to choose.
-inline RandomProblem dense_problem(Rng& rng, int axes, int dims) {
-  std::vector<MeshAxis> mesh;
-  for (int i = 0; i < axes; ++i) {
-    mesh.push_back({std::string(1, static_cast<char>('a' + i)), rng.one_of<int>({2, 2, 3, 4})});
+struct DenseOptions {
+  int axes = 3;
+  int dims = 3;
+  std::vector<int> axis_sizes = {2, 2, 3, 4};
+  int64_t max_size = 256;  // of a dim
+};
+
+/// So many axes of several ranks, so many dims: where there is much to choose.
+inline RandomProblem dense_problem(Rng& rng, const DenseOptions& options) {
+  std::vector<MeshAxis> axes;
+  for (int i = 0; i < options.axes; ++i) {
+    axes.push_back({std::string(1, static_cast<char>('a' + i)), rng.one_of(options.axis_sizes)});
   }
   std::vector<int64_t> shape;
-  for (int i = 0; i < dims; ++i) {
+  for (int i = 0; i < options.dims; ++i) {
     // Even sizes, on which many ways cost the same, and sizes that no axis divides.
-    shape.push_back(rng.chance(50) ? int64_t{1} << rng.between(2, 8) : rng.between(1, 70));
+    const int64_t size = rng.chance(50) ? int64_t{1} << rng.between(1, 8) : rng.between(1, 70);
+    shape.push_back(std::min(size, options.max_size));
   }
-  const RandomOptions options{
+  const RandomOptions placements{
       .partial = rng.chance(70), .strided = rng.chance(30), .ragged = rng.chance(20)};
-  const auto from = random_sharding(rng, DeviceMesh(mesh), shape, options);
-  return {from, random_sharding_like(rng, from, options), random_machine(rng)};
+  const auto from = random_sharding(rng, DeviceMesh(axes), shape, placements);
+  return {from, random_sharding_like(rng, from, placements), random_machine(rng)};
 }
 
 }  // namespace tessera::test
