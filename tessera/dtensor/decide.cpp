@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch.h"
@@ -101,12 +102,18 @@ void replicate_all(const OpEntry& entry, std::span<const Operand> operands, Deci
     if (meta == nullptr) continue;
     decision.operands[i] = meta->sharding().replicated();
   }
-  for (int w : entry.written) {
-    require(entry.is_out || w != 0 || operands[0].sharded == nullptr ||
-                operands[0].sharded->sharding().is_replicated(),
-            entry.name, " has no sharding rule and writes to ", operands[0].sharded->sharding(),
-            ", which it would have to gather; redistribute it to ",
-            operands[0].sharded->sharding().replicated().placements_text(), " first");
+  size_t operand = 0;
+  for (size_t i = 0; i < entry.args.size() && operand < operands.size(); ++i) {
+    if (entry.args[i] == ArgKind::tensor_list) break;  // only foreach ops write lists
+    if (entry.args[i] != ArgKind::tensor) continue;
+    const ShardedMeta* meta = operands[operand++].sharded;
+    const bool written =
+        std::ranges::find(entry.written, static_cast<int>(i)) != entry.written.end();
+    if (!written || meta == nullptr || meta->sharding().is_replicated()) continue;
+    throw NotSupported(join_text(entry.name, " has no sharding rule and writes to ",
+                                 meta->sharding(), ", which it would have to gather; redistribute ",
+                                 "it to ", meta->sharding().replicated().placements_text(),
+                                 " first"));
   }
 }
 
@@ -122,10 +129,10 @@ std::vector<Sharding> result_shardings(const rules::Choice& choice, const Device
   return out;
 }
 
-/// In-place ops write into what is there: their self cannot be moved.
+/// In-place ops write into what is there: neither their self nor an out= tensor can be moved.
 void check_written(const OpEntry& entry, std::span<const Operand> operands,
                    const rules::Choice& choice) {
-  if (entry.is_out || entry.written.empty()) return;
+  if (entry.written.empty()) return;
   size_t operand = 0;
   for (size_t i = 0; i < entry.args.size(); ++i) {
     const bool written =
@@ -143,6 +150,41 @@ void check_written(const OpEntry& entry, std::span<const Operand> operands,
       break;  // lists of written tensors keep their shardings by their rules
     }
   }
+}
+
+/// The arguments for the local tensors: of the op itself, or of the one that runs instead.
+void localise(const rules::Rule& rule, const rules::OpCall& call, Decision& decision) {
+  std::map<std::string, c10::IValue> by_name;
+  for (const auto& local : rule.localise) {
+    by_name[local.name] = to_ivalue(local.value(call, decision.operands, decision.results));
+  }
+  const auto place_of = [&](const std::string& name) {
+    const auto arg = std::ranges::find(call.args, name, &rules::NamedArg::name);
+    return arg == call.args.end() ? -1 : static_cast<int>(arg - call.args.begin());
+  };
+  if (rule.instead.empty()) {
+    for (const auto& [name, value] : by_name) {
+      ensure(place_of(name) >= 0, "a rule localises an argument that the op does not have");
+      decision.local_args.emplace_back(place_of(name), value);
+    }
+    return;
+  }
+  const size_t dot = rule.instead.find('.');
+  const std::string overload = dot == std::string::npos ? "" : rule.instead.substr(dot + 1);
+  Replacement made{c10::Dispatcher::singleton().findSchemaOrThrow(
+                       rule.instead.substr(0, dot).c_str(), overload.c_str()),
+                   {}};
+  for (const auto& arg : made.op.schema().arguments()) {
+    if (const auto known = by_name.find(arg.name()); known != by_name.end()) {
+      made.args.emplace_back(-1, known->second);
+    } else if (place_of(arg.name()) >= 0) {
+      made.args.emplace_back(place_of(arg.name()), c10::IValue());
+    } else {
+      ensure(arg.default_value().has_value(), "a replacement lacks an argument");
+      made.args.emplace_back(-1, *arg.default_value());
+    }
+  }
+  decision.instead = std::move(made);
 }
 
 }  // namespace
@@ -180,13 +222,8 @@ std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle
       check_written(entry, operands, choice);
       decision->operands = choice.operands;
       decision->results = result_shardings(choice, decision->mesh, metas);
-      for (const auto& local : rule->localise) {
-        const auto arg = std::ranges::find(args, local.name, &rules::NamedArg::name);
-        ensure(arg != args.end(), "a rule localises an argument that the op does not have");
-        decision->local_args.emplace_back(
-            static_cast<int>(arg - args.begin()),
-            to_ivalue(local.value(call, decision->operands, decision->results)));
-      }
+      if (rule->scale) decision->scale = rule->scale(call, decision->operands);
+      localise(*rule, call, *decision);
     } else {
       rule = nullptr;
     }

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,6 +16,13 @@
 
 /// What to do for one op on inputs sharded in one way: made once, looked up ever after.
 namespace tessera::dtensor {
+
+/// An op to run in another's place, and where its arguments come from.
+struct Replacement {
+  c10::OperatorHandle op;
+  /// By argument: that of the original call with this index, or (-1) the value.
+  std::vector<std::pair<int, c10::IValue>> args;
+};
 
 struct Decision {
   /// By operand (tensors of the arguments, lists flattened): the sharding it must have; undefined
@@ -25,6 +34,10 @@ struct Decision {
   DeviceMesh mesh;
   /// Arguments that hold global sizes or indexes, with their local values.
   std::vector<std::pair<int, c10::IValue>> local_args;
+  /// Factors for the local results; empty: none. Zero makes zeros of whatever the op gave.
+  std::vector<double> scale;
+  /// Another op to run on the local tensors.
+  std::optional<Replacement> instead;
   bool replicates = false;                ///< no rule: runs on replicated inputs
   mutable std::atomic<bool> told{false};  ///< the cost of that was said
 };

@@ -113,14 +113,23 @@ at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t 
   return exec::redistribute(meta->local(), meta->sharding(), target, {.may_alias = true});
 }
 
-/// A result that no rule foretold: replicated, as its local tensor says.
-Sharding replicated_result(const at::Tensor& local, const DeviceMesh& mesh) {
-  return as_replicated(local, mesh);
+void scale_result(const Decision& decision, size_t index, const at::Tensor& local) {
+  if (index >= decision.scale.size() || decision.scale[index] == 1.0 || !local.defined()) return;
+  if (decision.scale[index] == 0.0) {
+    local.zero_();  // not a product: the mean of an empty part is NaN
+  } else {
+    local.mul_(decision.scale[index]);
+  }
 }
 
 at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t index,
                        at::Tensor local) {
   if (!local.defined()) return local;
+  if (entry.is_view && decision.moves) {
+    const bool known = index < decision.results.size() && decision.results[index].defined();
+    const Sharding as = known ? decision.results[index] : as_replicated(local, decision.mesh);
+    return wrap_copy_of_view(std::move(local), as);
+  }
   if (index < decision.results.size() && decision.results[index].defined()) {
     const Sharding& sharding = decision.results[index];
     if (std::ranges::equal(local.sizes(), sharding.local_shape()) ||
@@ -136,7 +145,7 @@ at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t in
                                     shape_text(sharding.local_shape()), " of ", sharding));
     }
   }
-  const Sharding sharding = replicated_result(local, decision.mesh);
+  const Sharding sharding = as_replicated(local, decision.mesh);
   return wrap(std::move(local), sharding);
 }
 
@@ -183,6 +192,7 @@ void wrap_results(const OpEntry& entry, const Decision& decision, Stack& stack, 
   size_t result = 0;
   for (size_t r = 0; r < entry.result_alias.size(); ++r) {
     c10::IValue& value = stack[base + r];
+    if (value.isTensor()) scale_result(decision, result, value.toTensor());
     if (const int from = entry.result_alias[r]; from >= 0) {
       for (size_t w = 0; w < entry.written.size(); ++w) {
         if (entry.written[w] == from) value = written[w];
@@ -200,6 +210,26 @@ void wrap_results(const OpEntry& entry, const Decision& decision, Stack& stack, 
       ++result;
     }
   }
+}
+
+/// Runs another op in the place of the one called: its arguments take those on the stack's place.
+void run_instead(const Replacement& replacement, Stack& stack, size_t base) {
+  Stack args;
+  for (const auto& [index, value] : replacement.args) {
+    args.push_back(index >= 0 ? stack[base + static_cast<size_t>(index)] : value);
+  }
+  stack.resize(base);
+  for (auto& arg : args) stack.push_back(std::move(arg));
+  replacement.op.callBoxed(&stack);
+}
+
+/// A view that had to be gathered has nothing to write through to.
+void check_writable(const OpEntry& entry, const c10::IValue& value) {
+  if (!value.isTensor()) return;
+  const ShardedMeta* meta = sharded_meta(value.toTensor());
+  require(meta == nullptr || !meta->is_copy_of_view(), entry.name,
+          " writes to a view of a sharded tensor that had to be gathered, so the write would be "
+          "lost; redistribute the tensor before taking the view, or write to a slice of it");
 }
 
 constexpr size_t kMaxWritten = 8;
@@ -253,9 +283,12 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
   std::array<c10::IValue, kMaxWritten> written;
   for (size_t w = 0; w < entry.written.size(); ++w) {
     written[w] = stack[base + static_cast<size_t>(entry.written[w])];
+    check_writable(entry, written[w]);
   }
   localise_args(entry, *decision, stack, base);
-  if (entry.local_kernel != nullptr) {
+  if (decision->instead) {
+    run_instead(*decision->instead, stack, base);
+  } else if (entry.local_kernel != nullptr) {
     entry.local_kernel(stack);
   } else {
     op.callBoxed(&stack);

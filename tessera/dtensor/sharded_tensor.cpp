@@ -13,12 +13,13 @@ c10::DispatchKeySet keys_for(c10::DeviceType device) {
   return keys;
 }
 
-c10::intrusive_ptr<c10::TensorImpl> make_impl(at::Tensor local, const Sharding& sharding) {
+c10::intrusive_ptr<c10::TensorImpl> make_impl(at::Tensor local, const Sharding& sharding,
+                                              bool is_copy = false) {
   auto impl = c10::make_intrusive<c10::TensorImpl>(keys_for(local.device().type()), local.dtype(),
                                                    local.device());
   impl->set_sizes_and_strides(c10::IntArrayRef(sharding.shape().data(), sharding.shape().size()),
                               c10::IntArrayRef(sharding.stride().data(), sharding.stride().size()));
-  impl->set_backend_meta(c10::make_intrusive<ShardedMeta>(std::move(local), sharding));
+  impl->set_backend_meta(c10::make_intrusive<ShardedMeta>(std::move(local), sharding, is_copy));
   return impl;
 }
 
@@ -26,6 +27,10 @@ c10::intrusive_ptr<c10::TensorImpl> make_impl(at::Tensor local, const Sharding& 
 
 at::Tensor wrap(at::Tensor local, const Sharding& sharding) {
   return at::Tensor(make_impl(std::move(local), sharding));
+}
+
+at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding) {
+  return at::Tensor(make_impl(std::move(local), sharding, /*is_copy=*/true));
 }
 
 void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding) {

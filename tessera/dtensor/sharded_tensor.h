@@ -13,15 +13,18 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse3;
 
 class ShardedMeta final : public c10::BackendMeta {
  public:
-  ShardedMeta(at::Tensor local, Sharding sharding)
-      : local_(std::move(local)), sharding_(std::move(sharding)) {}
+  ShardedMeta(at::Tensor local, Sharding sharding, bool is_copy = false)
+      : local_(std::move(local)), sharding_(std::move(sharding)), is_copy_(is_copy) {}
 
   const at::Tensor& local() const { return local_; }
   const Sharding& sharding() const { return sharding_; }
+  /// What should be a view had to be gathered: a write to it would be lost, so it is refused.
+  bool is_copy_of_view() const { return is_copy_; }
 
  private:
   at::Tensor local_;
   Sharding sharding_;
+  bool is_copy_;
 };
 
 inline bool is_sharded_impl(const c10::TensorImpl* impl) {
@@ -38,6 +41,8 @@ inline const ShardedMeta* sharded_meta(const at::Tensor& tensor) {
 /// A DTensor around `local`, which it shares. No check, no autograd: `local` must be this rank's
 /// part of `sharding`.
 at::Tensor wrap(at::Tensor local, const Sharding& sharding);
+/// The same for a view that is none; see ShardedMeta::is_copy_of_view.
+at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding);
 
 /// Makes an existing tensor, plain or sharded, a DTensor in place: every handle to it sees it.
 void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding);

@@ -193,6 +193,7 @@ void expect_found(const Mismatch& mismatch, int rank, int port) {
   const auto begin = std::chrono::steady_clock::now();
   const std::string error = error_of([&] { mismatch.call(rank, links_of(*world)); });
   const auto elapsed = std::chrono::steady_clock::now() - begin;
+  mark(mismatch.name + " " + std::to_string(std::chrono::duration<double>(elapsed).count()));
   EXPECT_LT(elapsed, std::chrono::seconds(30)) << mismatch.name;  // before the timeout
   EXPECT_TRUE(error.starts_with("PeerError")) << mismatch.name << ": " << error;
   EXPECT_NE(error.find(mismatch.difference), std::string::npos) << mismatch.name << ": " << error;
@@ -213,7 +214,9 @@ const Scenario kMismatches("mismatches", [] {
 });
 
 TEST(Failure, CallsThatDoNotMatchAreFoundBeforeTheTimeoutWithoutCheckedMode) {
-  EXPECT_EQ(failures(run_processes(kMismatches, {.size = 3})), "");
+  const auto rr = run_processes(kMismatches, {.size = 3});
+  for (auto& r : rr) std::cerr << r.to_text();
+  EXPECT_EQ(failures(rr), "");
 }
 
 /// Point to point: the sizes differ, so the message must not be taken.

@@ -1,6 +1,7 @@
 #include "tessera/dtensor/dtensor.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -175,6 +176,49 @@ TEST(DTensor, ViewsShareTheLocalStorage) {
     EXPECT_TRUE(at::equal(full_tensor(x), numbers({4, 6}, 1) * 2));
     x.t().add_(1);
     EXPECT_TRUE(at::equal(full_tensor(x), numbers({4, 6}, 1) * 2 + 1));
+  });
+}
+
+TEST(DTensor, MeansOfUnevenPartsAreRight) {
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=4");
+    for (int64_t rows : {5, 8, 2}) {
+      const at::Tensor full = numbers({rows, 3}, 4);
+      at::Tensor x = spread(full, mesh, "S0").requires_grad_();
+      EXPECT_TRUE(at::allclose(full_tensor(x.mean()), full.mean()));
+      EXPECT_TRUE(at::allclose(full_tensor(x.mean(0)), full.mean(0)));
+      x.mean().backward();
+      EXPECT_TRUE(at::allclose(full_tensor(x.grad()), at::full({rows, 3}, 1.0 / (3.0 * rows))));
+    }
+  });
+}
+
+TEST(DTensor, SqueezesAndSplitsKeepShards) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const at::Tensor full = numbers({4, 1, 6}, 4);
+    const at::Tensor x = spread(full, mesh, "S0");
+    const CommPolicy explicit_only(ImplicitComm::forbid);
+    EXPECT_EQ(sharding(x.squeeze()).placements_text(), "S0");
+    EXPECT_EQ(sharding(x.squeeze(1)).placements_text(), "S0");
+    const auto parts = x.split(2, 2);
+    EXPECT_EQ(parts.size(), 3U);
+    EXPECT_EQ(sharding(parts[1]).placements_text(), "S0");
+    const CommPolicy any(ImplicitComm::allow);
+    EXPECT_TRUE(at::equal(full_tensor(x.squeeze()), full.squeeze()));
+    EXPECT_TRUE(at::equal(full_tensor(parts[1]), full.split(2, 2)[1]));
+  });
+}
+
+TEST(DTensor, AnOutTensorIsWrittenWhereItLiesOrRefused) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const at::Tensor x = spread(numbers({4, 6}, 1), mesh, "S0");
+    at::Tensor out = spread(numbers({4, 6}, 2), mesh, "S0");
+    at::add_out(out, x, x);
+    EXPECT_TRUE(at::equal(full_tensor(out), numbers({4, 6}, 1) * 2));
+    at::Tensor elsewhere = spread(numbers({4, 6}, 2), mesh, "R");
+    EXPECT_THROW(at::add_out(elsewhere, x, x), Error);
   });
 }
 

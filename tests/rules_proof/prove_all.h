@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <torch/version.h>
 
 #include "tests/rules_proof/prove.h"
 
@@ -193,6 +194,20 @@ inline void prove_sample(const std::string& line, unsigned seed, Tally& tally,
   }
 }
 
+/// Whether the op of a line exists: an older torch has not all of them. With the newest, a line that
+/// names none is a mistake, which its proof reports.
+inline bool in_this_torch(std::string_view line) {
+#if TORCH_VERSION_MINOR >= 13
+  (void)line;
+  return true;
+#else
+  const std::string op(line.substr(0, line.find(' ')));
+  const size_t dot = op.find('.');
+  const std::string overload = dot == std::string::npos ? "" : op.substr(dot + 1);
+  return c10::Dispatcher::singleton().findSchema({op.substr(0, dot), overload}).has_value();
+#endif
+}
+
 /// Proves every line; a failure prints the seed.
 inline Tally prove_lines(std::span<const char* const> lines) {
   at::NoGradGuard no_grad;
@@ -200,6 +215,7 @@ inline Tally prove_lines(std::span<const char* const> lines) {
   const unsigned seed = 20260 + static_cast<unsigned>(lines.size());
   const bool shows = std::getenv("TESSERA_SHOW_SAMPLES") != nullptr;  // for kernels that crash
   for (const char* line : lines) {
+    if (!in_this_torch(line)) continue;
     if (shows) std::fprintf(stderr, "%s\n", line);
     prove_sample(line, seed, tally);
   }
