@@ -67,7 +67,7 @@ def check(root):
     for body in blocks(readme, "bash"):
         for line in body.replace("\\\n", " ").splitlines():
             errors += check_line(line, root, targets)
-    for link in LINK.findall(readme):
+    for link in LINK.findall(BLOCK.sub("", readme)):
         if "://" not in link and not (root / link).exists():
             errors.append(f"link to {link}: no such file")
     if len(blocks(readme, "cpp")) == 0:

@@ -188,7 +188,8 @@ TEST(DTensor, MeansOfUnevenPartsAreRight) {
       EXPECT_TRUE(at::allclose(full_tensor(x.mean()), full.mean()));
       EXPECT_TRUE(at::allclose(full_tensor(x.mean(0)), full.mean(0)));
       x.mean().backward();
-      EXPECT_TRUE(at::allclose(full_tensor(x.grad()), at::full({rows, 3}, 1.0 / (3.0 * rows))));
+      const double share = 1.0 / (3.0 * static_cast<double>(rows));
+      EXPECT_TRUE(at::allclose(full_tensor(x.grad()), at::full({rows, 3}, share, at::kDouble)));
     }
   });
 }

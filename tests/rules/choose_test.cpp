@@ -113,55 +113,15 @@ TEST(Explanation, ListsCandidatesByCost) {
   EXPECT_NE(explanation.to_text().find("dearer"), std::string::npos);
 }
 
-/// Medians, with room for a loaded machine; measured 2 to 12 us and 0.03 to 0.35 ms.
-TEST(Choice, IsFastWhenCold) {
-  const auto micros = [](const char* mesh, const char* line) {
-    const TextCall call(mesh, line);
-    const auto* rule = rules::find_rule(call.op());
-    std::vector<double> times;
-    for (int i = 0; i < 31; ++i) {
-      plan::clear_cache();
-      const auto start = std::chrono::steady_clock::now();
-      rules::choose(*rule, call.get());
-      times.push_back(
-          std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-              .count());
-    }
-    std::ranges::nth_element(times, times.begin() + 15);
-    std::printf("%-60s %8.1f us\n", (std::string(mesh) + " " + line).c_str(), times[15]);
-    return times[15];
-  };
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  const double slow = 40;
-#else
-  const double slow = 1;
-#endif
-  EXPECT_LT(micros("tp=4", "aten::mm 64x32@S0 32x16@R"), 50 * slow);
-  EXPECT_LT(micros("tp=4", "aten::mm 64x32@S0 32x16@S0"), 50 * slow);
-  EXPECT_LT(micros("tp=4", "aten::add.Tensor 64x32@S0 64x32@S1"), 50 * slow);
-  EXPECT_LT(micros("a=2,b=2,c=2,d=2", "aten::mm 64x32@S0,S1,R,R 32x16@S1,S0,S0,R"), 1'000 * slow);
-  EXPECT_LT(micros("a=2,b=2,c=2,d=2", "aten::mm 64x32@S0,S0,S1,R 32x16@S1,R,S0,P(sum)"),
-            1'000 * slow);
-  EXPECT_LT(micros("a=2,b=2,c=2,d=2", "aten::add.Tensor 64x32@S0,S1,S0,S1 64x32@S1,S0,S1,S0"),
-            2'000 * slow);
-}
-
-TEST(Choice, OfAThousandTensorsTakesMilliseconds) {
+TEST(Choice, PlacesAThousandTensors) {
   for (const char* mesh : {"tp=4", "dp=2,tp=2"}) {
     const std::string placed = std::string(mesh) == "tp=4" ? "16x8@S0" : "16x8@S0,S1";
     std::string list;
     for (int i = 0; i < 1'000; ++i) list += (i > 0 ? ";" : "") + placed;
     for (const std::string op : {"aten::stack", "aten::cat", "aten::_foreach_mul.Scalar"}) {
       const TextCall call(mesh, op + " [" + list + "] dim=0");
-      plan::clear_cache();
-      const auto start = std::chrono::steady_clock::now();
       const auto choice = rules::choose(*rules::find_rule(op), call.get());
-      const double ms =
-          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-              .count();
-      std::printf("%s of 1000 on %s: %.2f ms\n", op.c_str(), mesh, ms);
       EXPECT_EQ(choice.operands.size(), 1'000U);
-      EXPECT_LT(ms, 200);
     }
   }
 }

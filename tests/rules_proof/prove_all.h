@@ -194,8 +194,8 @@ inline void prove_sample(const std::string& line, unsigned seed, Tally& tally,
   }
 }
 
-/// Whether the op of a line exists: an older torch has not all of them. With the newest, a line that
-/// names none is a mistake, which its proof reports.
+/// Whether the op of a line exists: an older torch has not all of them. With the newest, a line
+/// that names none is a mistake, which its proof reports.
 inline bool in_this_torch(std::string_view line) {
 #if TORCH_VERSION_MINOR >= 13
   (void)line;
