@@ -1,5 +1,7 @@
 #include "tessera/comm/checked.h"
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
 #include "tessera/base/errors.h"
 #include "tessera/comm/noticeboard.h"
 #include "tessera/comm/poll.h"
@@ -45,17 +47,15 @@ bool checked(const RankWorld& world) {
   return (world.observers().state()->active.load() & ObserverState::kChecked) != 0;
 }
 
-CollectiveCheck::CollectiveCheck(c10::intrusive_ptr<c10d::Store> store,
-                                 std::chrono::milliseconds timeout,
-                                 std::shared_ptr<Noticeboard> board)
-    : store_(std::move(store)), timeout_(timeout), board_(std::move(board)) {}
+CollectiveCheck::CollectiveCheck(Connect connect, std::chrono::milliseconds timeout)
+    : connect_(std::move(connect)), timeout_(timeout) {}
 
 void CollectiveCheck::await(const TapContext& context, const TappedCall& call,
                             const std::vector<std::string>& keys) {
   const bool all_came = poll_until(
       timeout_, [&] { return store_->check(keys); },
       [&] {
-        const auto failure = board_->first_failure();
+        const auto failure = Noticeboard::first_failure(*board_);
         if (!failure || failure->rank == context.group->rank()) return;
         throw PeerError(join_text(here(context, call), " failed; rank ", failure->rank,
                                   " failed first: ", failure->text));
@@ -77,6 +77,11 @@ void CollectiveCheck::before(const TapContext& context, const TappedCall& call,
   const int size = static_cast<int>(context.group->ranks.size());
   if (size == 1) return;
   std::lock_guard lock(mutex_);
+  if (!store_) {
+    const auto world = connect_();
+    store_ = c10::make_intrusive<c10d::PrefixStore>("check", world);
+    board_ = c10::make_intrusive<c10d::PrefixStore>(Noticeboard::kPrefix, world);
+  }
   std::vector<std::string> keys;
   for (int i = 0; i < size; ++i) keys.push_back(key_of(context, call.sequence, i));
   const std::string& mine = keys[static_cast<size_t>(context.group->index)];

@@ -3,6 +3,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,7 +27,6 @@
 namespace tessera::comm {
 
 class RankWorld;
-class Noticeboard;
 struct TapContext;
 struct TappedCall;
 
@@ -37,9 +37,10 @@ bool checked(const RankWorld& world);
 /// How processes compare: over the store, two keys a rank and group at a time.
 class CollectiveCheck {
  public:
-  /// `store` must be this object's own connection.
-  CollectiveCheck(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout,
-                  std::shared_ptr<Noticeboard> board);
+  /// Connects by `connect` to the world's store when that is first needed: to a connection of its
+  /// own, because others may block on theirs.
+  using Connect = std::function<c10::intrusive_ptr<c10d::Store>()>;
+  CollectiveCheck(Connect connect, std::chrono::milliseconds timeout);
 
   /// Returns when all ranks of the group are about to make the same call. PeerError if they
   /// differ, or names those that did not come within the timeout.
@@ -49,9 +50,10 @@ class CollectiveCheck {
   void await(const TapContext& context, const TappedCall& call,
              const std::vector<std::string>& keys);
 
-  c10::intrusive_ptr<c10d::Store> store_;
+  Connect connect_;
+  c10::intrusive_ptr<c10d::Store> store_;  // null until it is needed
+  c10::intrusive_ptr<c10d::Store> board_;  // the noticeboard, over the same connection
   std::chrono::milliseconds timeout_;
-  std::shared_ptr<Noticeboard> board_;
   std::mutex mutex_;
   std::map<std::string, std::string> last_key_;  // by channel: mine, to delete once all moved on
 };

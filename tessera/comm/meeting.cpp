@@ -46,7 +46,7 @@ bool Meeting::attend(const std::string& word) const {
     }
     const auto came = [&] { return store.check({outcome_key}); };
     const auto look_for_failure = [&] {
-      const auto failure = board == nullptr ? std::nullopt : board->first_failure();
+      const auto failure = Noticeboard::first_failure(board);
       if (!failure || failure->rank == me) return;
       throw PeerError(join_text("rank ", me, ": ", purpose, " failed; rank ", failure->rank,
                                 " failed first: ", failure->text));

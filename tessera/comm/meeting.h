@@ -8,10 +8,9 @@
 
 namespace tessera::comm {
 
-class Noticeboard;
-
 /// A point where ranks wait for each other, over a store: at the start, at each new group, at the
-/// end. Unlike c10d's own, it knows who is missing. Each is used once.
+/// end. Unlike c10d's own, it knows who is missing. Each is used once. No other thread may wait on
+/// its stores meanwhile.
 struct Meeting {
   c10d::Store& store;
   std::string name;            ///< unique in the store
@@ -19,7 +18,7 @@ struct Meeting {
   std::span<const int> ranks;  ///< who comes, world ranks
   int index = 0;               ///< my place among them
   std::chrono::milliseconds timeout{0};
-  Noticeboard* board = nullptr;  ///< where a failed rank says so; may be null
+  c10d::Store& board;  ///< where a failed rank says so (noticeboard.h)
 
   /// Waits for all; PeerError names those that did not come in time. Returns whether all ranks
   /// brought the same word.

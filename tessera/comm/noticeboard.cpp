@@ -41,6 +41,16 @@ std::optional<std::pair<uint64_t, std::string>> numbered(const std::string& text
   return std::pair(number, std::string(end + 1, text.data() + text.size()));
 }
 
+std::string failure_text(c10d::Store& store) {
+  return store.check({"failure"}) ? text_of(store.get("failure")) : std::string();
+}
+
+std::optional<Noticeboard::Failure> failure_of(const std::string& text) {
+  const auto entry = numbered(text);
+  if (!entry) return std::nullopt;
+  return Noticeboard::Failure{static_cast<int>(entry->first), entry->second};
+}
+
 }  // namespace
 
 struct Noticeboard::Line {
@@ -81,13 +91,12 @@ void Noticeboard::post_failure(std::string_view text) noexcept {
   });
 }
 
+std::optional<Noticeboard::Failure> Noticeboard::first_failure(c10d::Store& store) {
+  return failure_of(failure_text(store));
+}
+
 std::optional<Noticeboard::Failure> Noticeboard::first_failure() noexcept {
-  const auto text = Line::run(line_, std::string(), [](c10d::Store& store) {
-    return store.check({"failure"}) ? text_of(store.get("failure")) : std::string();
-  });
-  const auto entry = numbered(text);
-  if (!entry) return std::nullopt;
-  return Failure{static_cast<int>(entry->first), entry->second};
+  return failure_of(Line::run(line_, std::string(), failure_text));
 }
 
 std::vector<RankCall> Noticeboard::meet(const GroupInfo& group, const std::string& channel,
@@ -137,14 +146,6 @@ std::optional<std::vector<int>> Noticeboard::silent(const GroupInfo& group,
   });
   if (!answer.came) return std::nullopt;
   return std::move(answer.missing);
-}
-
-void Noticeboard::leave() noexcept {
-  Line::run(line_, int64_t{0}, [](c10d::Store& store) { return store.add("left", 1); });
-}
-
-int64_t Noticeboard::left() noexcept {
-  return Line::run(line_, int64_t{0}, [](c10d::Store& store) { return store.add("left", 0); });
 }
 
 }  // namespace tessera::comm

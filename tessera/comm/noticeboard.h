@@ -22,7 +22,10 @@ namespace tessera::comm {
 
 class Noticeboard {
  public:
-  /// `store` must be this object's own connection: others may block on theirs.
+  static constexpr const char* kPrefix = "board";  ///< of its keys in a world's store
+
+  /// `store` is this object's own connection, because others may block on theirs; made beforehand,
+  /// because connecting takes a name look-up, which may take seconds.
   Noticeboard(c10::intrusive_ptr<c10d::Store> store, int rank);
 
   struct Failure {
@@ -33,6 +36,8 @@ class Noticeboard {
   /// Says that this rank failed by itself. Only the first failure of the world is kept.
   void post_failure(std::string_view text) noexcept;
   std::optional<Failure> first_failure() noexcept;
+  /// The same over a connection that the caller holds and may wait on.
+  static std::optional<Failure> first_failure(c10d::Store& store);
 
   /// Says that this rank is alive and waits in this call of `channel`; returns it and the calls
   /// that others of the group (of a large one, some) said so of, by index. They may have moved on
@@ -44,10 +49,6 @@ class Noticeboard {
   /// answer.
   std::optional<std::vector<int>> silent(const GroupInfo& group,
                                          std::chrono::milliseconds patience) noexcept;
-
-  /// Says that this rank reads no more; how many said so.
-  void leave() noexcept;
-  int64_t left() noexcept;
 
  private:
   struct Line;  // the connection; outlives this object if an answer never comes

@@ -47,8 +47,12 @@ struct ObserverState {
     return board;
   }
 
+  /// This rank's links are closed: nothing that waits on them will come.
+  std::atomic<bool> aborted{false};
+
   /// Closes every link of this rank, so that peers that wait for it wake up.
   void abort_links() {
+    aborted = true;
     std::vector<c10::weak_intrusive_ptr<c10d::Backend>> all;
     {
       std::lock_guard lock(mutex);

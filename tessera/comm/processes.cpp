@@ -85,6 +85,7 @@ class ProcessWorld final : public RankWorld {
   ProcessWorld(const ProcessWorldOptions& options, const StorePtr& store)
       : RankWorld(Kind::processes, options.rank, options.size, options.name, options.timeout),
         store_(store),
+        board_(prefixed(Noticeboard::kPrefix, store)),
         hosts_store_(options.rank == 0 && !options.store && !options.store_is_hosted),
         local_rank_(options.local_rank),
         devices_(served_devices(options)) {
@@ -92,15 +93,12 @@ class ProcessWorld final : public RankWorld {
       address_ = "127.0.0.1";
       return;
     }
-    // Own connections: a call that waits on one must not hold up the others.
-    auto board = std::make_shared<Noticeboard>(prefixed("board", store_->clone()), options.rank);
-    auto check = std::make_shared<CollectiveCheck>(prefixed("check", store_->clone()),
-                                                   options.timeout, board);
-    board_ = board;
+    const auto own_connection = [store] { return store->clone(); };
+    auto board = prefixed(Noticeboard::kPrefix, own_connection());
     ObserverState& state = *observers().state();
     std::lock_guard lock(state.mutex);
-    state.board = std::move(board);
-    state.check = std::move(check);
+    state.board = std::make_shared<Noticeboard>(std::move(board), options.rank);
+    state.check = std::make_shared<CollectiveCheck>(own_connection, options.timeout);
   }
 
   ~ProcessWorld() override {
@@ -112,8 +110,11 @@ class ProcessWorld final : public RankWorld {
       say_farewell();
     }
     // The store stays until the others have read what they need, also of why this rank failed.
-    board_->leave();
-    if (hosts_store_) poll_until(kLastWords, [&] { return board_->left() >= size(); });
+    try {
+      store_->add("left", 1);
+      if (hosts_store_) poll_until(kLastWords, [&] { return store_->add("left", 0) >= size(); });
+    } catch (const std::exception&) {  // the store is gone; so are we
+    }
   }
 
   /// Waits for all ranks of the world and learns whether they share a machine.
@@ -156,7 +157,7 @@ class ProcessWorld final : public RankWorld {
  private:
   Meeting meet(std::string meeting, std::string purpose, std::span<const int> ranks, int index,
                std::chrono::milliseconds patience) {
-    return {*store_, std::move(meeting), std::move(purpose), ranks, index, patience, board_.get()};
+    return {*store_, std::move(meeting), std::move(purpose), ranks, index, patience, *board_};
   }
 
   std::vector<int>& everyone() {
@@ -193,12 +194,12 @@ class ProcessWorld final : public RankWorld {
   }
 
   StorePtr store_;
+  StorePtr board_;  // the noticeboard, over the same connection
   bool hosts_store_;
   int local_rank_;
   std::vector<c10::DeviceType> devices_;
   std::string address_;
   std::vector<int> everyone_;
-  std::shared_ptr<Noticeboard> board_;
 };
 
 std::chrono::milliseconds timeout_from(const Environment& environment) {

@@ -70,32 +70,35 @@ std::optional<size_t> generator_argument(const c10::FunctionSchema& schema) {
 }
 
 struct Registration {
+  Registration() {
+    fallback.fallback(torch::CppFunction::makeFallthrough());
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const auto& name : dispatcher.getAllOpNames()) {
+      if (!name.name.starts_with("aten::")) continue;
+      const auto op = dispatcher.findSchema(name);
+      if (!op) continue;
+      if (const auto generator = generator_argument(op->schema())) {
+        const std::string full =
+            name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+        ops.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                   std::make_unique<FillGenerator>(op->schema(), *generator)));
+      }
+    }
+  }
+
   torch::Library fallback{torch::Library::IMPL, "_", kKey, __FILE__, __LINE__};
   torch::Library ops{torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__};
 };
 
-Registration* register_kernels() {
-  auto* made = new Registration;
-  made->fallback.fallback(torch::CppFunction::makeFallthrough());
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const auto& name : dispatcher.getAllOpNames()) {
-    if (!name.name.starts_with("aten::")) continue;
-    const auto op = dispatcher.findSchema(name);
-    if (!op) continue;
-    if (const auto generator = generator_argument(op->schema())) {
-      const std::string full =
-          name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-      made->ops.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(
-                                       std::make_unique<FillGenerator>(op->schema(), *generator)));
-    }
-  }
-  return made;
-}
+/// Never destroyed: the dispatcher may be gone before our statics are.
+union Forever {
+  Forever() : registration() {}
+  ~Forever() {}
+  Registration registration;
+};
 
-void ensure_kernels() {
-  // Made with the first thread rank, and leaked: the dispatcher may be gone before our statics.
-  [[maybe_unused]] static Registration* registration = register_kernels();
-}
+/// With the first thread rank; other programs do not pay the 4 ms.
+void ensure_kernels() { static Forever kernels; }
 
 }  // namespace
 

@@ -70,6 +70,7 @@ bool TapWork::wait_inner(std::chrono::milliseconds timeout) {
       // c10d's words for: the work goes on, only this wait ended.
       if (!std::string_view(e.msg()).starts_with("Operation timed out!")) throw;
     }
+    if (context_->state->aborted) throw std::runtime_error("this rank closed its links");
     look_for_mismatch(*context_, call_);
     piece = std::min(piece, kLookAgain);  // the others say what they do at about the same time
   }

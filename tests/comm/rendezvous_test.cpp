@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "tessera/comm/network.h"
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
@@ -136,6 +137,17 @@ TEST(Rendezvous, FirstHostOfANodeList) {
   for (const auto& [list, host] : rows) EXPECT_EQ(first_host(list), host) << list;
   EXPECT_THROW(first_host("node[1-3"), std::exception);
   EXPECT_THROW(first_host("node[]"), std::exception);
+}
+
+TEST(Network, AnAddressThatOthersReachIsNotALoopback) {
+  EXPECT_TRUE(is_loopback("localhost"));
+  EXPECT_TRUE(is_loopback("127.0.1.1"));
+  EXPECT_TRUE(is_loopback("::1"));
+  EXPECT_FALSE(is_loopback("10.0.0.1"));
+  EXPECT_FALSE(is_loopback("node127.0"));
+  EXPECT_FALSE(is_loopback(address_towards("127.0.0.1", 29500)));  // "" where there is no network
+  EXPECT_FALSE(is_loopback(address_towards("no.such.host.invalid", 29500)));
+  EXPECT_EQ(machine_identity(), machine_identity());
 }
 
 TEST(Rendezvous, BadValuesAreNamed) {

@@ -75,6 +75,7 @@ std::vector<std::string> environment_of(const Scenario& scenario, const RunOptio
   values["MASTER_ADDR"] = "127.0.0.1";
   values["MASTER_PORT"] = std::to_string(port);
   values["OMP_NUM_THREADS"] = "1";
+  values["RES_OPTIONS"] = "timeout:1 attempts:1";  // the store looks up names; a test must not wait
   for (const auto& [name, value] : options.environment) values[name] = value;
   std::vector<std::string> entries;
   for (const auto& [name, value] : values) entries.push_back(name + "=" + value);
