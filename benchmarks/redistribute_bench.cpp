@@ -1,6 +1,6 @@
 // Redistribution between two Gloo processes beside the bare c10d call that does the same, in turns.
 //
-//   bare      the collective alone, on buffers that exist and lie as it wants them
+//   bare      libtorch's own Gloo, the collective alone, on buffers that exist and lie as it wants
 //   tessera   exec::redistribute: plan look-up, allocation of the result, copies, collective
 //
 // Prints medians over the repeats and the median of the pairwise differences.
@@ -15,8 +15,10 @@
 #include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <vector>
 
+#include "tessera/comm/gloo.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
 #include "tessera/exec/redistribute.h"
@@ -45,10 +47,8 @@ struct Case {
   std::function<void()> bare;
 };
 
-void run(const char* label, int64_t n, int repeats) {
+void run(c10d::Backend& bare, const char* label, int64_t n, int repeats) {
   const DeviceMesh mesh = comm::init_device_mesh("tp=2");
-  const auto group = comm::group_of(mesh, "tp");
-  c10d::Backend& bare = group->backend(c10::DeviceType::CPU);
   const int64_t half = n / 2;
 
   at::Tensor full = at::ones({n, n});
@@ -108,10 +108,18 @@ int main() {
         "|---------|----------|------------|------------|-----------|-------|\n");
     std::fflush(stdout);
   }
-  run("1 KiB", 16, 2000);
-  run("64 KiB", 128, 1000);
-  run("1 MiB", 512, 300);
-  run("64 MiB", 4096, 15);
+  const auto store = c10::make_intrusive<c10d::FileStore>(
+      "/tmp/tessera_bench_" + std::string(std::getenv("MASTER_PORT")), 2);
+  const auto bare = comm::make_gloo_backend({.store = store,
+                                             .index = child == 0 ? 1 : 0,
+                                             .size = 2,
+                                             .timeout = std::chrono::seconds(60),
+                                             .address = "127.0.0.1",
+                                             .matched = false});
+  run(*bare, "1 KiB", 16, 2000);
+  run(*bare, "64 KiB", 128, 1000);
+  run(*bare, "1 MiB", 512, 300);
+  run(*bare, "64 MiB", 4096, 15);
   if (child == 0) return 0;
   int status = 0;
   waitpid(child, &status, 0);

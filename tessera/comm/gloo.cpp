@@ -287,6 +287,10 @@ intrusive_ptr<c10d::Backend> make_gloo_backend(const GlooOptions& options) {
   auto gloo = ProcessGroupGloo::Options::create(options.timeout);
   gloo->devices = devices_for(options);
   gloo->threads = 2 * static_cast<int>(gloo->devices.size());  // as PyTorch does
+  if (!options.matched) {
+    return c10::make_intrusive<ProcessGroupGloo>(options.store, options.index, options.size,
+                                                 std::move(gloo));
+  }
   return c10::make_intrusive<MatchedGloo>(options.store, options.index, options.size,
                                           std::move(gloo));
 }

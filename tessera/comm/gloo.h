@@ -36,6 +36,8 @@ struct GlooOptions {
   /// The address to listen on; empty: what this machine's name resolves to. GLOO_SOCKET_IFNAME
   /// goes before it.
   std::string address;
+  /// False: libtorch's own Gloo as it is, for comparison.
+  bool matched = true;
 };
 
 /// Connects to the other ranks of the group.
