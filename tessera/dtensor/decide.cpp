@@ -1,3 +1,5 @@
+#include <ATen/core/enum_tag.h>
+
 #include <algorithm>
 #include <map>
 
@@ -152,6 +154,21 @@ void check_written(const OpEntry& entry, std::span<const Operand> operands,
   }
 }
 
+/// Each rank would draw the numbers of the same elements: equal shards, and values that hang on the
+/// number of ranks. Refused until numbers are drawn by global index.
+void refuse_random(const OpEntry& entry, const c10::OperatorHandle& op,
+                   std::span<const Operand> operands) {
+  if (!op.hasTag(at::Tag::nondeterministic_seeded)) return;
+  for (const auto& operand : operands) {
+    if (operand.sharded == nullptr || operand.sharded->sharding().is_replicated()) continue;
+    throw NotSupported(join_text(entry.name,
+                                 " draws random numbers, which sharded tensors do not "
+                                 "support so far; draw into a replicated tensor and redistribute "
+                                 "it. Operands: ",
+                                 operands_text(operands)));
+  }
+}
+
 /// The arguments for the local tensors: of the op itself, or of the one that runs instead.
 void localise(const rules::Rule& rule, const rules::OpCall& call, Decision& decision) {
   std::map<std::string, c10::IValue> by_name;
@@ -195,6 +212,7 @@ std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle
   const auto operands = operands_of(entry, stack);
   decision->mesh = common_mesh(entry, operands);
   decision->operands.resize(operands.size());
+  refuse_random(entry, op, operands);
 
   const rules::Rule* rule = rules::find_rule(entry.name);
   auto metas = infer_results(entry, op, stack);
