@@ -2,8 +2,10 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
+#include <c10/core/InferenceMode.h>
 
 #include <array>
+#include <optional>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
@@ -232,6 +234,14 @@ void check_writable(const OpEntry& entry, const c10::IValue& value) {
           "lost; redistribute the tensor before taking the view, or write to a slice of it");
 }
 
+/// A view is an inference tensor if and only if its base is one, whatever the mode it is made in.
+bool crosses_inference_mode(const OpEntry& entry, const Stack& stack) {
+  if (!entry.is_view) return false;
+  const c10::IValue& base = stack[stack.size() - entry.args.size()];
+  return base.isTensor() && base.toTensor().defined() &&
+         base.toTensor().is_inference() != c10::InferenceMode::is_enabled();
+}
+
 constexpr size_t kMaxWritten = 8;
 
 }  // namespace
@@ -263,6 +273,10 @@ std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack) {
 }
 
 void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  std::optional<c10::InferenceMode> mode_of_base;
+  if (crosses_inference_mode(entry, stack)) [[unlikely]] {
+    mode_of_base.emplace(!c10::InferenceMode::is_enabled());
+  }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (entry.handler != nullptr && entry.handler(entry, op, stack)) return;
   const size_t base = stack.size() - entry.args.size();

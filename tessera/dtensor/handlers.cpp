@@ -86,6 +86,26 @@ bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
   return true;
 }
 
+/// May the second tensor's insides take the place of the first's? Any tensor can become a sharded
+/// one; a sharded one stays sharded.
+bool can_become(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
+  const at::Tensor from = torch::jit::pop(stack).toTensor();
+  torch::jit::pop(stack);
+  torch::jit::push(stack, sharded_meta(from) != nullptr);
+  return true;
+}
+
+/// set_ is how torch::load fills a tensor.
+bool refuse_set(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const at::Tensor self = torch::jit::peek(stack, 0, entry.args.size()).toTensor();
+  const ShardedMeta* meta = sharded_meta(self);
+  throw NotSupported(join_text(
+      entry.name, " gives a tensor the memory of another, which a sharded tensor",
+      meta != nullptr ? join_text(" (", meta->sharding(), ")") : std::string(),
+      " cannot take or give. torch::load does this: load a checkpoint instead, or load plain "
+      "tensors and x.copy_(distribute_tensor(loaded, mesh, placements))"));
+}
+
 /// linear_backward(self, grad_output, weight, mask): libtorch has a kernel for it on few devices.
 void linear_backward(Stack& stack) {
   const auto mask = torch::jit::pop(stack).toBoolList();
@@ -108,6 +128,11 @@ void install_handlers() {
   set_handler("aten::_local_scalar_dense", local_scalar);
   set_handler("aten::equal", equal);
   set_handler("aten::as_strided", as_strided);
+  for (const char* op : {"aten::set_.source_Tensor", "aten::set_.source_Storage", "aten::set_",
+                         "aten::set_.source_Storage_storage_offset"}) {
+    set_handler(op, refuse_set);
+  }
+  set_handler("aten::_has_compatible_shallow_copy_type", can_become);
   set_local_kernel("aten::linear_backward", linear_backward);
 }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/op_registration.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
 
 #include <array>
 #include <map>
@@ -31,6 +33,7 @@ struct Registered {
   std::mutex mutex;
   std::unordered_map<std::string, std::shared_ptr<OpEntry>> entries;
   std::vector<c10::RegistrationHandleRAII> handles;
+  std::unique_ptr<torch::Library> autograd;
 };
 
 Registered& registered() {
@@ -54,9 +57,13 @@ class FallbackKernel final : public c10::OperatorKernel {
   }
 };
 
-/// Composite ops with a derivative of their own. Taken whole they need no flattening of sharded
-/// dims: a linear of [B, S/n, D] stays as it is.
-constexpr std::array<std::string_view, 1> kWholeComposites = {"aten::linear"};
+/// Composite ops that are taken whole:
+///   linear                             has a derivative of its own, and needs no flattening of
+///                                      sharded dims: [B, S/n, D] stays as it is
+///   _has_compatible_shallow_copy_type  what set_data asks, so that a plain parameter can become a
+///                                      sharded one (Module::clone, load)
+constexpr std::array<std::string_view, 2> kWholeComposites = {
+    "aten::linear", "aten::_has_compatible_shallow_copy_type"};
 
 bool takes(const c10::OperatorHandle& op, const c10::OperatorName& name) {
   if (name.name.rfind("aten::", 0) != 0) return false;
@@ -83,6 +90,11 @@ void register_kernels() {
     registered().handles.push_back(dispatcher.registerFallback(
         kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()),
         "tessera"));
+    // As libtorch has it for its own backends: an op without a derivative formula runs, and says so
+    // when its gradient is asked for.
+    registered().autograd = std::make_unique<torch::Library>(
+        torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+    registered().autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
     install_handlers();
   });
 }

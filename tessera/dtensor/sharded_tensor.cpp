@@ -1,6 +1,10 @@
 #include "tessera/dtensor/sharded_tensor.h"
 
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/DispatchKeySet.h>
+#include <c10/core/StorageImpl.h>
+
+#include "tessera/base/text.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -13,28 +17,71 @@ c10::DispatchKeySet keys_for(c10::DeviceType device) {
   return keys;
 }
 
-c10::intrusive_ptr<c10::TensorImpl> make_impl(at::Tensor local, const Sharding& sharding,
-                                              bool is_copy = false) {
-  auto impl = c10::make_intrusive<c10::TensorImpl>(keys_for(local.device().type()), local.dtype(),
-                                                   local.device());
+constexpr const char* kNoMemory =
+    "a sharded tensor, which has no memory of its own: take to_local(x) or full_tensor(x); "
+    "torch::save cannot write one, a checkpoint can";
+
+/// Refuses access to its storage with a reason, where a plain TensorImpl gives a null pointer.
+class ShardedImpl final : public c10::TensorImpl {
+ public:
+  using TensorImpl::TensorImpl;
+
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      const c10::VariableVersion& version, bool allow_metadata_change) const override {
+    auto copy = c10::make_intrusive<ShardedImpl>(key_set(), dtype(), device());
+    copy_tensor_metadata(this, copy.get(), version, allow_metadata_change);
+    return copy;
+  }
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      c10::VariableVersion&& version, bool allow_metadata_change) const override {
+    auto copy = c10::make_intrusive<ShardedImpl>(key_set(), dtype(), device());
+    copy_tensor_metadata(this, copy.get(), std::move(version), allow_metadata_change);
+    return copy;
+  }
+
+  /// libtorch: "Cannot access storage of " + this.
+  const char* tensorimpl_type_name() const override { return kNoMemory; }
+};
+
+/// The same for a tensor that becomes sharded in place: its impl stays a plain one, so the reason
+/// must lie in the storage.
+c10::Storage refusing_storage() {
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), 0,
+                                                       c10::GetCPUAllocator(), /*resizable=*/false);
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(join_text("This is ", kNoMemory));
+  return c10::Storage(std::move(storage));
+}
+
+c10::intrusive_ptr<ShardedImpl> make_impl(at::Tensor local, const Sharding& sharding,
+                                          bool is_copy = false) {
+  auto impl = c10::make_intrusive<ShardedImpl>(keys_for(local.device().type()), local.dtype(),
+                                               local.device());
   impl->set_sizes_and_strides(c10::IntArrayRef(sharding.shape().data(), sharding.shape().size()),
                               c10::IntArrayRef(sharding.stride().data(), sharding.stride().size()));
   impl->set_backend_meta(c10::make_intrusive<ShardedMeta>(std::move(local), sharding, is_copy));
   return impl;
 }
 
+at::Tensor as_tensor(c10::intrusive_ptr<ShardedImpl> impl) {
+  impl->set_storage_access_should_throw();
+  return at::Tensor(std::move(impl));
+}
+
 }  // namespace
 
 at::Tensor wrap(at::Tensor local, const Sharding& sharding) {
-  return at::Tensor(make_impl(std::move(local), sharding));
+  return as_tensor(make_impl(std::move(local), sharding));
 }
 
 at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding) {
-  return at::Tensor(make_impl(std::move(local), sharding, /*is_copy=*/true));
+  return as_tensor(make_impl(std::move(local), sharding, /*is_copy=*/true));
 }
 
 void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding) {
-  tensor.unsafeGetTensorImpl()->shallow_copy_from(make_impl(std::move(local), sharding));
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  auto made = make_impl(std::move(local), sharding);
+  made->set_storage_keep_dtype(refusing_storage());
+  impl->shallow_copy_from(made);
 }
 
 }  // namespace tessera::dtensor
