@@ -154,19 +154,17 @@ void check_written(const OpEntry& entry, std::span<const Operand> operands,
   }
 }
 
-/// Each rank would draw the numbers of the same elements: equal shards, and values that hang on the
-/// number of ranks. Refused until numbers are drawn by global index.
-void refuse_random(const OpEntry& entry, const c10::OperatorHandle& op,
-                   std::span<const Operand> operands) {
-  if (!op.hasTag(at::Tag::nondeterministic_seeded)) return;
-  for (const auto& operand : operands) {
-    if (operand.sharded == nullptr || operand.sharded->sharding().is_replicated()) continue;
-    throw NotSupported(join_text(entry.name,
-                                 " draws random numbers, which sharded tensors do not "
-                                 "support so far; draw into a replicated tensor and redistribute "
-                                 "it. Operands: ",
-                                 operands_text(operands)));
+/// True if the op's own kernel draws random numbers in an order of its own: on a shard it would
+/// draw those of other elements. Ops whose elements are independent have handlers (random.h) and do
+/// not come here.
+bool draws_in_order(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    // Attention draws in forward, and draws again in backward, only if it drops anything.
+    if (arguments[i].name() == "dropout_p") return stack[base + i].toDouble() > 0;
   }
+  return op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
 /// The arguments for the local tensors: of the op itself, or of the one that runs instead.
@@ -212,9 +210,9 @@ std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle
   const auto operands = operands_of(entry, stack);
   decision->mesh = common_mesh(entry, operands);
   decision->operands.resize(operands.size());
-  refuse_random(entry, op, operands);
 
-  const rules::Rule* rule = rules::find_rule(entry.name);
+  const rules::Rule* rule =
+      draws_in_order(entry, op, stack) ? nullptr : rules::find_rule(entry.name);
   auto metas = infer_results(entry, op, stack);
   if (rule != nullptr) {
     const size_t base = stack.size() - entry.args.size();

@@ -34,12 +34,16 @@ void add_scalar(DecisionKey& key, const c10::IValue& value, bool by_value) {
       "replicated with an ImplicitReplication guard"));
 }
 
+bool is_taken_as_replicated(const at::Tensor& plain) {
+  return plain.numel() == 1 || ImplicitReplication::current();
+}
+
 void add_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor) {
   if (!tensor.defined()) return key.add(kNone);
   if (const ShardedMeta* meta = sharded_meta(tensor)) {
     return key.add(static_cast<const void*>(meta->sharding().id()));
   }
-  if (tensor.numel() != 1 && !ImplicitReplication::current()) refuse_plain(entry, tensor);
+  if (!is_taken_as_replicated(tensor)) refuse_plain(entry, tensor);
   key.add(kPlain + (static_cast<uint64_t>(tensor.scalar_type()) << 8) +
           (static_cast<uint64_t>(tensor.unsafeGetTensorImpl()->is_wrapped_number()) << 16));
   key.add(static_cast<uint64_t>(tensor.dim()));
@@ -270,6 +274,13 @@ std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack) {
     }
   }
   return out;
+}
+
+void check_plain(const OpEntry& entry, const Stack& stack) {
+  for (const auto& [tensor, sharded] : operands_of(entry, stack)) {
+    if (sharded != nullptr || !tensor->defined()) continue;
+    if (!is_taken_as_replicated(*tensor)) refuse_plain(entry, *tensor);
+  }
 }
 
 void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {

@@ -33,6 +33,9 @@ std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack);
 std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle& op,
                                  const Stack& stack);
 
+/// Throws if plain tensors of more than one element are among the arguments and no guard lets them.
+void check_plain(const OpEntry& entry, const Stack& stack);
+
 /// Warns or throws where the decision communicates, or replicates, and the thread's policy minds.
 void check_policy(const OpEntry& entry, const Decision& decision, const Stack& stack);
 

@@ -10,6 +10,7 @@
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/random.h"
 #include "tessera/dtensor/register.h"
 #include "tessera/exec/redistribute.h"
 
@@ -134,6 +135,7 @@ void install_handlers() {
   }
   set_handler("aten::_has_compatible_shallow_copy_type", can_become);
   set_local_kernel("aten::linear_backward", linear_backward);
+  install_random_handlers();
 }
 
 }  // namespace tessera::dtensor

@@ -77,6 +77,7 @@ OpEntry::OpEntry(const c10::OperatorHandle& op) {
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto& arg = schema.arguments()[i];
     args.push_back(kind_of(*arg.type()));
+    if (arg.name() == "dropout_p") values_matter = true;  // none is a case of its own
     const auto* alias = arg.alias_info();
     if (alias == nullptr) continue;
     any_alias = true;

@@ -14,6 +14,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/handlers.h"
+#include "tessera/dtensor/policy.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -65,6 +66,33 @@ class FallbackKernel final : public c10::OperatorKernel {
 constexpr std::array<std::string_view, 2> kWholeComposites = {
     "aten::linear", "aten::_has_compatible_shallow_copy_type"};
 
+/// Composite ops that make plain tensors of their own on the way (a causal mask, a constant): these
+/// are the same on every rank, so they count as replicated. What the caller passes is held to the
+/// usual rule.
+constexpr std::array<std::string_view, 1> kMakeTensors = {
+    "aten::_scaled_dot_product_attention_math"};
+
+/// Checks the caller's tensors, then runs the composite op with its inner ones taken as replicated.
+class CompositeKernel final : public c10::OperatorKernel {
+ public:
+  explicit CompositeKernel(std::shared_ptr<const OpEntry> entry) : entry_(std::move(entry)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    check_plain(*entry_, *stack);
+    const ImplicitReplication inner;
+    // No kernel of libtorch's is under this key for such an op: it leads to the composite one.
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::AutogradCPU), stack);
+  }
+
+ private:
+  std::shared_ptr<const OpEntry> entry_;
+};
+
+bool makes_tensors(const c10::OperatorName& name) {
+  const std::string full =
+      name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+  return std::ranges::find(kMakeTensors, full) != kMakeTensors.end();
+}
+
 bool takes(const c10::OperatorHandle& op, const c10::OperatorName& name) {
   if (name.name.rfind("aten::", 0) != 0) return false;
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return true;
@@ -80,7 +108,17 @@ void register_kernels() {
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const auto& name : dispatcher.getAllOpNames()) {
       const auto op = dispatcher.findSchema(name);
-      if (!op || !takes(*op, name)) continue;
+      if (!op) continue;
+      if (makes_tensors(name)) {
+        for (const auto key : {kKey, c10::DispatchKey::AutogradPrivateUse3}) {
+          registered().handles.push_back(
+              dispatcher.registerImpl(name, key,
+                                      c10::KernelFunction::makeFromBoxedFunctor(
+                                          std::make_unique<CompositeKernel>(entry_for(*op))),
+                                      std::nullopt, nullptr, "tessera"));
+        }
+      }
+      if (!takes(*op, name)) continue;
       registered().handles.push_back(
           dispatcher.registerImpl(name, kKey,
                                   c10::KernelFunction::makeFromBoxedFunctor(
@@ -97,6 +135,11 @@ void register_kernels() {
     registered().autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
     install_handlers();
   });
+}
+
+bool has_kernel(std::string_view op) {
+  std::lock_guard lock(registered().mutex);
+  return registered().entries.contains(std::string(op));
 }
 
 void set_handler(std::string_view op, Handler handler) {

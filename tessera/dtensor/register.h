@@ -10,6 +10,9 @@ namespace tessera::dtensor {
 /// when the library is loaded.
 void register_kernels();
 
+/// True if the op exists and has the sharded kernel.
+bool has_kernel(std::string_view op);
+
 /// Takes an op over from the common path; nullptr gives it back. For ops of this library and of a
 /// user's own; before the op is first used with sharded tensors.
 void set_handler(std::string_view op, Handler handler);
