@@ -11,7 +11,9 @@ if(cli_sources)
   find_package(CLI11 REQUIRED)
   add_executable(tessera_cli ${cli_sources})
   set_target_properties(tessera_cli PROPERTIES OUTPUT_NAME tessera)
-  target_link_libraries(tessera_cli PRIVATE tessera tessera_options CLI11::CLI11)
+  target_link_libraries(tessera_cli PRIVATE tessera tessera_options CLI11::CLI11
+    nlohmann_json::nlohmann_json)
+  target_compile_definitions(tessera_cli PRIVATE TESSERA_VERSION="${PROJECT_VERSION}")
   target_precompile_headers(tessera_cli REUSE_FROM tessera_torch_pch)
 endif()
 

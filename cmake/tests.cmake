@@ -5,6 +5,7 @@
 #   tests/<room above the torch line>/   links tessera_pure (+ tests/support_pure/*.cpp)
 #   tests/<any other folder>/            links libtessera.so (+ support_pure, + tests/support/*.cpp, with
 #                                        a main that can also be a rank of a test: processes.h there)
+#   tests/cli/                           also knows the command line, as TESSERA_CLI
 #   tests/checks/*_test.py               runs with python3
 #   tests/install/                       a project of its own, see run.cmake there
 
@@ -97,6 +98,11 @@ foreach(file IN LISTS test_files)
   else()
     target_link_libraries(${target} PRIVATE tessera_test_support)
     target_precompile_headers(${target} REUSE_FROM tessera_test_pch)
+  endif()
+
+  if(folder STREQUAL "cli")
+    add_dependencies(${target} tessera_cli)
+    target_compile_definitions(${target} PRIVATE TESSERA_CLI="$<TARGET_FILE:tessera_cli>")
   endif()
 
   set(labels ${side})

@@ -1,5 +1,6 @@
 #include "tessera/base/text.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -70,6 +71,25 @@ std::string bytes_text(int64_t bytes) {
 
 void Scanner::skip_blanks() {
   while (at_ < text_.size() && is_blank(text_[at_])) ++at_;
+}
+
+std::string table_text(std::span<const std::vector<std::string>> rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      line.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out;
 }
 
 bool Scanner::done() {

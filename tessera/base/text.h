@@ -58,6 +58,9 @@ std::string shape_text(std::span<const int64_t> shape);
 /// "1.5 MiB", "12 B".
 std::string bytes_text(int64_t bytes);
 
+/// Rows of cells as lines, columns padded to their widest cell. Rows may differ in length.
+std::string table_text(std::span<const std::vector<std::string>> rows);
+
 /// A cursor over text for hand-written parsers. Skips blanks between tokens; every failure is an
 /// InvalidArgument that shows the text, the position and what was expected.
 class Scanner {

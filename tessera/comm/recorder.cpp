@@ -22,26 +22,6 @@ std::string duration_text(std::chrono::nanoseconds duration) {
   return join_text(static_cast<double>(duration.count()) / 1000.0, " us");
 }
 
-/// Columns padded to their widest cell.
-std::string table_text(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string out;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      line += row[i];
-      line.append(widths[i] - row[i].size() + 2, ' ');
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    out += line + "\n";
-  }
-  return out;
-}
-
 }  // namespace
 
 Observers::Observers() : state_(std::make_shared<ObserverState>()) {}

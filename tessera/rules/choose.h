@@ -24,18 +24,4 @@ struct Choice {
 /// Cold, mm: 10 to 30 us on one axis, below 1 ms on four.
 Choice choose(const Rule& rule, const OpCall& call);
 
-/// Every candidate, its cost, why others were dropped; for people.
-struct Explanation {
-  struct Candidate {
-    std::string operands;  // "S0,R | R,S1"
-    std::string results;
-    double seconds = 0;
-    int64_t bytes = 0;
-    std::string note;  // "chosen", "1.2 ms dearer", "dropped: dim 0 has 3 rows for 4 ranks"
-  };
-  std::vector<Candidate> candidates;
-  std::string to_text() const;
-};
-Explanation explain(const Rule& rule, const OpCall& call);
-
 }  // namespace tessera::rules

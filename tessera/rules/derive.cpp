@@ -102,6 +102,13 @@ Rule with_out(std::string_view op, const Rule& base) {
       return out;
     };
   }
+  if (base.refused) {
+    rule.refused = [inner, outs, refused = base.refused](const OpCall& call, int axis) {
+      auto out = refused(inner(call), axis);
+      for (auto& refusal : out) refusal.operands.resize(refusal.operands.size() + outs);
+      return out;
+    };
+  }
   if (base.joint) {
     rule.joint = [inner, joint = base.joint](const OpCall& call) {
       auto out = joint(inner(call));

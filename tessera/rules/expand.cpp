@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/base/text.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::rules {
@@ -14,10 +15,9 @@ class Expander {
 
   std::vector<Row> run() {
     for (size_t i = 0; i < b_.letters.size(); ++i) {
-      const auto id = static_cast<int>(i);
-      if (may_cut(b_.letters[i]))
-        add_cut(
-            id, [](int dim) { return Shard(dim); }, -1);
+      if (!why_whole(i).empty()) continue;
+      add_cut(
+          static_cast<int>(i), [](int dim) { return Shard(dim); }, -1);
     }
     for (size_t o = 0; o < b_.operands.size(); ++o) add_odd(o);
     for (const auto& c : b_.notation->clauses) {
@@ -27,13 +27,39 @@ class Expander {
     return std::move(rows_);
   }
 
+  std::vector<Refusal> refusals() const {
+    std::vector<Refusal> out;
+    for (size_t i = 0; i < b_.letters.size(); ++i) {
+      const std::string_view why = why_whole(i);
+      Refusal refusal{std::vector<Placement>(b_.operands.size()), {}};
+      bool used = false;
+      for (size_t o = 0; o < b_.operands.size(); ++o) {
+        const int dim = b_.dim_of(static_cast<int>(o), static_cast<int>(i));
+        if (!b_.operands[o].defined() || dim < 0) continue;
+        refusal.operands[o] = Shard(dim);
+        used = true;
+      }
+      if (why.empty() || !used) continue;
+      const auto& l = b_.letters[i];
+      refusal.why =
+          l.whole ? std::string(why) : join_text(l.size, " for ", ranks_, " ranks: ", why);
+      out.push_back(std::move(refusal));
+    }
+    return out;
+  }
+
  private:
-  bool may_cut(const Bound::Letter& l) const {
-    if (l.whole || l.size < 0) return false;
-    if (l.handler != nullptr && !handler_enabled(*l.handler)) return false;
-    if (l.even && (l.size % ranks_ != 0 || l.size == 0)) return false;
-    if (l.nonempty && !chunk(l.size, ranks_, ranks_ - 1).size()) return false;
-    return l.size > 1 || is_cut_already(static_cast<int>(&l - b_.letters.data()));
+  /// Why a letter may not be cut; empty if it may.
+  std::string_view why_whole(size_t letter) const {
+    const auto& l = b_.letters[letter];
+    if (l.whole) return "must be whole";
+    if (l.size < 0) return "of unknown size";
+    if (l.handler != nullptr && !handler_enabled(*l.handler)) return "needs a handler";
+    if (l.even && (l.size % ranks_ != 0 || l.size == 0)) return "only equal parts are possible";
+    if (l.nonempty && chunk(l.size, ranks_, ranks_ - 1).size() == 0)
+      return "some would hold nothing, which the kernel does not take";
+    if (l.size > 1 || is_cut_already(static_cast<int>(letter))) return {};
+    return "nothing to gain";
   }
 
   /// A dim of size 1 (or 0) is only offered where somebody already cut it: no gain in it.
@@ -203,6 +229,10 @@ bool can_be_partial(DType dtype, ReduceOp op) {
 
 std::vector<Row> expand(const Bound& bound, const OpCall& call, int axis) {
   return Expander(bound, call, axis).run();
+}
+
+std::vector<Refusal> refusals(const Bound& bound, const OpCall& call, int axis) {
+  return Expander(bound, call, axis).refusals();
 }
 
 std::vector<ResultMeta> infer_shapes(const Bound& bound) {

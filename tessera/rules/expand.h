@@ -52,6 +52,9 @@ std::optional<Bound> bind(const std::vector<Notation>& alternatives, const OpCal
 
 std::vector<Row> expand(const Bound& bound, const OpCall& call, int axis);
 
+/// The letters that may not be cut over this axis, as the rows that they would have been.
+std::vector<Refusal> refusals(const Bound& bound, const OpCall& call, int axis);
+
 std::vector<ResultMeta> infer_shapes(const Bound& bound);
 
 /// A rule made of a line.

@@ -101,6 +101,10 @@ Rule make_rule(std::string_view op, std::string_view text) {
     const auto bound = bind(*lines, call);
     return bound ? expand(*bound, call, axis) : std::vector<Row>();
   };
+  rule.refused = [lines](const OpCall& call, int axis) {
+    const auto bound = bind(*lines, call);
+    return bound ? refusals(*bound, call, axis) : std::vector<Refusal>();
+  };
   rule.infer = [lines](const OpCall& call) {
     const auto bound = bind(*lines, call);
     return bound ? infer_shapes(*bound) : std::vector<ResultMeta>();

@@ -57,12 +57,20 @@ struct LocalArg {
 
 struct Choice;
 
+/// Placements that a rule does not allow for a call, and why: for explanations.
+struct Refusal {
+  std::vector<Placement> operands;
+  std::string why;
+};
+
 struct Rule {
   std::string op;
   std::string text;  ///< the notation it came from, or "code: views"
   /// The legal rows for `axis` of call.mesh. The all-replicate row need not be listed; it is always
   /// legal. Uneven and empty local shards are legal unless the rule leaves the row out.
   std::function<std::vector<Row>(const OpCall& call, int axis)> rows;
+  /// What `rows` left out because of sizes or attributes.
+  std::function<std::vector<Refusal>(const OpCall& call, int axis)> refused = {};
   /// Instead of `rows`: whole candidates, best first.
   std::function<std::vector<JointRow>(const OpCall& call)> joint = {};
   /// Instead of either: the choice itself. For lists of independent tensors (foreach, optimizers).

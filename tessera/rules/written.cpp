@@ -18,6 +18,13 @@ Rule written_rule(std::string_view op, std::string_view what, WriteLine write) {
     const auto bound = bind(lines, call);
     return bound ? expand(*bound, call, axis) : std::vector<Row>();
   };
+  rule.refused = [write](const OpCall& call, int axis) {
+    const std::string line = write(call);
+    if (line.empty()) return std::vector<Refusal>();
+    const auto lines = parse_notation(line);
+    const auto bound = bind(lines, call);
+    return bound ? refusals(*bound, call, axis) : std::vector<Refusal>();
+  };
   rule.infer = [write](const OpCall& call) {
     const std::string line = write(call);
     if (line.empty()) return std::vector<ResultMeta>();

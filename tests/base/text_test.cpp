@@ -112,6 +112,17 @@ TEST(Scanner, NamesDoNotStartWithADigit) {
   EXPECT_EQ(Scanner("\xc3\xa9").accept_name(), std::nullopt);
 }
 
+TEST(TableText, PadsColumnsToTheWidestCell) {
+  const std::vector<std::vector<std::string>> rows = {
+      {"move", "bytes"}, {"all_gather", "4"}, {"", "1024", "late"}, {"a line of its own"}};
+  EXPECT_EQ(table_text(rows),
+            "move               bytes\n"
+            "all_gather         4\n"
+            "                   1024   late\n"
+            "a line of its own\n");
+  EXPECT_EQ(table_text({}), "");
+}
+
 TEST(Scanner, ReadsEveryIntegerOf64Bits) {
   EXPECT_EQ(Scanner("-9223372036854775808").accept_int(), std::numeric_limits<int64_t>::min());
   EXPECT_EQ(Scanner("9223372036854775807").accept_int(), std::numeric_limits<int64_t>::max());

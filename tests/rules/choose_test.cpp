@@ -100,19 +100,6 @@ TEST(Choice, ElementsOfAListChooseForThemselves) {
             "S0 | R | S1 -> S0 R S1");
 }
 
-TEST(Explanation, ListsCandidatesByCost) {
-  const TextCall call("dp=2,tp=4", "aten::mm 8x16@S0,R 16x32@R,S1");
-  const auto explanation = rules::explain(*rules::find_rule("aten::mm"), call.get());
-  ASSERT_GT(explanation.candidates.size(), 5U);
-  EXPECT_EQ(explanation.candidates[0].note, "chosen");
-  EXPECT_EQ(explanation.candidates[0].operands, "S0,R | R,S1");
-  for (size_t i = 1; i < explanation.candidates.size(); ++i) {
-    if (explanation.candidates[i].note.starts_with("dropped")) break;
-    EXPECT_GE(explanation.candidates[i].seconds, explanation.candidates[i - 1].seconds);
-  }
-  EXPECT_NE(explanation.to_text().find("dearer"), std::string::npos);
-}
-
 TEST(Choice, PlacesAThousandTensors) {
   for (const char* mesh : {"tp=4", "dp=2,tp=2"}) {
     const std::string placed = std::string(mesh) == "tp=4" ? "16x8@S0" : "16x8@S0,S1";

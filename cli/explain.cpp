@@ -1,0 +1,125 @@
+#include "tessera/rules/explain.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/op_call_text.h"
+#include "cli/verbs.h"
+#include "tessera/base/errors.h"
+#include "tessera/cost/machine.h"
+
+/// tessera explain <op> <mesh> <argument>...: what the dispatcher would do, and what else it could.
+namespace tessera::cli {
+namespace {
+
+constexpr const char* kFooter = R"(
+Arguments: tensors in the order of the op's schema, as "placements : shape", the rest by name.
+  "S0,R : 8x16"        rows over the first mesh axis, a copy along the second
+  "R,P(sum) : 8x16 bf16"  partial sums; element types f32 (default), bf16, i64, ...
+  8x16                 replicated          -                    a tensor that is not given
+  "[S0 : 8; S0 : 4]"   a list of tensors   dim=0,1 p=2.5 keepdim=true dtype=bf16
+
+Examples
+  tessera explain aten::mm dp=2,tp=4 "S0,R : 8x16" "R,S1 : 16x32"
+  tessera explain sum.dim_IntList tp=4 "S1 : 8x16" dim=1
+  tessera explain cat cuda:tp=8 "[S0 : 8x16; S0 : 8x16]" dim=0 --json)";
+
+struct Options {
+  std::string op;
+  std::string mesh;
+  std::vector<std::string> words;
+  bool json = false;
+  int candidates = 32;
+};
+
+/// Composite ops are gone before anything is sharded: autograd sees what they are made of.
+void require_not_composite(const OpCallText& text) {
+  const bool composite =
+      text.op().hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+      rules::find_rule(text.name()) == nullptr;
+  require(!composite, text.name(),
+          " is made of other ops and has no sharding of its own; explain those (matmul: aten::mm, "
+          "aten::bmm; einsum: aten::bmm)");
+}
+
+/// Without a rule, all operands are replicated.
+rules::Rule no_rule(const OpCallText& text) {
+  rules::Rule rule;
+  rule.op = text.name();
+  rule.text = "none: runs on replicated operands";
+  rule.result_count = static_cast<int>(text.op().schema().returns().size());
+  rule.rows = [](const rules::OpCall&, int) { return std::vector<rules::Row>(); };
+  return rule;
+}
+
+nlohmann::json to_json(const OpCallText& text, const rules::Explanation& explanation) {
+  static constexpr const char* kVerdicts[] = {"chosen", "dearer", "dropped"};
+  nlohmann::json operands = nlohmann::json::array();
+  for (const auto& s : text.call().operands()) {
+    operands.push_back(s.defined() ? nlohmann::json(s.to_text()) : nlohmann::json());
+  }
+  nlohmann::json candidates = nlohmann::json::array();
+  for (const auto& c : explanation.candidates) {
+    nlohmann::json one = {{"verdict", kVerdicts[static_cast<size_t>(c.verdict)]},
+                          {"operands", c.operands},
+                          {"results", c.results},
+                          {"why", c.why}};
+    if (c.verdict != rules::Explanation::Verdict::dropped) {
+      one.update({{"seconds", c.seconds},
+                  {"bytes_sent", c.bytes},
+                  {"work", c.work},
+                  {"bytes_held", c.held},
+                  {"moves", c.moves},
+                  {"handler", c.handler}});
+    }
+    candidates.push_back(std::move(one));
+  }
+  nlohmann::json refused = nlohmann::json::array();
+  for (const auto& r : explanation.refused) {
+    refused.push_back({{"axis", r.axis}, {"operands", r.operands}, {"why", r.why}});
+  }
+  return {{"op", text.name()},        {"mesh", text.call().mesh.to_text()},
+          {"operands", operands},     {"rule", explanation.rule},
+          {"candidates", candidates}, {"complete", explanation.complete},
+          {"not_offered", refused}};
+}
+
+void run(const Options& options) {
+  const OpCallText text(options.op, options.mesh, options.words);
+  require_not_composite(text);
+  const rules::Rule* known = rules::find_rule(text.name());
+  const rules::Rule fallback = known == nullptr ? no_rule(text) : rules::Rule();
+  const auto explanation = rules::explain(known != nullptr ? *known : fallback, text.call(),
+                                          {.candidates = options.candidates});
+  if (options.json) {
+    std::cout << to_json(text, explanation).dump(2) << "\n";
+    return;
+  }
+  std::cout << text.name() << " on " << text.call().mesh.to_text() << "\n";
+  for (const auto& s : text.call().operands()) {
+    if (s.defined()) std::cout << "  " << s.to_text() << "\n";
+  }
+  std::cout << explanation.to_text();
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand(
+      "explain", "Which shardings an op can run in, what each costs, and which is chosen");
+  verb->add_option("op", options->op, "as aten::mm, aten::sum.dim_IntList, or without aten::")
+      ->required();
+  verb->add_option("mesh", options->mesh, "as dp=2,tp=4 or cuda:dp=128,tp=8")->required();
+  verb->add_option("arguments", options->words, "tensors, then name=value; see below")->required();
+  verb->add_flag("--json", options->json, "machine-readable output");
+  verb->add_option("--candidates", options->candidates, "how many to price and list")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  verb->footer(kFooter);
+  verb->callback([options] { run(*options); });
+}
+
+}  // namespace tessera::cli

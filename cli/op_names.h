@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+/// Ops by name, and what to say when there is none of that name.
+namespace tessera::cli {
+
+/// "aten::add.Tensor"; "aten::mm" where the overload has no name.
+std::string op_name(const c10::OperatorName& name);
+
+std::optional<c10::OperatorHandle> find_op(const std::string& name);
+
+/// All overloads of "aten::add" that return new tensors.
+std::vector<c10::OperatorHandle> overloads_of(const std::string& packet);
+
+/// "aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, ...)"
+std::string schema_text(const c10::FunctionSchema& schema);
+
+/// "; did you mean aten::mm, aten::mv?", or nothing.
+std::string similar_text(const std::string& name);
+
+}  // namespace tessera::cli
