@@ -58,12 +58,13 @@ struct ToLocal : torch::autograd::Function<ToLocal> {
 };
 
 struct Redistribute : torch::autograd::Function<Redistribute> {
-  static Variable forward(AutogradContext* ctx, const Variable& tensor, const Sharding& to,
-                          const Sharding& grad, std::optional<at::ScalarType> backward_dtype) {
+  static Variable forward(AutogradContext* ctx, const Variable& tensor,
+                          const std::function<at::Tensor()>& moved, const Sharding& grad,
+                          std::optional<at::ScalarType> backward_dtype) {
     hold(ctx, "grad", grad);
     ctx->saved_data["dtype"] = static_cast<int64_t>(tensor.scalar_type());
     if (backward_dtype) ctx->saved_data["backward"] = static_cast<int64_t>(*backward_dtype);
-    return move_data(tensor, to);
+    return moved();
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return {Variable(), Variable(), Variable(), Variable()};
@@ -105,7 +106,14 @@ at::Tensor unwrap_differentiable(const at::Tensor& tensor, const Sharding& grad)
 at::Tensor move_differentiable(const at::Tensor& tensor, const Sharding& to,
                                std::optional<at::ScalarType> backward_dtype) {
   if (!records(tensor)) return move_data(tensor, to);
-  return Redistribute::apply(tensor, to, gradient_sharding(sharded_meta(tensor)->sharding()),
+  return moved_differentiable(
+      tensor, [&] { return move_data(tensor, to); }, backward_dtype);
+}
+
+at::Tensor moved_differentiable(const at::Tensor& tensor, const std::function<at::Tensor()>& moved,
+                                std::optional<at::ScalarType> backward_dtype) {
+  if (!records(tensor)) return moved();
+  return Redistribute::apply(tensor, moved, gradient_sharding(sharded_meta(tensor)->sharding()),
                              backward_dtype);
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
 
 #include "tessera/sharding/sharding.h"
@@ -23,6 +24,10 @@ at::Tensor unwrap_differentiable(const at::Tensor& tensor, const Sharding& grad)
 /// Sharded -> otherwise sharded.
 at::Tensor move_differentiable(const at::Tensor& tensor, const Sharding& to,
                                std::optional<at::ScalarType> backward_dtype = std::nullopt);
+
+/// The same for a move under way: `moved` waits for its result.
+at::Tensor moved_differentiable(const at::Tensor& tensor, const std::function<at::Tensor()>& moved,
+                                std::optional<at::ScalarType> backward_dtype);
 
 /// The same without autograd.
 at::Tensor move_data(const at::Tensor& tensor, const Sharding& to);

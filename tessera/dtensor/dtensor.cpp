@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <iostream>
 #include <sstream>
 
 #include "tessera/base/errors.h"
@@ -50,6 +51,14 @@ bool needs_measuring(const DeviceMesh& mesh, std::span<const Placement> placemen
          comm::world_of(mesh).kind() != comm::RankWorld::Kind::fake;
 }
 
+Sharding target_of(const Sharding& from, const Sharding& to, const RedistributeOptions& options) {
+  if (!std::ranges::equal(from.placements(), to.placements())) {
+    refuse_partial(to.placements(), "redistribute");
+  }
+  return to.with_dtype(options.forward_dtype ? static_cast<DType>(*options.forward_dtype)
+                                             : from.dtype());
+}
+
 }  // namespace
 
 bool is_dtensor(const at::Tensor& tensor) { return sharded_meta(tensor) != nullptr; }
@@ -64,6 +73,14 @@ std::span<const Placement> placements(const at::Tensor& tensor) {
 
 const DeviceMesh& device_mesh(const at::Tensor& tensor) {
   return meta_or_throw(tensor, "device_mesh").sharding().mesh();
+}
+
+std::span<const int64_t> local_shape(const at::Tensor& tensor) {
+  return meta_or_throw(tensor, "local_shape").sharding().local_shape();
+}
+
+std::span<const int64_t> local_offset(const at::Tensor& tensor) {
+  return meta_or_throw(tensor, "local_offset").sharding().local_offset();
 }
 
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh,
@@ -108,12 +125,7 @@ at::Tensor redistribute(const at::Tensor& tensor, const Sharding& to,
                         const RedistributeOptions& options) {
   const Sharding& from = meta_or_throw(tensor, "redistribute").sharding();
   if (from == to && !options.forward_dtype && !options.backward_dtype) return tensor;
-  if (!std::ranges::equal(from.placements(), to.placements())) {
-    refuse_partial(to.placements(), "redistribute");
-  }
-  const Sharding target = to.with_dtype(
-      options.forward_dtype ? static_cast<DType>(*options.forward_dtype) : from.dtype());
-  return dtensor::move_differentiable(tensor, target, options.backward_dtype);
+  return dtensor::move_differentiable(tensor, target_of(from, to, options), options.backward_dtype);
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, std::vector<Placement> placements,
@@ -130,6 +142,34 @@ at::Tensor redistribute(const at::Tensor& tensor, const DeviceMesh& mesh,
       {.dtype = from.dtype(), .stride = {from.stride().begin(), from.stride().end()}});
   return redistribute(tensor, to, options);
 }
+
+PendingTensor redistribute_async(const at::Tensor& tensor, const Sharding& to,
+                                 const RedistributeOptions& options) {
+  const ShardedMeta& meta = meta_or_throw(tensor, "redistribute_async");
+  const Sharding target = target_of(meta.sharding(), to, options);
+  return {tensor, target, exec::redistribute_async(meta.local(), meta.sharding(), target),
+          options.backward_dtype};
+}
+
+PendingTensor redistribute_async(const at::Tensor& tensor, std::vector<Placement> placements,
+                                 const RedistributeOptions& options) {
+  const Sharding& from = meta_or_throw(tensor, "redistribute_async").sharding();
+  return redistribute_async(tensor, from.with_placements(std::move(placements)), options);
+}
+
+PendingTensor::PendingTensor(at::Tensor tensor, Sharding to, exec::Pending pending,
+                             std::optional<at::ScalarType> backward_dtype)
+    : tensor_(std::move(tensor)),
+      to_(std::move(to)),
+      pending_(std::move(pending)),
+      backward_dtype_(backward_dtype) {}
+
+at::Tensor PendingTensor::wait() {
+  return dtensor::moved_differentiable(
+      tensor_, [this] { return dtensor::wrap(pending_.wait(), to_); }, backward_dtype_);
+}
+
+bool PendingTensor::done() const { return pending_.done(); }
 
 at::Tensor full_tensor(const at::Tensor& tensor, const ToLocalOptions& options) {
   const Sharding& from = meta_or_throw(tensor, "full_tensor").sharding();
@@ -169,13 +209,17 @@ at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
 }
 
 std::string to_text(const at::Tensor& tensor) {
-  const ShardedMeta& meta = meta_or_throw(tensor, "to_text");
   std::ostringstream values;
-  values << meta.local();
-  const auto rank = meta.sharding().mesh().my_rank();
-  return join_text("DTensor ", meta.sharding(), ", local ",
-                   shape_text(meta.sharding().local_shape()),
+  const ShardedMeta* meta = sharded_meta(tensor);
+  values << (meta != nullptr ? meta->local() : tensor);
+  if (meta == nullptr) return values.str();
+  const Sharding& as = meta->sharding();
+  const auto rank = as.mesh().my_rank();
+  return join_text("DTensor ", as, ", local ", shape_text(as.local_shape()), " at ",
+                   list_text(as.local_offset()),
                    rank ? join_text(" on rank ", *rank) : std::string(), "\n", values.str());
 }
+
+void print(const at::Tensor& tensor) { std::cout << to_text(tensor) << "\n"; }
 
 }  // namespace tessera

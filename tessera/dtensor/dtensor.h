@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/exec/redistribute.h"
 #include "tessera/sharding/sharding.h"
 
 /// Sharded tensors. A DTensor is an ordinary at::Tensor that reports the global shape and holds
@@ -29,6 +30,10 @@ bool is_dtensor(const at::Tensor& tensor);
 const Sharding& sharding(const at::Tensor& tensor);
 std::span<const Placement> placements(const at::Tensor& tensor);
 const DeviceMesh& device_mesh(const at::Tensor& tensor);
+/// Shape of this rank's part, and the global index of its first element (the dim's size where it
+/// holds nothing of the dim). Other ranks': local_shape.h.
+std::span<const int64_t> local_shape(const at::Tensor& tensor);
+std::span<const int64_t> local_offset(const at::Tensor& tensor);
 
 struct FromLocalOptions {
   /// Global shape; by default the local sizes added up over the shards. Local parts that are not as
@@ -73,6 +78,35 @@ at::Tensor redistribute(const at::Tensor& tensor, const DeviceMesh& mesh,
 at::Tensor redistribute(const at::Tensor& tensor, const Sharding& to,
                         const RedistributeOptions& options = {});
 
+/// A redistribution under way. The tensor must not change until wait(). Dropping it unwaited is
+/// allowed; the messages then still run to their end.
+class PendingTensor {
+ public:
+  PendingTensor(at::Tensor tensor, Sharding to, exec::Pending pending,
+                std::optional<at::ScalarType> backward_dtype);
+
+  /// Blocks (CUDA: orders the current stream) and gives the tensor as it now lies, with its
+  /// gradient. Once.
+  at::Tensor wait();
+  bool done() const;  ///< wait() would not block
+
+ private:
+  at::Tensor tensor_;
+  Sharding to_;
+  exec::Pending pending_;
+  std::optional<at::ScalarType> backward_dtype_;
+};
+
+/// Starts the messages and returns; compute, then wait().
+///
+///   PendingTensor rows = redistribute_async(x, {Shard(0)});
+///   auto y = torch::mm(a, b);
+///   auto z = y + rows.wait();
+PendingTensor redistribute_async(const at::Tensor& tensor, std::vector<Placement> placements,
+                                 const RedistributeOptions& options = {});
+PendingTensor redistribute_async(const at::Tensor& tensor, const Sharding& to,
+                                 const RedistributeOptions& options = {});
+
 /// All of it as a plain tensor, on every rank.
 at::Tensor full_tensor(const at::Tensor& tensor, const ToLocalOptions& options = {});
 
@@ -87,7 +121,9 @@ at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
                              std::vector<Placement> placements,
                              const DistributeOptions& options = {});
 
-/// "DTensor 8x16 f32, dp=2,tp=4 : S0,R, local 4x16 on rank 5" and the local values.
+/// "DTensor dp=2,tp=4 : S0,R : 8x16, local 4x16 at 4,0 on rank 5" and the local values. A plain
+/// tensor as libtorch prints it, which itself cannot print a sharded one. Nothing is sent.
 std::string to_text(const at::Tensor& tensor);
+void print(const at::Tensor& tensor);  ///< to_text to stdout
 
 }  // namespace tessera
