@@ -18,18 +18,26 @@ struct Moved {
   int64_t bytes = 0;
 };
 
-Moved what_moves(const Decision& decision, std::span<const Operand> operands) {
+void add_move(Moved& out, size_t operand, const Sharding& from, const Sharding& to) {
+  const auto plan = plan::cached_plan(from, to);
+  if (!plan->communicates()) return;
+  if (!out.text.empty()) out.text += ", ";
+  out.text += join_text("tensor ", operand, ": redistribute(x, mesh, {", to.placements_text(),
+                        "}) from ", from, ", ", bytes_text(plan->bytes()), " a rank");
+  out.bytes += plan->bytes();
+}
+
+Moved what_moves(const Decision& decision, std::span<const Operand> operands, bool is_out) {
   Moved out;
   for (size_t i = 0; i < operands.size(); ++i) {
     const ShardedMeta* meta = operands[i].sharded;
     const Sharding& target = decision.operands[i];
     if (meta == nullptr || !target.defined() || target == meta->sharding()) continue;
-    const auto plan = plan::cached_plan(meta->sharding(), target);
-    if (!plan->communicates()) continue;
-    if (!out.text.empty()) out.text += ", ";
-    out.text += join_text("tensor ", i, ": redistribute(x, mesh, {", target.placements_text(),
-                          "}) from ", meta->sharding(), ", ", bytes_text(plan->bytes()), " a rank");
-    out.bytes += plan->bytes();
+    const bool written = std::ranges::find(decision.write_back, i) != decision.write_back.end();
+    if (!written || !is_out) {
+      add_move(out, i, meta->sharding(), target);
+    }
+    if (written) add_move(out, i, target, meta->sharding());
   }
   return out;
 }
@@ -50,7 +58,7 @@ void check_policy(const OpEntry& entry, const Decision& decision, const Stack& s
   const bool strict = decision.replicates && StrictRules::current();
   const bool tells = decision.replicates && !decision.told.load(std::memory_order_relaxed);
   if (policy == ImplicitComm::allow && !strict && !tells) return;
-  const Moved moved = what_moves(decision, operands_of(entry, stack));
+  const Moved moved = what_moves(decision, operands_of(entry, stack), entry.is_out);
   decision.told.store(true, std::memory_order_relaxed);
   if (moved.text.empty()) return;
   if (strict) {

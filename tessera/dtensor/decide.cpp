@@ -97,25 +97,12 @@ c10::IValue to_ivalue(const rules::Arg& arg) {
 }
 
 /// Every operand replicated; the local results tell the rest.
-void replicate_all(const OpEntry& entry, std::span<const Operand> operands, Decision& decision) {
+void replicate_all(std::span<const Operand> operands, Decision& decision) {
   decision.replicates = true;
   for (size_t i = 0; i < operands.size(); ++i) {
     const ShardedMeta* meta = operands[i].sharded;
     if (meta == nullptr) continue;
     decision.operands[i] = meta->sharding().replicated();
-  }
-  size_t operand = 0;
-  for (size_t i = 0; i < entry.args.size() && operand < operands.size(); ++i) {
-    if (entry.args[i] == ArgKind::tensor_list) break;  // only foreach ops write lists
-    if (entry.args[i] != ArgKind::tensor) continue;
-    const ShardedMeta* meta = operands[operand++].sharded;
-    const bool written =
-        std::ranges::find(entry.written, static_cast<int>(i)) != entry.written.end();
-    if (!written || meta == nullptr || meta->sharding().is_replicated()) continue;
-    throw NotSupported(join_text(entry.name, " has no sharding rule and writes to ",
-                                 meta->sharding(), ", which it would have to gather; redistribute ",
-                                 "it to ", meta->sharding().replicated().placements_text(),
-                                 " first"));
   }
 }
 
@@ -131,26 +118,25 @@ std::vector<Sharding> result_shardings(const rules::Choice& choice, const Device
   return out;
 }
 
-/// In-place ops write into what is there: neither their self nor an out= tensor can be moved.
-void check_written(const OpEntry& entry, std::span<const Operand> operands,
-                   const rules::Choice& choice) {
-  if (entry.written.empty()) return;
-  size_t operand = 0;
-  for (size_t i = 0; i < entry.args.size(); ++i) {
-    const bool written =
-        std::ranges::find(entry.written, static_cast<int>(i)) != entry.written.end();
-    if (entry.args[i] == ArgKind::tensor) {
-      const ShardedMeta* meta = operands[operand].sharded;
-      const bool moves = meta != nullptr && choice.operands[operand].defined() &&
-                         choice.operands[operand] != meta->sharding();
-      require(!written || !moves, entry.name, " cannot write its result into ",
-              meta != nullptr ? meta->sharding().to_text() : "", ": it would need ",
-              moves ? choice.operands[operand].placements_text() : "",
-              "; redistribute it first or use the form that returns a new tensor");
-      ++operand;
-    } else if (entry.args[i] == ArgKind::tensor_list) {
-      break;  // lists of written tensors keep their shardings by their rules
+/// What is written stays where it is: results that lie elsewhere are moved there. All that can be
+/// wrong with that is found here, before anything has happened.
+void find_write_back(const OpEntry& entry, std::span<const Operand> operands, Decision& decision,
+                     std::span<const std::optional<rules::ResultMeta>> metas) {
+  size_t result = 0;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const ShardedMeta* meta = operands[i].sharded;
+    if (!operands[i].written || meta == nullptr) continue;
+    const Sharding& original = meta->sharding();
+    const size_t r = result++;
+    if (entry.is_out && r < metas.size() && metas[r]) {
+      require(std::ranges::equal(metas[r]->shape, original.shape()), entry.name, ": the result is ",
+              shape_text(metas[r]->shape), ", the tensor to write it to is ", original,
+              "; a sharded tensor is not resized, give one of that shape");
     }
+    const Sharding& needed = decision.operands[i];
+    if (!needed.defined() || needed == original) continue;
+    plan::cached_plan(needed, original);  // throws if there is no way back
+    decision.write_back.push_back(i);
   }
 }
 
@@ -235,7 +221,6 @@ std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle
     });
     // A sharded result needs its global shape; without one only the replicated choice is safe.
     if (!placed || !metas.empty() || !entry.written.empty()) {
-      check_written(entry, operands, choice);
       decision->operands = choice.operands;
       decision->results = result_shardings(choice, decision->mesh, metas);
       if (rule->scale) decision->scale = rule->scale(call, decision->operands);
@@ -244,7 +229,8 @@ std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle
       rule = nullptr;
     }
   }
-  if (rule == nullptr) replicate_all(entry, operands, *decision);
+  if (rule == nullptr) replicate_all(operands, *decision);
+  find_write_back(entry, operands, *decision, metas);
   for (size_t i = 0; i < operands.size(); ++i) {
     const ShardedMeta* meta = operands[i].sharded;
     const Sharding& target = decision->operands[i];

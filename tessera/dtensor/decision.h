@@ -29,6 +29,9 @@ struct Decision {
   /// where it is taken as it is.
   std::vector<Sharding> operands;
   bool moves = false;  ///< some operand must be redistributed
+  /// Operands that the op writes to and that lie elsewhere than the op needs them: what it wrote is
+  /// moved back into them.
+  std::vector<size_t> write_back;
   /// By result, lists flattened; undefined where the local result tells (replicated).
   std::vector<Sharding> results;
   DeviceMesh mesh;

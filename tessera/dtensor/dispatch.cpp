@@ -109,14 +109,20 @@ at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t 
     return meta != nullptr ? meta->local() : tensor;
   }
   const Sharding& target = decision.operands[index];
+  if (std::ranges::find(decision.write_back, index) != decision.write_back.end()) {
+    return borrow_written(entry, *meta, target);
+  }
   if (meta == nullptr) {
     if (!target.defined() || target.is_replicated()) return tensor;
     return exec::redistribute(tensor, as_replicated(tensor, target.mesh()), target,
-                              {.may_alias = true});
+                              {.may_alias = true})
+        .contiguous();
   }
   if (!target.defined() || target == meta->sharding()) return meta->local();
   const comm::CallSite site({.op = entry.name, .implicit = true});
-  return exec::redistribute(meta->local(), meta->sharding(), target, {.may_alias = true});
+  // Kernels read contiguous tensors as rows of memory; a slice of one may have gaps.
+  return exec::redistribute(meta->local(), meta->sharding(), target, {.may_alias = true})
+      .contiguous();
 }
 
 void scale_result(const Decision& decision, size_t index, const at::Tensor& local) {
@@ -248,6 +254,15 @@ bool crosses_inference_mode(const OpEntry& entry, const Stack& stack) {
 
 constexpr size_t kMaxWritten = 8;
 
+std::vector<at::Tensor> tensors_at(const OpEntry& entry, const Stack& stack,
+                                   const std::vector<size_t>& operands) {
+  std::vector<at::Tensor> out;
+  if (operands.empty()) return out;
+  const auto all = operands_of(entry, stack);
+  for (const size_t i : operands) out.push_back(*all[i].tensor);
+  return out;
+}
+
 }  // namespace
 
 Sharding as_replicated(const at::Tensor& plain, const DeviceMesh& mesh) {
@@ -263,13 +278,15 @@ std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   for (size_t i = 0; i < entry.args.size(); ++i) {
     const c10::IValue& value = stack[base + i];
+    const bool written =
+        std::ranges::find(entry.written, static_cast<int>(i)) != entry.written.end();
     if (entry.args[i] == ArgKind::tensor) {
       const at::Tensor& tensor = value.isTensor() ? value.toTensor() : kAbsent;
-      out.push_back({&tensor, sharded_meta(tensor)});
+      out.push_back({&tensor, sharded_meta(tensor), static_cast<int>(i), written});
     } else if (entry.args[i] == ArgKind::tensor_list && !value.isNone()) {
       for (const auto& item : value.toListRef()) {
         const at::Tensor& tensor = item.isTensor() ? item.toTensor() : kAbsent;
-        out.push_back({&tensor, sharded_meta(tensor)});
+        out.push_back({&tensor, sharded_meta(tensor), static_cast<int>(i), written});
       }
     }
   }
@@ -310,7 +327,9 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
     written[w] = stack[base + static_cast<size_t>(entry.written[w])];
     check_writable(entry, written[w]);
   }
+  std::vector<at::Tensor> originals = tensors_at(entry, stack, decision->write_back);
   localise_args(entry, *decision, stack, base);
+  const std::vector<at::Tensor> borrowed = tensors_at(entry, stack, decision->write_back);
   if (decision->instead) {
     run_instead(*decision->instead, stack, base);
   } else if (entry.local_kernel != nullptr) {
@@ -319,6 +338,7 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
     op.callBoxed(&stack);
   }
   wrap_results(entry, *decision, stack, base, written);
+  if (!originals.empty()) write_back(entry, *decision, originals, borrowed);
 }
 
 }  // namespace tessera::dtensor

@@ -24,6 +24,8 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
 struct Operand {
   const at::Tensor* tensor;    // undefined for an absent optional
   const ShardedMeta* sharded;  // nullptr for plain ones
+  int arg;                     // which argument it is, or is in
+  bool written;
 };
 
 /// All tensors among the arguments on top of the stack, lists flattened.
@@ -44,6 +46,13 @@ void check_policy(const OpEntry& entry, const Decision& decision, const Stack& s
 std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry,
                                                             const c10::OperatorHandle& op,
                                                             const Stack& stack);
+
+/// A fresh local tensor for an operand that the op writes to, placed as the decision wants it: with
+/// the operand's values, unless it is an out= argument.
+at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, const Sharding& as);
+/// Moves what the op left in the borrowed tensors into the originals.
+void write_back(const OpEntry& entry, const Decision& decision,
+                std::span<const at::Tensor> originals, std::span<const at::Tensor> borrowed);
 
 /// The sharding under which a plain tensor takes part: replicated over `mesh`.
 Sharding as_replicated(const at::Tensor& plain, const DeviceMesh& mesh);

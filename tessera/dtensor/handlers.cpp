@@ -107,18 +107,23 @@ bool refuse_set(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
       "tensors and x.copy_(distribute_tensor(loaded, mesh, placements))"));
 }
 
+/// All dims but the last as one. Not by size -1: a part may hold nothing, and then any size fits.
+at::Tensor as_rows(const at::Tensor& tensor) {
+  return tensor.dim() == 1 ? tensor.unsqueeze(0) : tensor.flatten(0, -2);
+}
+
 /// linear_backward(self, grad_output, weight, mask): libtorch has a kernel for it on few devices.
 void linear_backward(Stack& stack) {
   const auto mask = torch::jit::pop(stack).toBoolList();
   const at::Tensor weight = torch::jit::pop(stack).toTensor();
   const at::Tensor grad = torch::jit::pop(stack).toTensor();
   const at::Tensor self = torch::jit::pop(stack).toTensor();
-  const at::Tensor rows = grad.reshape({-1, grad.size(-1)});
+  const at::Tensor rows = as_rows(grad);
   at::Tensor d_self;
   at::Tensor d_weight;
   at::Tensor d_bias;
   if (mask[0]) d_self = rows.mm(weight).reshape(self.sizes());
-  if (mask[1]) d_weight = rows.t().mm(self.reshape({-1, self.size(-1)}));
+  if (mask[1]) d_weight = rows.t().mm(as_rows(self));
   if (mask[2]) d_bias = rows.sum(0);
   torch::jit::push(stack, std::move(d_self), std::move(d_weight), std::move(d_bias));
 }

@@ -211,7 +211,7 @@ TEST(DTensor, SqueezesAndSplitsKeepShards) {
   });
 }
 
-TEST(DTensor, AnOutTensorIsWrittenWhereItLiesOrRefused) {
+TEST(DTensor, AnOutTensorIsWrittenWhereItLies) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
     const at::Tensor x = spread(numbers({4, 6}, 1), mesh, "S0");
@@ -219,7 +219,12 @@ TEST(DTensor, AnOutTensorIsWrittenWhereItLiesOrRefused) {
     at::add_out(out, x, x);
     EXPECT_TRUE(at::equal(full_tensor(out), numbers({4, 6}, 1) * 2));
     at::Tensor elsewhere = spread(numbers({4, 6}, 2), mesh, "R");
-    EXPECT_THROW(at::add_out(elsewhere, x, x), Error);
+    at::add_out(elsewhere, x, x);
+    EXPECT_EQ(sharding(elsewhere).placements_text(), "R");
+    EXPECT_TRUE(at::equal(full_tensor(elsewhere), numbers({4, 6}, 1) * 2));
+    at::Tensor other_shape = spread(numbers({6, 4}, 2), mesh, "S0");
+    EXPECT_THROW(at::add_out(other_shape, x, x), InvalidArgument);
+    EXPECT_TRUE(at::equal(full_tensor(other_shape), numbers({6, 4}, 2)));
   });
 }
 
