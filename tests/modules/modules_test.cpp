@@ -1,0 +1,132 @@
+// torch::nn modules in plain libtorch code, their parameters and inputs sharded: forward, loss and
+// all gradients are those of one rank.
+#include <gtest/gtest.h>
+
+#include "tessera/comm/threads.h"
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/policy.h"
+#include "tests/modules/module_cases.h"
+#include "tests/support/training.h"
+
+namespace tessera {
+namespace {
+
+using test::Instance;
+using test::ModuleCase;
+using test::Results;
+using test::Rng;
+
+constexpr uint64_t kParameters = 1000;
+constexpr uint64_t kInputs = 2000;
+constexpr uint64_t kTarget = 3000;
+
+/// Layouts drawn for each module; TESSERA_SEED runs any other one.
+constexpr int kSeeds = 20;
+
+std::vector<at::Tensor> plain_inputs(const ModuleCase& subject) {
+  std::vector<at::Tensor> out;
+  for (const auto& input : subject.inputs) {
+    out.push_back(test::test_numbers(input.shape, kInputs + out.size(), input.below));
+    if (input.below == 0) out.back().requires_grad_();
+  }
+  return out;
+}
+
+at::Tensor plain_target(const at::Tensor& output) {
+  return test::test_numbers(output.sizes().vec(), kTarget);
+}
+
+Results on_one_rank(const ModuleCase& subject) {
+  const Instance instance = subject.make();
+  test::set_parameters(*instance.module, kParameters);
+  return test::run_step(instance, plain_inputs(subject), plain_target);
+}
+
+using PlaceInput = std::function<std::vector<Placement>(size_t input, int64_t ndim)>;
+
+std::string run_sharded(const ModuleCase& subject, const Results& expected, const DeviceMesh& mesh,
+                        const test::PlaceParameter& place, const PlaceInput& place_input) {
+  // libtorch's LSTM starts from zeros of its own making.
+  const ImplicitReplication plain_zeros(subject.makes_tensors);
+  const Instance instance = subject.make();
+  test::set_parameters(*instance.module, kParameters);
+  test::shard_parameters(*instance.module, mesh, place);
+  std::vector<at::Tensor> inputs;
+  for (const auto& input : plain_inputs(subject)) {
+    inputs.push_back(distribute_tensor(input, mesh, place_input(inputs.size(), input.dim())));
+  }
+  const auto target = [&](const at::Tensor& output) {
+    const at::Tensor full = plain_target(output);
+    return distribute_tensor(full, mesh, place_input(inputs.size(), full.dim()));
+  };
+  return test::difference(test::run_step(instance, inputs, target), expected);
+}
+
+class Modules : public ::testing::TestWithParam<size_t> {
+ protected:
+  const ModuleCase& subject() const { return test::module_cases()[GetParam()]; }
+};
+
+TEST_P(Modules, InTheUsualLayoutsMatchOneRank) {
+  const Results expected = on_one_rank(subject());
+  for (const auto& layout : subject().layouts) {
+    const std::string what = test::layout_text(layout);
+    SCOPED_TRACE(what);
+    comm::run_ranks(DeviceMesh::parse(layout.mesh).size(), [&](int rank) {
+      const DeviceMesh mesh = comm::init_device_mesh(layout.mesh);
+      const std::vector<Placement> replicated(static_cast<size_t>(mesh.ndim()));
+      const auto placements = [&](const char* text) {
+        return text == nullptr || *text == '\0' ? replicated : parse_placements(text);
+      };
+      const auto place = [&](const std::string& name, int64_t) {
+        const auto it = layout.parameters.find(name);
+        return it == layout.parameters.end() ? replicated : placements(it->second);
+      };
+      const auto place_input = [&](size_t i, int64_t) {
+        return i < layout.inputs.size() ? placements(layout.inputs[i]) : replicated;
+      };
+      EXPECT_EQ(run_sharded(subject(), expected, mesh, place, place_input), "")
+          << "rank " << rank << ", " << what;
+    });
+  }
+}
+
+TEST_P(Modules, InRandomLayoutsMatchOneRank) {
+  const Results expected = on_one_rank(subject());
+  test::for_each_seed(kSeeds, [&](Rng& rng) {
+    const std::string text =
+        rng.one_of<std::string>({"a=2", "a=3", "a=2,b=2", "a=2,b=3", "a=2,b=2,c=2"});
+    const uint64_t seed = rng.next();
+    comm::run_ranks(DeviceMesh::parse(text).size(), [&](int rank) {
+      const DeviceMesh mesh = comm::init_device_mesh(text);
+      Rng mine(seed);  // all ranks draw alike
+      std::string drawn = text;
+      const auto draw = [&](const std::string& name, int64_t ndim) {
+        const auto placements = test::random_placements(mine, mesh, ndim);
+        drawn += "; " + name + " " + placements_text(placements);
+        return placements;
+      };
+      const auto draw_input = [&](size_t i, int64_t ndim) {
+        return draw("input " + std::to_string(i), ndim);
+      };
+      try {
+        EXPECT_EQ(run_sharded(subject(), expected, mesh, draw, draw_input), "")
+            << "rank " << rank << ": " << drawn;
+      } catch (const std::exception& error) {
+        throw std::runtime_error(drawn + ": " + error.what());
+      }
+    });
+  });
+}
+
+std::vector<size_t> all_cases() {
+  std::vector<size_t> out(test::module_cases().size());
+  for (size_t i = 0; i < out.size(); ++i) out[i] = i;
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Modules, ::testing::ValuesIn(all_cases()),
+                         [](const auto& info) { return test::module_cases()[info.param].name; });
+
+}  // namespace
+}  // namespace tessera
