@@ -52,7 +52,19 @@ bool first_time(const std::string& what) {
 
 }  // namespace
 
+void check_reduction(const OpEntry& entry, const Sharding& sharding) {
+  const ImplicitComm policy = CommPolicy::current();
+  if (policy == ImplicitComm::allow) return;
+  const std::string said = join_text(entry.name, " of ", sharding, " combines the ranks' results");
+  if (policy == ImplicitComm::forbid) {
+    throw NotSupported(join_text(said, ", a message that nobody asked for; write it: redistribute",
+                                 "(x, mesh, {", sharding.replicated().placements_text(), "})"));
+  }
+  if (first_time(entry.name + " reduces")) TORCH_WARN(said);
+}
+
 void check_policy(const OpEntry& entry, const Decision& decision, const Stack& stack) {
+  if (decision.reduces) check_reduction(entry, decision.operands[0]);
   if (!decision.moves) return;
   const ImplicitComm policy = CommPolicy::current();
   const bool strict = decision.replicates && StrictRules::current();

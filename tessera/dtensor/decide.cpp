@@ -6,6 +6,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/policy.h"
+#include "tessera/dtensor/rule_handlers.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choose.h"
 
@@ -118,6 +119,15 @@ std::vector<Sharding> result_shardings(const rules::Choice& choice, const Device
   return out;
 }
 
+std::vector<OpenResult> open_results(const rules::Choice& choice,
+                                     std::span<const std::optional<rules::ResultMeta>> metas) {
+  std::vector<OpenResult> out;
+  for (size_t r = 0; r < metas.size() && r < choice.results.size(); ++r) {
+    out.push_back({choice.results[r], metas[r]->shape, choice.order});
+  }
+  return out;
+}
+
 /// What is written stays where it is: results that lie elsewhere are moved there. All that can be
 /// wrong with that is found here, before anything has happened.
 void find_write_back(const OpEntry& entry, std::span<const Operand> operands, Decision& decision,
@@ -208,11 +218,11 @@ std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle
                       rule_arg(entry.args[i], stack[base + i], decision->mesh)});
     }
     rules::OpCall call{entry.name, args, decision->mesh, {}};
+    bool open = false;
     if (metas.empty() && rule->infer) {
       for (auto& known : rule->infer(call)) metas.emplace_back(std::move(known));
-      // A size that only the local result tells leaves the global shape open.
-      const auto open = [](const auto& meta) { return std::ranges::count(meta->shape, -1) > 0; };
-      if (std::ranges::any_of(metas, open)) metas.clear();
+      open = std::ranges::any_of(
+          metas, [](const auto& meta) { return std::ranges::count(meta->shape, -1) > 0; });
     }
     for (const auto& meta : metas) call.results.push_back(meta.value_or(rules::ResultMeta{}));
     const rules::Choice choice = rules::choose(*rule, call);
@@ -220,10 +230,20 @@ std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle
       return std::ranges::any_of(placements, [](const Placement& p) { return !p.is_replicate(); });
     });
     // A sharded result needs its global shape; without one only the replicated choice is safe.
-    if (!placed || !metas.empty() || !entry.written.empty()) {
+    const bool known = !metas.empty() && (!open || rule->localise.empty());
+    const bool can_place = known || (!placed && choice.handler.empty());
+    if (can_place || !entry.written.empty()) {
       decision->operands = choice.operands;
-      decision->results = result_shardings(choice, decision->mesh, metas);
+      if (open) {
+        decision->open = open_results(choice, metas);
+      } else {
+        decision->results = result_shardings(choice, decision->mesh, metas);
+      }
       if (rule->scale) decision->scale = rule->scale(call, decision->operands);
+      if (!choice.handler.empty()) {
+        decision->handler = rule_handler(choice.handler);
+        decision->reduces = choice.handler != "mask";
+      }
       localise(*rule, call, *decision);
     } else {
       rule = nullptr;

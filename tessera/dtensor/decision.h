@@ -24,6 +24,20 @@ struct Replacement {
   std::vector<std::pair<int, c10::IValue>> args;
 };
 
+struct Decision;
+struct OpEntry;
+
+/// Does on local tensors what a row of a rule names; see rule_handlers.h.
+using RuleHandler = void (*)(const OpEntry& entry, const c10::OperatorHandle& op,
+                             const Decision& decision, std::vector<c10::IValue>& stack);
+
+/// A result whose rule leaves sizes open: dims of size -1 are whole, the local result has them.
+struct OpenResult {
+  std::vector<Placement> placements;
+  std::vector<int64_t> shape;
+  std::vector<int> order;
+};
+
 struct Decision {
   /// By operand (tensors of the arguments, lists flattened): the sharding it must have; undefined
   /// where it is taken as it is.
@@ -39,6 +53,11 @@ struct Decision {
   std::vector<std::pair<int, c10::IValue>> local_args;
   /// Factors for the local results; empty: none. Zero makes zeros of whatever the op gave.
   std::vector<double> scale;
+  /// By result; empty where none is open.
+  std::vector<OpenResult> open;
+  /// Runs in place of the op, on the local tensors.
+  RuleHandler handler = nullptr;
+  bool reduces = false;  ///< the handler combines the ranks' results
   /// Another op to run on the local tensors.
   std::optional<Replacement> instead;
   bool replicates = false;                ///< no rule: runs on replicated inputs

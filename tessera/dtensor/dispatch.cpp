@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 
 #include <array>
@@ -9,6 +10,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
+#include "tessera/dtensor/composite.h"
 #include "tessera/dtensor/policy.h"
 #include "tessera/exec/redistribute.h"
 
@@ -35,7 +37,7 @@ void add_scalar(DecisionKey& key, const c10::IValue& value, bool by_value) {
 }
 
 bool is_taken_as_replicated(const at::Tensor& plain) {
-  return plain.numel() == 1 || ImplicitReplication::current();
+  return plain.numel() == 1 || ImplicitReplication::current() || plain_is_internal();
 }
 
 void add_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor) {
@@ -134,6 +136,18 @@ void scale_result(const Decision& decision, size_t index, const at::Tensor& loca
   }
 }
 
+/// The sizes that only the local result tells. Strides are row-major: ranks must agree on them, and
+/// an empty part tells none.
+Sharding completed(const OpenResult& open, const at::Tensor& local, const DeviceMesh& mesh) {
+  std::vector<int64_t> shape = open.shape;
+  ensure(static_cast<int64_t>(shape.size()) == local.dim(), "a rule's result has other dims");
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    if (shape[dim] < 0) shape[dim] = local.size(static_cast<int64_t>(dim));
+  }
+  return Sharding(mesh, open.placements, std::move(shape),
+                  {.dtype = static_cast<DType>(local.scalar_type()), .order = open.order});
+}
+
 at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t index,
                        at::Tensor local) {
   if (!local.defined()) return local;
@@ -157,7 +171,9 @@ at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t in
                                     shape_text(sharding.local_shape()), " of ", sharding));
     }
   }
-  const Sharding sharding = as_replicated(local, decision.mesh);
+  const Sharding sharding = index < decision.open.size()
+                                ? completed(decision.open[index], local, decision.mesh)
+                                : as_replicated(local, decision.mesh);
   return wrap(std::move(local), sharding);
 }
 
@@ -235,6 +251,20 @@ void run_instead(const Replacement& replacement, Stack& stack, size_t base) {
   replacement.op.callBoxed(&stack);
 }
 
+/// A handler gives results of its own, also in the place of an out= argument.
+void run_handler(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
+                 Stack& stack) {
+  std::vector<at::Tensor> outs;
+  const size_t base = stack.size() - entry.args.size();
+  for (const int i : entry.written) outs.push_back(stack[base + static_cast<size_t>(i)].toTensor());
+  decision.handler(entry, op, decision, stack);
+  for (size_t r = 0; r < entry.result_alias.size() && !outs.empty(); ++r) {
+    const auto at = std::ranges::find(entry.written, entry.result_alias[r]);
+    if (at == entry.written.end()) continue;
+    outs[static_cast<size_t>(at - entry.written.begin())].copy_(stack[base + r].toTensor());
+  }
+}
+
 /// A view that had to be gathered has nothing to write through to.
 void check_writable(const OpEntry& entry, const c10::IValue& value) {
   if (!value.isTensor()) return;
@@ -252,6 +282,24 @@ bool crosses_inference_mode(const OpEntry& entry, const Stack& stack) {
          base.toTensor().is_inference() != c10::InferenceMode::is_enabled();
 }
 
+/// libtorch writes sharded values into a plain tensor that it has just made (zeros to scatter into):
+/// it becomes a replicated one.
+void adopt_internal(const OpEntry& entry, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  for (const int i : entry.written) {
+    const c10::IValue& value = stack[base + static_cast<size_t>(i)];
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const at::Tensor& tensor = value.toTensor();
+    if (sharded_meta(tensor) != nullptr || !plain_is_internal()) continue;
+    for (const auto& [other, sharded] : operands_of(entry, stack)) {
+      if (sharded == nullptr) continue;
+      const Sharding as = as_replicated(tensor, sharded->sharding().mesh());
+      become(tensor, tensor.alias(), as);
+      break;
+    }
+  }
+}
+
 constexpr size_t kMaxWritten = 8;
 
 std::vector<at::Tensor> tensors_at(const OpEntry& entry, const Stack& stack,
@@ -261,6 +309,36 @@ std::vector<at::Tensor> tensors_at(const OpEntry& entry, const Stack& stack,
   const auto all = operands_of(entry, stack);
   for (const size_t i : operands) out.push_back(*all[i].tensor);
   return out;
+}
+
+/// On a rank outside the mesh: it has no part of anything, so nothing runs; the results are there
+/// to be passed on.
+void leave_out(const OpEntry& entry, const Decision& decision, Stack& stack) {
+  const auto args = torch::jit::last(stack, entry.args.size()).vec();
+  torch::jit::drop(stack, entry.args.size());
+  size_t result = 0;
+  const auto nothing = [&](size_t index) {
+    require(index < decision.results.size() && decision.results[index].defined(), entry.name,
+            " on mesh ", decision.mesh,
+            ", called on a rank outside it: the shape of its result is "
+            "known only to the mesh's ranks; call it there alone");
+    const Sharding& sharding = decision.results[index];
+    const auto shape = sharding.local_shape();
+    const auto dtype = static_cast<at::ScalarType>(sharding.dtype());
+    return wrap(at::empty(at::IntArrayRef(shape.data(), shape.size()), dtype), sharding);
+  };
+  for (size_t r = 0; r < entry.result_alias.size(); ++r) {
+    if (entry.result_alias[r] >= 0) {
+      stack.push_back(args[static_cast<size_t>(entry.result_alias[r])]);
+      ++result;
+    } else if (entry.result_is_list[r]) {
+      c10::List<at::Tensor> list;
+      while (result < decision.results.size()) list.push_back(nothing(result++));
+      stack.emplace_back(std::move(list));
+    } else {
+      stack.emplace_back(nothing(result++));
+    }
+  }
 }
 
 }  // namespace
@@ -306,6 +384,7 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
     mode_of_base.emplace(!c10::InferenceMode::is_enabled());
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (!entry.written.empty()) adopt_internal(entry, stack);
   if (entry.handler != nullptr && entry.handler(entry, op, stack)) return;
   const size_t base = stack.size() - entry.args.size();
   DecisionKey key;
@@ -322,6 +401,9 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
   }
   check_policy(entry, *decision, stack);
 
+  if (!decision->mesh.contains_me()) [[unlikely]] {
+    return leave_out(entry, *decision, stack);
+  }
   std::array<c10::IValue, kMaxWritten> written;
   for (size_t w = 0; w < entry.written.size(); ++w) {
     written[w] = stack[base + static_cast<size_t>(entry.written[w])];
@@ -330,7 +412,9 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
   std::vector<at::Tensor> originals = tensors_at(entry, stack, decision->write_back);
   localise_args(entry, *decision, stack, base);
   const std::vector<at::Tensor> borrowed = tensors_at(entry, stack, decision->write_back);
-  if (decision->instead) {
+  if (decision->handler != nullptr) {
+    run_handler(entry, op, *decision, stack);
+  } else if (decision->instead) {
     run_instead(*decision->instead, stack, base);
   } else if (entry.local_kernel != nullptr) {
     entry.local_kernel(stack);

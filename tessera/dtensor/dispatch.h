@@ -41,6 +41,9 @@ void check_plain(const OpEntry& entry, const Stack& stack);
 /// Warns or throws where the decision communicates, or replicates, and the thread's policy minds.
 void check_policy(const OpEntry& entry, const Decision& decision, const Stack& stack);
 
+/// The same for an op that is about to combine the ranks' results itself.
+void check_reduction(const OpEntry& entry, const Sharding& sharding);
+
 /// Global metadata of an op's results from its Meta kernel; empty if it has none that answers.
 /// Throws what the kernel throws at a caller's mistake (shapes that do not fit).
 std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry,

@@ -12,6 +12,7 @@
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/random.h"
 #include "tessera/dtensor/register.h"
+#include "tessera/dtensor/rule_handlers.h"
 #include "tessera/exec/redistribute.h"
 
 namespace tessera::dtensor {
@@ -26,7 +27,9 @@ at::Tensor local_as(const OpEntry& entry, const at::Tensor& tensor, const Shardi
 /// item(): the value, not this rank's part of it.
 bool local_scalar(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const at::Tensor tensor = stack.back().toTensor();
-  stack.back() = local_as(entry, tensor, sharded_meta(tensor)->sharding().replicated());
+  const Sharding& from = sharded_meta(tensor)->sharding();
+  if (!from.is_replicated()) check_reduction(entry, from);
+  stack.back() = local_as(entry, tensor, from.replicated());
   op.callBoxed(&stack);
   return true;
 }
@@ -140,7 +143,9 @@ void install_handlers() {
   }
   set_handler("aten::_has_compatible_shallow_copy_type", can_become);
   set_local_kernel("aten::linear_backward", linear_backward);
+  install_arg_extremes();
   install_random_handlers();
+  enable_rule_handlers();
 }
 
 }  // namespace tessera::dtensor

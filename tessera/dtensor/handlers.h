@@ -5,5 +5,6 @@ namespace tessera::dtensor {
 
 /// Sets every handler and local kernel of the library; called once, after registration.
 void install_handlers();
+void install_arg_extremes();  ///< argmax, argmin, max.dim, min.dim
 
 }  // namespace tessera::dtensor

@@ -12,9 +12,9 @@
 #include <unordered_map>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/composite.h"
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/handlers.h"
-#include "tessera/dtensor/policy.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -66,36 +66,18 @@ class FallbackKernel final : public c10::OperatorKernel {
 constexpr std::array<std::string_view, 2> kWholeComposites = {
     "aten::linear", "aten::_has_compatible_shallow_copy_type"};
 
-/// Composite ops that make plain tensors of their own on the way (a causal mask, a constant): these
-/// are the same on every rank, so they count as replicated. What the caller passes is held to the
-/// usual rule.
-constexpr std::array<std::string_view, 1> kMakeTensors = {
-    "aten::_scaled_dot_product_attention_math"};
+bool is_composite(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
 
-/// Checks the caller's tensors, then runs the composite op with its inner ones taken as replicated.
-class CompositeKernel final : public c10::OperatorKernel {
- public:
-  explicit CompositeKernel(std::shared_ptr<const OpEntry> entry) : entry_(std::move(entry)) {}
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    check_plain(*entry_, *stack);
-    const ImplicitReplication inner;
-    // No kernel of libtorch's is under this key for such an op: it leads to the composite one.
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::AutogradCPU), stack);
-  }
-
- private:
-  std::shared_ptr<const OpEntry> entry_;
-};
-
-bool makes_tensors(const c10::OperatorName& name) {
-  const std::string full =
-      name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-  return std::ranges::find(kMakeTensors, full) != kMakeTensors.end();
+void add_kernel(const c10::OperatorName& name, c10::DispatchKey key, c10::KernelFunction kernel) {
+  registered().handles.push_back(c10::Dispatcher::singleton().registerImpl(
+      name, key, std::move(kernel), std::nullopt, nullptr, "tessera"));
 }
 
 bool takes(const c10::OperatorHandle& op, const c10::OperatorName& name) {
   if (name.name.rfind("aten::", 0) != 0) return false;
-  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return true;
+  if (!is_composite(op)) return true;
   return name.overload_name.empty() &&
          std::ranges::find(kWholeComposites, name.name) != kWholeComposites.end();
 }
@@ -109,21 +91,15 @@ void register_kernels() {
     for (const auto& name : dispatcher.getAllOpNames()) {
       const auto op = dispatcher.findSchema(name);
       if (!op) continue;
-      if (makes_tensors(name)) {
+      if (is_composite(*op) && makes_tensors(name)) {
         for (const auto key : {kKey, c10::DispatchKey::AutogradPrivateUse3}) {
-          registered().handles.push_back(
-              dispatcher.registerImpl(name, key,
-                                      c10::KernelFunction::makeFromBoxedFunctor(
-                                          std::make_unique<CompositeKernel>(entry_for(*op))),
-                                      std::nullopt, nullptr, "tessera"));
+          add_kernel(name, key, composite_kernel(entry_for(*op)));
         }
       }
       if (!takes(*op, name)) continue;
-      registered().handles.push_back(
-          dispatcher.registerImpl(name, kKey,
-                                  c10::KernelFunction::makeFromBoxedFunctor(
-                                      std::make_unique<ShardedKernel>(entry_for(*op))),
-                                  std::nullopt, nullptr, "tessera"));
+      add_kernel(name, kKey,
+                 c10::KernelFunction::makeFromBoxedFunctor(
+                     std::make_unique<ShardedKernel>(entry_for(*op))));
     }
     registered().handles.push_back(dispatcher.registerFallback(
         kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()),

@@ -228,15 +228,6 @@ TEST(DTensor, AnOutTensorIsWrittenWhereItLies) {
   });
 }
 
-TEST(DTensor, RandomNumbersIntoShardsAreRefused) {
-  run_ranks(2, [](int) {
-    const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = spread(numbers({4, 6}, 1), mesh, "S0");
-    EXPECT_THROW(x.uniform_(), NotSupported);
-    EXPECT_TRUE(at::equal(full_tensor(x), numbers({4, 6}, 1)));
-  });
-}
-
 TEST(DTensor, GradientsFlowThroughItsBorders) {
   run_ranks(2, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("tp=2");

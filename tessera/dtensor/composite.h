@@ -1,0 +1,25 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <memory>
+
+#include "tessera/dtensor/op_entry.h"
+
+/// Composite ops take sharded tensors apart into ops that have kernels, so they need none of ours.
+/// Some make tensors of their own on the way (a causal mask, zeros to scatter into, a constant):
+/// plain ones, by the device of their inputs. These are the same on every rank and so count as
+/// replicated; what the caller passes is held to the usual rule.
+namespace tessera::dtensor {
+
+/// True for a composite op that makes tensors.
+bool makes_tensors(const c10::OperatorName& name);
+
+/// The kernel for it: checks the caller's tensors, then runs the composite op.
+c10::KernelFunction composite_kernel(std::shared_ptr<const OpEntry> entry);
+
+/// True where a plain tensor among sharded ones can only have been made by libtorch: inside a
+/// composite op, and in the formulas of derivatives.
+bool plain_is_internal();
+
+}  // namespace tessera::dtensor
