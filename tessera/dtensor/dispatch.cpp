@@ -291,9 +291,9 @@ void adopt_internal(const OpEntry& entry, Stack& stack) {
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const at::Tensor& tensor = value.toTensor();
     if (sharded_meta(tensor) != nullptr || !plain_is_internal()) continue;
-    for (const auto& [other, sharded] : operands_of(entry, stack)) {
-      if (sharded == nullptr) continue;
-      const Sharding as = as_replicated(tensor, sharded->sharding().mesh());
+    for (const auto& other : operands_of(entry, stack)) {
+      if (other.sharded == nullptr) continue;
+      const Sharding as = as_replicated(tensor, other.sharded->sharding().mesh());
       become(tensor, tensor.alias(), as);
       break;
     }
@@ -372,9 +372,9 @@ std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack) {
 }
 
 void check_plain(const OpEntry& entry, const Stack& stack) {
-  for (const auto& [tensor, sharded] : operands_of(entry, stack)) {
-    if (sharded != nullptr || !tensor->defined()) continue;
-    if (!is_taken_as_replicated(*tensor)) refuse_plain(entry, *tensor);
+  for (const auto& operand : operands_of(entry, stack)) {
+    if (operand.sharded != nullptr || !operand.tensor->defined()) continue;
+    if (!is_taken_as_replicated(*operand.tensor)) refuse_plain(entry, *operand.tensor);
   }
 }
 
