@@ -4,13 +4,15 @@
 #
 #   1 system packages, by apt when we may (root, or sudo without a password); otherwise it prints
 #     the one line to run and stops if a tool is really missing
-#   2 .venv with torch and numpy, by pip; skipped when TORCH=<dir of an installed torch> is set
+#   2 .venv with torch, numpy and what the Python tests import, by pip; skipped when
+#     TORCH=<dir of an installed torch> is set
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
 venv=.venv
-stamp=$venv/.tessera-torch-$torch_version
+packages="torch==$torch_version numpy pytest expecttest"
+stamp=$venv/.tessera-${packages//[ =]/-}
 
 # Each line: a package, and the file or command that shows that it is there (from any source).
 needs() {
@@ -29,8 +31,9 @@ libcli11-dev CLI/CLI.hpp
 END
 }
 
-# ccache only saves time, clang-format only checks: a machine without them can still build.
-optional=" ccache clang-format "
+# ccache only saves time, clang-format only checks, without python3-dev there is no Python package:
+# a machine without them can still build.
+optional=" ccache clang-format python3-dev "
 
 present() { # a command, or a header in the usual places
   case $1 in
@@ -46,9 +49,17 @@ missing_packages() {
   if [ -z "${TORCH:-}" ] && [ ! -e "$stamp" ] && ! has_venv_module; then
     echo python3-venv
   fi
+  # The Python package needs the headers of the interpreter that .venv is made with.
+  if [ -z "${TORCH:-}" ] && [ ! -e "$stamp" ] && ! has_python_header; then
+    echo python3-dev
+  fi
 }
 
 has_venv_module() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
+has_python_header() {
+  python3 -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' 2>/dev/null
+}
 
 install_packages() {
   local as_root=()
@@ -93,11 +104,14 @@ install_torch() {
   if ! $venv/bin/python -c "
 from importlib.metadata import version
 import sys
-version('numpy')
-sys.exit(version('torch').split('+')[0] != '$torch_version')" 2>/dev/null; then
-    echo "setup: pip install torch==$torch_version numpy"
-    $venv/bin/python -m pip install --disable-pip-version-check --quiet \
-      "torch==$torch_version" numpy
+for package in '$packages'.split():
+    name, _, wanted = package.partition('==')
+    if wanted and version(name).split('+')[0] != wanted:
+        sys.exit(1)
+    version(name)" 2>/dev/null; then
+    echo "setup: pip install $packages"
+    # shellcheck disable=SC2086  # one word a package
+    $venv/bin/python -m pip install --disable-pip-version-check --quiet $packages
   fi
   touch "$stamp"
 }

@@ -275,6 +275,15 @@ std::shared_ptr<RankWorld> process_world() {
   return own.world;
 }
 
+void set_process_world(std::shared_ptr<RankWorld> world) {
+  OwnWorld& own = own_world();
+  std::lock_guard lock(own.mutex);
+  require(!own.world || own.world == world, "this process is already rank ",
+          own.world ? own.world->rank() : 0, " of world ", own.world ? own.world->name() : "",
+          "; close_process_world() first");
+  own.world = std::move(world);
+}
+
 void close_process_world() {
   OwnWorld& own = own_world();
   std::shared_ptr<RankWorld> world;

@@ -59,6 +59,10 @@ std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options);
 /// ends or close_process_world. One rank, without a network, if the environment names none.
 std::shared_ptr<RankWorld> process_world();
 
+/// What process_world() gives from now on, for programs whose ranks have met already (Python's
+/// torch.distributed): a world over their store. An error if there is another one.
+void set_process_world(std::shared_ptr<RankWorld> world);
+
 /// Lets go of process_world() before the process ends; programs with CUDA tensors should, at the
 /// end of main, because the CUDA runtime may be gone when static objects are destroyed.
 void close_process_world();

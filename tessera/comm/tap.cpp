@@ -7,6 +7,7 @@
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/checked.h"
 #include "tessera/comm/describe_call.h"
+#include "tessera/comm/may_block.h"
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/tap_context.h"
 #include "tessera/comm/tap_work.h"
@@ -174,14 +175,20 @@ class TapBackend final : public c10d::Backend {
   bool supportsShrinking() const override { return inner_->supportsShrinking(); }
   void setTimeout(std::chrono::milliseconds timeout) override { inner_->setTimeout(timeout); }
   void startCoalescing() override { inner_->startCoalescing(); }
-  intrusive_ptr<Work> endCoalescing() override { return inner_->endCoalescing(); }
+  intrusive_ptr<Work> endCoalescing() override {
+    const MayBlock others_may_run;
+    return inner_->endCoalescing();
+  }
   void setSequenceNumberForGroup() override { inner_->setSequenceNumberForGroup(); }
   uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override {
     inner_->registerOnCompletionHook(std::move(hook));
   }
-  void waitForPendingWorks() override { inner_->waitForPendingWorks(); }
+  void waitForPendingWorks() override {
+    const MayBlock others_may_run;
+    inner_->waitForPendingWorks();
+  }
   void enableCollectivesTiming() override { inner_->enableCollectivesTiming(); }
   void eagerConnectSingleDevice(at::Device device) override {
     inner_->eagerConnectSingleDevice(device);
@@ -223,6 +230,7 @@ class TapBackend final : public c10d::Backend {
  private:
   template <typename Run>
   intrusive_ptr<Work> issue(CallInfo info, const Run& run) {
+    const MayBlock others_may_run;
     TappedCall call{std::move(info)};
     if (call.info.op() != CommOp::send && call.info.op() != CommOp::recv) {
       call.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "tessera/comm/may_block.h"
+
 namespace tessera::comm {
 namespace {
 
@@ -38,6 +40,7 @@ std::exception_ptr TapWork::exception() const {
 }
 
 void TapWork::synchronize() {
+  const MayBlock others_may_run;
   try {
     inner_->synchronize();
   } catch (...) {
@@ -46,6 +49,7 @@ void TapWork::synchronize() {
 }
 
 bool TapWork::wait(std::chrono::milliseconds timeout) {
+  const MayBlock others_may_run;
   try {
     const bool ok = wait_inner(timeout);
     ended(ok);

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/may_block.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/tap.h"
@@ -12,7 +13,7 @@
 namespace tessera::comm {
 namespace {
 
-thread_local std::shared_ptr<RankWorld> entered_world;
+thread_local std::shared_ptr<RankWorld> entered;
 
 Backends on_all_devices(const c10::intrusive_ptr<c10d::Backend>& backend) {
   Backends backends;
@@ -53,6 +54,7 @@ std::vector<int> RankWorld::checked_ranks(std::span<const int> ranks) const {
 }
 
 std::shared_ptr<const Group> RankWorld::group(std::span<const int> ranks) {
+  const MayBlock others_may_run;  // outside the lock: nobody takes a lock of the host's inside ours
   std::lock_guard lock(mutex_);
   if (const auto it = groups_.find(std::vector<int>(ranks.begin(), ranks.end()));
       it != groups_.end()) {
@@ -102,13 +104,13 @@ std::shared_ptr<const Group> RankWorld::make_group(std::vector<int> ranks, Backe
   return std::make_shared<const Group>(std::move(ranks), index, name, backends);
 }
 
-std::shared_ptr<RankWorld> current_world() {
-  return entered_world ? entered_world : process_world();
-}
+std::shared_ptr<RankWorld> current_world() { return entered ? entered : process_world(); }
+
+std::shared_ptr<RankWorld> entered_world() { return entered; }
 
 WorldGuard::WorldGuard(std::shared_ptr<RankWorld> world)
-    : previous_(std::exchange(entered_world, std::move(world))) {}
+    : previous_(std::exchange(entered, std::move(world))) {}
 
-WorldGuard::~WorldGuard() { entered_world = std::move(previous_); }
+WorldGuard::~WorldGuard() { entered = std::move(previous_); }
 
 }  // namespace tessera::comm

@@ -75,6 +75,9 @@ class RankWorld : public World, public std::enable_shared_from_this<RankWorld> {
 /// environment at the first call; one rank if the environment names none).
 std::shared_ptr<RankWorld> current_world();
 
+/// The world of the WorldGuard that is open on the calling thread; nullptr if none is.
+std::shared_ptr<RankWorld> entered_world();
+
 /// While it lives, current_world() on the calling thread is `world`: run_ranks does this for its
 /// threads; with fake_world it lets code plan as if it ran on that rank. Ends on the same thread.
 class WorldGuard {

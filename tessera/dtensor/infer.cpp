@@ -10,14 +10,12 @@
 namespace tessera::dtensor {
 namespace {
 
+/// A number that came as a tensor stays one: every kernel takes it beside meta tensors, and those
+/// that are written in Python read its value.
 at::Tensor on_meta(const at::Tensor& tensor) {
-  if (!tensor.defined()) return tensor;
-  at::Tensor meta = at::Tensor(
+  if (!tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
+  return at::Tensor(
       at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type()));
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
-  }
-  return meta;
 }
 
 c10::IValue arg_on_meta(ArgKind kind, const c10::IValue& value) {
@@ -67,6 +65,8 @@ std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry
   } catch (const c10::Error& error) {
     if (is_about_meta(error.what_without_backtrace())) return {};
     throw;
+  } catch (const std::exception&) {  // a kernel written in Python: the op itself will tell
+    return {};
   }
   std::vector<std::optional<rules::ResultMeta>> out;
   for (const auto& value : meta) {

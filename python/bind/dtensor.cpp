@@ -1,0 +1,98 @@
+#include "tessera/dtensor/dtensor.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "bind/bind.h"
+#include "tessera/dtensor/decision.h"
+#include "tessera/dtensor/sharded_tensor.h"
+
+namespace tessera::python {
+namespace {
+
+using Shape = std::optional<std::vector<int64_t>>;
+
+std::vector<Placement> or_none(std::optional<PlacementList> placements) {
+  return placements ? std::move(placements->list) : std::vector<Placement>();
+}
+
+/// Every handle to `tensor` sees `as` from now on.
+void become(const at::Tensor& tensor, const at::Tensor& as) {
+  require(tensor.is_leaf(), "only a leaf can become a sharded tensor in place");
+  dtensor::become(tensor, to_local(as.detach()), sharding(as));
+}
+
+void bind_crossings(py::module_& m) {
+  m.def(
+      "from_local",
+      [](const at::Tensor& local, const DeviceMesh& mesh, PlacementList placements, Shape shape,
+         Shape stride, bool run_check, bool even, std::optional<PlacementList> grad_placements) {
+        return from_local(local, mesh, std::move(placements.list),
+                          {.shape = std::move(shape),
+                           .stride = std::move(stride),
+                           .run_check = run_check,
+                           .even = even,
+                           .grad_placements = or_none(std::move(grad_placements))});
+      },
+      NoGil());
+  m.def(
+      "to_local",
+      [](const at::Tensor& tensor, std::optional<PlacementList> grad_placements) {
+        return to_local(tensor, {.grad_placements = or_none(std::move(grad_placements))});
+      },
+      NoGil());
+  m.def(
+      "full_tensor",
+      [](const at::Tensor& tensor, std::optional<PlacementList> grad_placements) {
+        return full_tensor(tensor, {.grad_placements = or_none(std::move(grad_placements))});
+      },
+      NoGil());
+  m.def(
+      "distribute_tensor",
+      [](const at::Tensor& full, const DeviceMesh& mesh, PlacementList placements,
+         std::optional<int> source) {
+        return distribute_tensor(full, mesh, std::move(placements.list), {.source = source});
+      },
+      NoGil());
+  m.def("become", become);
+}
+
+void bind_redistribute(py::module_& m) {
+  using DTypeArg = std::optional<at::ScalarType>;
+  m.def(
+      "redistribute",
+      [](const at::Tensor& tensor, const DeviceMesh& mesh, PlacementList placements,
+         DTypeArg forward_dtype, DTypeArg backward_dtype) {
+        return redistribute(tensor, mesh, std::move(placements.list),
+                            {.forward_dtype = forward_dtype, .backward_dtype = backward_dtype});
+      },
+      NoGil());
+  m.def(
+      "redistribute_to",
+      [](const at::Tensor& tensor, const Sharding& to, DTypeArg forward_dtype,
+         DTypeArg backward_dtype) {
+        return redistribute(tensor, to,
+                            {.forward_dtype = forward_dtype, .backward_dtype = backward_dtype});
+      },
+      NoGil());
+}
+
+}  // namespace
+
+void bind_dtensor(py::module_& m) {
+  m.def("is_dtensor", [](const py::handle& object) {
+    return THPVariable_Check(object.ptr()) && is_dtensor(THPVariable_Unpack(object.ptr()));
+  });
+  m.def("sharding", [](const at::Tensor& tensor) { return sharding(tensor); });
+  m.def("placements", [](const at::Tensor& tensor) { return tuple_of(placements(tensor)); });
+  m.def("device_mesh", [](const at::Tensor& tensor) { return device_mesh(tensor); });
+  bind_crossings(m);
+  bind_redistribute(m);
+  m.def("clear_decisions", &dtensor::clear_decisions);
+  m.def("decision_stats", [] {
+    const auto stats = dtensor::decision_stats();
+    return py::dict(py::arg("hits") = stats.hits, py::arg("misses") = stats.misses,
+                    py::arg("entries") = stats.entries);
+  });
+}
+
+}  // namespace tessera::python

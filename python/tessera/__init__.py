@@ -1,0 +1,65 @@
+"""Distributed tensors under ordinary PyTorch code.
+
+A sharded tensor is an ordinary torch.Tensor that reports the global shape and holds this rank's
+part; every torch function, module and optimizer takes it.
+
+    import tessera
+    from tessera import Shard, Replicate
+
+    mesh = tessera.init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
+    x = tessera.distribute_tensor(full, mesh, [Shard(0), Replicate()])
+    y = torch.nn.functional.linear(x, w)               # runs on the local parts
+    y = tessera.redistribute(y, [Replicate(), Shard(1)])
+    part = tessera.to_local(y)
+
+The C++ rooms behind it are described in docs/architecture.md, the move from
+torch.distributed.tensor in docs/python.md.
+"""
+
+import atexit as _atexit
+
+import torch as _torch  # noqa: F401 - its libraries must be there before ours
+
+from . import _C, _methods
+from ._C import (
+    CommEvent,
+    DeviceMesh,
+    Error,
+    InternalError,
+    InvalidArgument,
+    NotSupported,
+    PeerError,
+    Placement,
+    Plan,
+    RuleCall,
+    Sharding,
+    World,
+    clear_decisions,
+    decision_stats,
+    make_plan,
+)
+from .comm import Recorder, expect_comm, write_trace
+from .mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_to_torch
+from .placement import Partial, RaggedShard, Replicate, Shard, StridedShard
+from .policy import implicit_comm, implicit_replication, strict_rules
+from .ranks import current_world, fake_world, manual_seed, run_ranks
+from .rules import register_rule, rule_of, ruled_ops
+from .tensor import (
+    device_mesh,
+    distribute_,
+    distribute_tensor,
+    from_local,
+    full_tensor,
+    is_dtensor,
+    placements,
+    redistribute,
+    sharding,
+    to_local,
+)
+
+__version__ = "0.1.0"
+__all__ = [name for name in dir() if not name.startswith("_")]
+
+_methods.install()
+# Links are closed while the interpreter still lives: ranks wait for each other without its lock.
+_atexit.register(_C.close_process_world)

@@ -1,0 +1,107 @@
+"""Methods of torch.Tensor that look at memory which a sharded tensor does not have.
+
+Everything else about a sharded tensor is ordinary; these few ask for storage, or would communicate
+behind the caller's back (a print on one rank), so they first look whether the tensor is sharded.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from . import _C
+
+_plain_repr = torch.Tensor.__repr__
+_plain_deepcopy = torch.Tensor.__deepcopy__
+_plain_tolist = torch.Tensor.tolist
+_plain_reduce_ex = torch.Tensor.__reduce_ex__
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """Global shape, placements and this rank's part; no communication."""
+    sharding = _C.sharding(tensor)
+    rank = sharding.mesh.get_rank()
+    extra = ""
+    if tensor.grad_fn is not None:
+        extra = f", grad_fn=<{type(tensor.grad_fn).__name__}>"
+    elif tensor.requires_grad:
+        extra = ", requires_grad=True"
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    with torch.no_grad():
+        local = _C.to_local(tensor.detach(), None)
+    return (
+        f"DTensor(shape={tuple(tensor.shape)}, dtype={dtype}, "
+        f"placements={sharding.placements}, mesh='{sharding.mesh}'{extra}, "
+        f"local{'' if rank is None else f' on rank {rank}'}="
+        f"{_plain_repr(local)})"
+    )
+
+
+def _repr(self: torch.Tensor, *, tensor_contents: Any = None) -> str:
+    if _C.is_dtensor(self):
+        return describe(self)
+    return _plain_repr(self, tensor_contents=tensor_contents)
+
+
+def _deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
+    if not _C.is_dtensor(self):
+        return _plain_deepcopy(self, memo)
+    if id(self) in memo:
+        return memo[id(self)]
+    if not self.is_leaf:
+        raise RuntimeError(
+            "only leaf tensors can be deep-copied; detach() this one first (or is it a "
+            "non-parameter attribute of the module?)"
+        )
+    with torch.no_grad():
+        copy = self.detach().clone(memory_format=torch.preserve_format)
+    copy.requires_grad_(self.requires_grad)
+    memo[id(self)] = copy
+    if self.grad is not None:
+        copy.grad = _deepcopy(self.grad, memo)
+    return copy
+
+
+def _reduce_ex(self: torch.Tensor, protocol: Any) -> Any:
+    if _C.is_dtensor(self):
+        raise _C.NotSupported(
+            f"a sharded tensor cannot be pickled: {_C.sharding(self)} is spread over "
+            f"{_C.device_mesh(self).size()} ranks. Save tessera.to_local(x) on each rank, or "
+            "tessera.full_tensor(x) on one"
+        )
+    return _plain_reduce_ex(self, protocol)
+
+
+def _tolist(self: torch.Tensor) -> Any:
+    # Like item(): the values, not this rank's part of them.
+    return _plain_tolist(_C.full_tensor(self.detach(), None) if _C.is_dtensor(self) else self)
+
+
+def _refusing(name: str) -> Any:
+    """A method that addresses memory: its own for plain tensors, an error for sharded ones."""
+    plain = getattr(torch.Tensor, name)
+
+    @functools.wraps(plain)
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if _C.is_dtensor(self):
+            raise _C.NotSupported(
+                f"{name} of a sharded tensor {_C.sharding(self)}: no rank has all of it in its "
+                f"memory; use tessera.to_local(x).{name}(...) or tessera.full_tensor(x).{name}(...)"
+            )
+        return plain(self, *args, **kwargs)
+
+    return method
+
+
+_ADDRESS_MEMORY = ("numpy", "untyped_storage", "__array__", "__dlpack__", "share_memory_")
+
+
+def install() -> None:
+    for name in _ADDRESS_MEMORY:
+        setattr(torch.Tensor, name, _refusing(name))
+    torch.Tensor.tolist = _tolist  # type: ignore[method-assign, assignment]
+    torch.Tensor.__repr__ = _repr  # type: ignore[method-assign, assignment]
+    torch.Tensor.__deepcopy__ = _deepcopy  # type: ignore[method-assign]
+    torch.Tensor.__reduce_ex__ = _reduce_ex  # type: ignore[method-assign]

@@ -1,0 +1,136 @@
+"""Meshes that communicate, and their relation to PyTorch's."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from . import _C
+from ._C import DeviceMesh, World
+from .ranks import current_world
+
+
+def init_device_mesh(
+    device_type: str,
+    mesh_shape: Sequence[int] | None = None,
+    *,
+    mesh_dim_names: Sequence[str] | None = None,
+    world: World | None = None,
+) -> DeviceMesh:
+    """A mesh over ranks 0..n-1 of the world; every rank of the world calls it.
+
+        >>> def show(rank):
+        ...     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        ...     return str(mesh), mesh.get_coordinate()
+        >>> tessera.run_ranks(4, show)[2]
+        ('dp=2,tp=2', [1, 0])
+
+    The same as one text: init_device_mesh("dp=2,tp=2"), init_device_mesh("cuda:dp=8").
+    """
+    world = world or current_world()
+    if mesh_shape is None:
+        return _C.parse_device_mesh(device_type, world)
+    names = [f"axis{i}" for i in range(len(mesh_shape))]
+    return _C.init_device_mesh(
+        device_type, list(mesh_shape), list(mesh_dim_names or names), world
+    )
+
+
+def mesh_from_group(
+    groups: Any,
+    device_type: str = "cpu",
+    mesh: torch.Tensor | Sequence[Any] | None = None,
+    *,
+    mesh_dim_names: Sequence[str] | None = None,
+) -> DeviceMesh:
+    """A mesh over process groups of torch.distributed, one for each axis.
+
+    For several groups `mesh` lists all ranks, one dimension an axis. The groups' own links are used:
+    nothing new is connected.
+    """
+    distributed = torch.distributed
+    if isinstance(groups, distributed.ProcessGroup):
+        groups = [groups]
+    if mesh is None:
+        if len(groups) != 1:
+            raise _C.InvalidArgument(
+                f"a mesh over {len(groups)} groups needs `mesh`, the ranks on each axis"
+            )
+        mesh = torch.tensor(distributed.get_process_group_ranks(groups[0]))
+    ranks = torch.as_tensor(mesh)
+    names = mesh_dim_names or [f"axis{i}" for i in range(ranks.dim())]
+    paper = DeviceMesh(
+        list(zip(names, ranks.shape, strict=True)), ranks.flatten().tolist(), device_type
+    )
+    return _C.mesh_over_groups(
+        paper,
+        distributed.get_rank(),
+        distributed.get_world_size(),
+        [group.group_name for group in groups],
+    )
+
+
+# PyTorch's meshes and ours that stand for the same, each way; an entry goes with its key.
+_of_torch: weakref.WeakKeyDictionary[Any, DeviceMesh] = weakref.WeakKeyDictionary()
+_to_torch: dict[DeviceMesh, Any] = {}
+
+
+def mesh_from_torch(mesh: Any) -> DeviceMesh:
+    """The mesh of a PyTorch DeviceMesh, over its process groups; one for one."""
+    if isinstance(mesh, DeviceMesh):
+        return mesh
+    known = _of_torch.get(mesh)
+    if known is None:
+        known = mesh_from_group(
+            [mesh.get_group(axis) for axis in range(mesh.ndim)],
+            mesh.device_type,
+            mesh.mesh,
+            mesh_dim_names=mesh.mesh_dim_names,
+        )
+        _of_torch[mesh] = known
+        _to_torch[known] = mesh
+    return known
+
+
+def mesh_to_torch(mesh: DeviceMesh) -> Any:
+    """The PyTorch DeviceMesh of the same ranks. Needs torch.distributed; the first call for a mesh
+    that did not come from PyTorch makes process groups, so every rank calls it."""
+    known = _to_torch.get(mesh)
+    if known is None:
+        from torch.distributed.device_mesh import DeviceMesh as TorchMesh
+
+        if not torch.distributed.is_initialized():
+            raise _C.NotSupported(
+                "a PyTorch DeviceMesh needs torch.distributed: call init_process_group first"
+            )
+        ranks = torch.tensor(mesh.ranks).view(mesh.shape)
+        known = TorchMesh(mesh.device_type, ranks, mesh_dim_names=mesh.axis_names)
+        _to_torch[mesh] = known
+        _of_torch[known] = mesh
+    return known
+
+
+def _get_group(self: DeviceMesh, mesh_dim: int | str | None = None) -> Any:
+    """My process group along an axis, as torch.distributed's functions take it."""
+    from torch.distributed.distributed_c10d import _resolve_process_group
+
+    if mesh_dim is None:
+        if self.ndim != 1:
+            raise _C.InvalidArgument(f"get_group of mesh {self} needs an axis")
+        mesh_dim = 0
+    axis = mesh_dim if isinstance(mesh_dim, str) else self.axis_names[mesh_dim]
+    return _resolve_process_group(_C.group_name(self, axis))
+
+
+DeviceMesh.get_group = _get_group  # type: ignore[method-assign]
+DeviceMesh.mesh_dim_names = property(lambda self: self.axis_names)  # type: ignore[assignment]
+DeviceMesh.mesh = property(  # type: ignore[assignment]
+    lambda self: torch.tensor(self.ranks, dtype=torch.int).view(self.shape)
+)
+DeviceMesh.world = property(_C.world_of)  # type: ignore[assignment]
+DeviceMesh.from_group = staticmethod(mesh_from_group)  # type: ignore[assignment]
+DeviceMesh.from_torch = staticmethod(mesh_from_torch)  # type: ignore[assignment]
+DeviceMesh.to_torch = mesh_to_torch  # type: ignore[method-assign]

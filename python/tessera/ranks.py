@@ -1,0 +1,117 @@
+"""Worlds of ranks: threads of this process, processes, fake ones."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from . import _C
+from ._C import World
+
+T = TypeVar("T")
+_join_lock = threading.Lock()
+
+
+def run_ranks(
+    n: int, fn: Callable[[int], T], *, timeout: float = 600.0, detect_deadlock: bool = True
+) -> list[T]:
+    """Runs fn(0), ..., fn(n-1) as the ranks of a world, each in a thread of its own.
+
+    Returns what they returned, by rank. When one raises, the others get a PeerError where they wait
+    for it, and its exception is raised here. How tests run, and how several ranks share one GPU.
+
+        >>> def rank_sum(rank):
+        ...     mesh = tessera.init_device_mesh("cpu", (4,))
+        ...     x = tessera.from_local(torch.full((2,), float(rank)), mesh, [Shard(0)])
+        ...     return x.sum().item()
+        >>> run_ranks(4, rank_sum)
+        [12.0, 12.0, 12.0, 12.0]
+
+    `timeout` is how many seconds a rank waits for others in one call. `detect_deadlock=False` is for
+    programs that start threads of their own which take part in the communication.
+    """
+    ranks = _C.ThreadRanks(n, timeout, detect_deadlock)
+    results: list[Any] = [None] * n
+    errors: dict[int, BaseException] = {}
+
+    def body(rank: int) -> None:
+        try:
+            results[rank] = ranks.run(rank, fn)
+        except BaseException as error:  # noqa: BLE001 - it is raised again by the caller below
+            errors[rank] = error
+
+    threads = [
+        threading.Thread(target=body, args=(rank,), name=f"rank{rank}") for rank in range(n)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # Ctrl-C: the ranks must not go on without us
+        ranks.fail(0, f"{type(error).__name__} in the thread that called run_ranks")
+        for thread in threads:
+            thread.join()
+        raise
+    if errors:
+        first = ranks.first_failed()
+        rank = first if first in errors else min(errors)
+        error = errors[rank]
+        if hasattr(error, "add_note"):
+            error.add_note(f"on rank {rank} of {n}")
+        raise error
+    return results
+
+
+def current_world() -> World:
+    """The world of the calling thread: its rank's inside run_ranks, else the process's.
+
+    The process's world is made at the first call: over torch.distributed's store where that is
+    initialised, else from the variables that torchrun, Slurm or MPI set, else of one rank.
+    """
+    if _C.entered_world() is None:
+        _join_torch_distributed()
+    return _C.current_world()
+
+
+def _join_torch_distributed() -> None:
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return
+    with _join_lock:
+        group = distributed.distributed_c10d._get_default_group()
+        if _joined and _joined[0] == group.group_name:
+            return
+        timeout = float(os.environ.get("TESSERA_TIMEOUT_S") or 600)
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        world = _C.world_over_group(group.group_name, local_rank, timeout)
+        _C.close_process_world()
+        _C.set_process_world(world)
+        _joined[:] = [group.group_name]
+
+
+_joined: list[str] = []  # the default group whose ranks met for our world
+
+
+def fake_world(rank: int, size: int) -> Any:
+    """A context in which this thread is one rank of a world that does not exist, for planning.
+
+        >>> with tessera.fake_world(5, 1024):
+        ...     mesh = tessera.init_device_mesh("cpu", (128, 8), mesh_dim_names=("dp", "tp"))
+        ...     mesh.get_coordinate()
+        [0, 5]
+    """
+    return _C.WorldScope(_C.fake_world(rank, size))
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the generators of this rank; call it with the same seed on all ranks.
+
+    Inside run_ranks use this instead of torch.manual_seed, which seeds one generator that all
+    threads of the process share.
+    """
+    _C.rank_seed(seed)

@@ -1,0 +1,139 @@
+"""Sharded tensors: functions on ordinary torch.Tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from . import _C
+from ._C import DeviceMesh, Placement, Sharding
+from .mesh import mesh_from_torch
+from .placement import Placements
+
+
+def is_dtensor(obj: object) -> bool:
+    """True for a sharded tensor of this library."""
+    return _C.is_dtensor(obj)
+
+
+def sharding(tensor: torch.Tensor) -> Sharding:
+    """Mesh, placements and global metadata of a sharded tensor, as one value."""
+    return _C.sharding(tensor)
+
+
+def placements(tensor: torch.Tensor) -> tuple[Placement, ...]:
+    """One placement for each axis of the tensor's mesh."""
+    return _C.placements(tensor)
+
+
+def device_mesh(tensor: torch.Tensor) -> DeviceMesh:
+    """The mesh over which the tensor is sharded."""
+    return _C.device_mesh(tensor)
+
+
+def distribute_tensor(
+    tensor: torch.Tensor,
+    mesh: DeviceMesh | Any,
+    placements: Placements,
+    *,
+    src_data_rank: int | None = 0,
+) -> torch.Tensor:
+    """A sharded leaf tensor from a full one; every rank of the mesh calls it.
+
+    The data of the mesh's rank number `src_data_rank` counts and is sent to the others; with None
+    each rank cuts its part out of its own copy and nothing is sent. A Parameter stays one.
+
+        >>> def show(rank):
+        ...     mesh = tessera.init_device_mesh("tp=2")
+        ...     x = distribute_tensor(torch.arange(6.), mesh, [Shard(0)])
+        ...     return x.shape, to_local(x).tolist()
+        >>> tessera.run_ranks(2, show)[1]
+        (torch.Size([6]), [3.0, 4.0, 5.0])
+    """
+    out = _C.distribute_tensor(tensor, mesh_from_torch(mesh), placements, src_data_rank)
+    if isinstance(tensor, torch.nn.Parameter) and out is not tensor:
+        return torch.nn.Parameter(out.detach(), requires_grad=tensor.requires_grad)
+    return out
+
+
+def distribute_(
+    tensor: torch.Tensor,
+    mesh: DeviceMesh | Any,
+    placements: Placements,
+    *,
+    src_data_rank: int | None = 0,
+) -> torch.Tensor:
+    """The same in place: the tensor itself becomes sharded, for all who hold it (a module, an
+    optimizer, a tied weight). Its gradient is dropped."""
+    with torch.no_grad():
+        full = tensor.detach()
+        made = _C.distribute_tensor(full, mesh_from_torch(mesh), placements, src_data_rank)
+        tensor.grad = None
+        _C.become(tensor, made)
+    return tensor
+
+
+def from_local(
+    local: torch.Tensor,
+    mesh: DeviceMesh | Any,
+    placements: Placements,
+    *,
+    shape: Sequence[int] | None = None,
+    stride: Sequence[int] | None = None,
+    run_check: bool = False,
+    even: bool = False,
+    grad_placements: Placements | None = None,
+) -> torch.Tensor:
+    """The sharded tensor whose part on this rank is `local`, which it shares. Differentiable.
+
+    Without `shape` the ranks tell each other their sizes (one small message), and parts that are not
+    as torch.chunk cuts are described exactly. `even=True` says that all are alike and saves the
+    message. `run_check` compares what should be equal between ranks.
+
+        >>> def show(rank):
+        ...     mesh = tessera.init_device_mesh("tp=3")
+        ...     x = from_local(torch.ones(rank + 1), mesh, "S0")
+        ...     return x.shape, placements(x)
+        >>> tessera.run_ranks(3, show)[0]
+        (torch.Size([6]), (RaggedShard(0, [1,2,3]),))
+    """
+    return _C.from_local(
+        local, mesh_from_torch(mesh), placements, shape, stride, run_check, even, grad_placements
+    )
+
+
+def to_local(tensor: torch.Tensor, *, grad_placements: Placements | None = None) -> torch.Tensor:
+    """This rank's part, shared with the tensor. Differentiable."""
+    return _C.to_local(tensor, grad_placements)
+
+
+def redistribute(
+    tensor: torch.Tensor,
+    placements: Placements | Sharding,
+    *,
+    mesh: DeviceMesh | Any | None = None,
+    forward_dtype: torch.dtype | None = None,
+    backward_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The same tensor placed otherwise, on its mesh or another one. Differentiable.
+
+        >>> def show(rank):
+        ...     mesh = tessera.init_device_mesh("tp=2")
+        ...     x = tessera.distribute_tensor(torch.arange(4.).view(2, 2), mesh, "S0")
+        ...     return to_local(redistribute(x, "S1")).tolist()
+        >>> tessera.run_ranks(2, show)
+        [[[0.0], [2.0]], [[1.0], [3.0]]]
+    """
+    if isinstance(placements, Sharding):
+        return _C.redistribute_to(tensor, placements, forward_dtype, backward_dtype)
+    target = _C.device_mesh(tensor) if mesh is None else mesh_from_torch(mesh)
+    return _C.redistribute(tensor, target, placements, forward_dtype, backward_dtype)
+
+
+def full_tensor(
+    tensor: torch.Tensor, *, grad_placements: Placements | None = None
+) -> torch.Tensor:
+    """All of it as a plain tensor, on every rank. Differentiable."""
+    return _C.full_tensor(tensor, grad_placements)

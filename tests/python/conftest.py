@@ -1,0 +1,45 @@
+"""What the tests of the Python package share."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import tessera
+
+
+@pytest.fixture(autouse=True)
+def one_seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def ranks():
+    """ranks(n, fn): fn(rank) on n thread ranks; what they returned."""
+
+    def run(n, fn):
+        return tessera.run_ranks(n, fn, timeout=60)
+
+    return run
+
+
+@pytest.fixture
+def torchrun(tmp_path):
+    """torchrun(n, source): the program on n processes; its output, or a failure that shows it."""
+
+    def run(n, source):
+        program = tmp_path / "program.py"
+        program.write_text(textwrap.dedent(source), encoding="utf-8")
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(n)]
+        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(program)]
+        environment = dict(os.environ, OMP_NUM_THREADS="1", TESSERA_TIMEOUT_S="60")
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run

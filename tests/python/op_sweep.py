@@ -1,0 +1,276 @@
+"""Every operator of PyTorch's own operator database on sharded inputs, against the plain result.
+
+    python tests/python/op_sweep.py                      all operators, many placements
+    python tests/python/op_sweep.py --ops 'nn.functional' --samples 3 --layouts 4
+    python tests/python/op_sweep.py --seed 7 --share 0.1 a tenth of them, chosen by seed
+
+For each sample of an operator the tensors among its arguments are distributed over four thread
+ranks, on one axis of four and on two of two, with placements drawn by seed from Replicate and Shard
+of every dim: the database's sizes (1, 2, 3, 5, 10, 20) give even, uneven and empty parts. The result
+must be that of the plain call, and so must the gradients where the operator has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import functools
+import gc
+import itertools
+import random
+import re
+import sys
+import time
+import warnings
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+import tessera
+
+MESHES = ("tp=4", "dp=2,tp=2")
+# Values are compared in the widest type an operator takes.
+DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64, torch.bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    op: str
+    sample: int
+    mesh: str
+    layout: tuple[str, ...]
+    stage: str  # "forward", "backward"
+    text: str
+
+    def line(self) -> str:
+        where = f"{self.op}[{self.sample}] {self.mesh} ({' | '.join(self.layout)}) {self.stage}"
+        return f"{where}: {self.text}"
+
+
+def name_of(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+def dtype_of(op: Any) -> torch.dtype | None:
+    supported = op.supported_dtypes("cpu")
+    return next((dtype for dtype in DTYPES if dtype in supported), None)
+
+
+def is_plain_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+
+
+def samples_of(op: Any, dtype: torch.dtype, limit: int, seed: int) -> list[Any]:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    wants_grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
+    return list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=wants_grad), limit))
+
+
+def axis_choices(tensor: torch.Tensor) -> list[str]:
+    return ["R"] + [f"S{dim}" for dim in range(tensor.dim())]
+
+
+def layouts_of(
+    tensors: list[torch.Tensor], axes: int, limit: int, rng: random.Random
+) -> Iterator[tuple[str, ...]]:
+    """Placements for all tensors: the plainest ones first, then drawn ones; none twice."""
+    seen = set()
+
+    def new(layout: tuple[str, ...]) -> bool:
+        return not (layout in seen or seen.add(layout))
+
+    first = tuple(",".join(["S0" if t.dim() else "R"] + ["R"] * (axes - 1)) for t in tensors)
+    if new(first):
+        yield first
+    for _ in range(limit * 4):
+        if len(seen) >= limit:
+            return
+        drawn = tuple(
+            ",".join(rng.choice(axis_choices(t)) for _ in range(axes)) for t in tensors
+        )
+        if new(drawn):
+            yield drawn
+
+
+class Case:
+    """One call with its expected results; run() makes it on shards."""
+
+    def __init__(self, op: Any, sample: Any, copies: bool = False):
+        self.op = op
+        self.call = (sample.input, sample.args, sample.kwargs)
+        leaves, self.spec = pytree.tree_flatten(self.call)
+        self.leaves = leaves
+        self.places = [i for i, leaf in enumerate(leaves) if is_plain_tensor(leaf)]
+        self.tensors = [leaves[i] for i in self.places]
+        self.expected, self.grads, self.cotangents = self._evaluate(
+            [t.detach().clone().requires_grad_(t.requires_grad) for t in self.tensors]
+        )
+
+    def invoke(self, tensors: list[torch.Tensor]) -> list[Any]:
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        first, args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return pytree.tree_leaves(self.op(first, *args, **kwargs))
+
+    def _evaluate(self, inputs: list[torch.Tensor]) -> tuple[list[Any], Any, Any]:
+        out = self.invoke(inputs)
+        sources = [o for o in out if isinstance(o, torch.Tensor) and o.requires_grad]
+        targets = [t for t in inputs if t.requires_grad]
+        if not sources or not targets:
+            return [detached(o) for o in out], None, None
+        generator = torch.Generator().manual_seed(1)
+        cotangents = [
+            torch.randn(o.shape, dtype=o.dtype, generator=generator) for o in sources
+        ]
+        grads = torch.autograd.grad(sources, targets, cotangents, allow_unused=True)
+        return [detached(o) for o in out], grads, cotangents
+
+    def run(self, mesh_text: str, layout: tuple[str, ...]) -> tuple[str, str] | None:
+        """The stage that failed and how; None if all is right."""
+        stage = ["forward"]
+
+        def rank_main(rank: int) -> None:
+            mesh = tessera.init_device_mesh(mesh_text)
+            inputs = []
+            for tensor, placements in zip(self.tensors, layout, strict=True):
+                made = tessera.distribute_tensor(
+                    tensor.detach(), mesh, placements, src_data_rank=None
+                )
+                inputs.append(made.requires_grad_(tensor.requires_grad))
+            out = self.invoke(inputs)
+            compare(self.expected, [full(o) for o in out])
+            if self.grads is None:
+                return
+            stage[0] = "backward"
+            sources = [o for o in out if isinstance(o, torch.Tensor) and o.requires_grad]
+            replicated = ["R"] * mesh.ndim
+            cotangents = [
+                tessera.distribute_tensor(c, mesh, replicated, src_data_rank=None)
+                for c in self.cotangents
+            ]
+            targets = [t for t in inputs if t.requires_grad]
+            grads = torch.autograd.grad(sources, targets, cotangents, allow_unused=True)
+            compare_grads(self.grads, [full(g) for g in grads])
+
+        try:
+            tessera.run_ranks(4, rank_main, timeout=20)
+        except Exception as error:  # noqa: BLE001 - every kind counts as a failure
+            return stage[0], f"{type(error).__name__}: {error}"
+        return None
+
+
+def detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def full(value: Any) -> Any:
+    with torch.no_grad():
+        if tessera.is_dtensor(value):
+            return tessera.full_tensor(value.detach())
+        return detached(value)
+
+
+def compare(expected: list[Any], found: list[Any]) -> None:
+    if len(expected) != len(found):
+        raise AssertionError(f"{len(found)} results, expected {len(expected)}")
+    for want, have in zip(expected, found, strict=True):
+        if isinstance(want, torch.Tensor):
+            if not isinstance(have, torch.Tensor):
+                raise AssertionError(f"expected a tensor, found {have!r}")
+            torch.testing.assert_close(
+                have, want, rtol=1e-5, atol=1e-6, equal_nan=True, check_stride=False
+            )
+        elif isinstance(want, float):
+            torch.testing.assert_close(have, want, rtol=1e-5, atol=1e-6, equal_nan=True)
+        elif want != have:
+            raise AssertionError(f"expected {want!r}, found {have!r}")
+
+
+def compare_grads(expected: tuple[Any, ...], found: list[Any]) -> None:
+    """An absent gradient is a zero one."""
+    for want, have in zip(expected, found, strict=True):
+        if want is None and have is None:
+            continue
+        zero = torch.zeros_like(want if have is None else have)
+        compare([zero if want is None else want], [zero if have is None else have])
+
+
+def unlock_cached_properties() -> None:
+    """Before Python 3.12 a cached_property holds a lock while it computes, one for all threads. A
+    rank that communicates inside would wait for ranks that wait for the lock; processes never do."""
+    if sys.version_info >= (3, 12):
+        return
+    for thing in gc.get_objects():
+        if isinstance(thing, functools.cached_property):
+            thing.lock = contextlib.nullcontext()
+
+
+def sweep_op(op: Any, samples: int, layouts: int, seed: int) -> tuple[int, list[Failure]]:
+    """How many cases ran, and those that failed."""
+    dtype = dtype_of(op)
+    if dtype is None:
+        return 0, []
+    name = name_of(op)
+    op_seed = seed ^ zlib.crc32(name.encode())
+    rng = random.Random(op_seed)
+    ran, failures = 0, []
+    for index, sample in enumerate(samples_of(op, dtype, samples, op_seed)):
+        try:
+            case = Case(op, sample)
+        except Exception:  # noqa: BLE001 - the plain call itself does not work here
+            continue
+        for mesh in MESHES:
+            axes = mesh.count("=")
+            for layout in layouts_of(case.tensors, axes, layouts, rng):
+                if not case.tensors:
+                    break
+                ran += 1
+                if wrong := case.run(mesh, layout):
+                    failures.append(Failure(name, index, mesh, layout, *wrong))
+    return ran, failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ops", default="", help="only operators whose name holds this regex")
+    parser.add_argument("--samples", type=int, default=8, help="samples of each operator")
+    parser.add_argument("--layouts", type=int, default=5, help="layouts of each sample and mesh")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--share", type=float, default=1.0, help="share of the operators")
+    parser.add_argument("--lines", type=int, default=1, help="failures shown of each operator")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    unlock_cached_properties()
+    print(f"seed {args.seed}", flush=True)
+    chooser = random.Random(args.seed)
+    chosen = [op for op in op_db if re.search(args.ops, name_of(op))]
+    chosen = [op for op in chosen if chooser.random() < args.share]
+    counts = collections.Counter()
+    for op in chosen:
+        start = time.monotonic()
+        ran, failures = sweep_op(op, args.samples, args.layouts, args.seed)
+        counts["cases"] += ran
+        counts["failed cases"] += len(failures)
+        kind = "failed" if failures else "passed" if ran else "without cases"
+        counts[kind] += 1
+        seconds = time.monotonic() - start
+        if seconds > 10:
+            print(f"# {name_of(op)}: {seconds:.1f} s for {ran} cases")
+        for failure in failures[: args.lines]:
+            text = failure.line().replace("\n", " ")[:400]
+            print(f"FAIL {len(failures)}/{ran} {text}", flush=True)
+    print(dict(counts))
+    return 1 if counts["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Thread ranks in Python: results, errors, locks."""
+
+import threading
+
+import pytest
+import torch
+
+import tessera
+
+
+def test_results_come_by_rank(ranks):
+    assert ranks(3, lambda rank: rank * rank) == [0, 1, 4]
+
+
+def test_the_first_exception_is_raised_with_its_rank_and_wakes_the_others(ranks):
+    seen = {}
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=3")
+        if rank == 1:
+            raise KeyError("lost")
+        try:
+            tessera.distribute_tensor(torch.ones(6), mesh, "S0").sum().item()
+        except RuntimeError as error:
+            seen[rank] = str(error)
+            raise
+
+    with pytest.raises(KeyError, match="lost") as caught:
+        ranks(3, body)
+    notes = getattr(caught.value, "__notes__", ["on rank 1 of 3"])
+    assert "on rank 1 of 3" in notes
+    assert set(seen) == {0, 2} and all("rank 1" in text for text in seen.values())
+
+
+def test_a_rank_that_never_comes_is_an_error_not_a_hang(ranks):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        x = tessera.distribute_tensor(torch.ones(4), mesh, "S0", src_data_rank=None)
+        if rank == 0:
+            tessera.full_tensor(x)
+
+    with pytest.raises(tessera.PeerError):
+        ranks(2, body)
+
+
+def test_ranks_that_compute_in_python_do_not_keep_others_from_communicating(ranks):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=4")
+        x = tessera.distribute_tensor(torch.ones(8), mesh, "S0", src_data_rank=None)
+        total = 0.0
+        for _ in range(20):
+            total += sum(i % 3 for i in range(200 * rank))  # holds the interpreter's lock
+            total += x.sum().item()
+        return total > 0
+
+    assert all(ranks(4, body))
+
+
+def test_functions_of_torch_that_hold_the_lock_still_let_other_ranks_run(ranks):
+    """Indexing, bool() and hooks reach the kernels in ways of their own."""
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=4")
+        x = tessera.distribute_tensor(torch.arange(16.0), mesh, "S0", src_data_rank=None)
+        x.requires_grad_()
+        seen = []
+        x.register_hook(lambda grad: seen.append(grad.sum().item()))
+        y = x[3] + x[-1]
+        assert bool(y == 18)
+        y.backward()
+        if x.sum() > 0:
+            return seen
+
+    assert ranks(4, body) == [[2.0]] * 4
+
+
+def test_grad_mode_of_the_caller_holds_in_the_ranks(ranks):
+    with torch.no_grad():
+        assert ranks(2, lambda rank: torch.is_grad_enabled()) == [False, False]
+    assert ranks(2, lambda rank: torch.is_grad_enabled()) == [True, True]
+
+
+def test_every_rank_has_its_own_random_numbers_from_one_seed(ranks):
+    def body(rank):
+        tessera.manual_seed(5)
+        return torch.randn(3).tolist()
+
+    first = ranks(4, body)
+    assert all(numbers == first[0] for numbers in first)
+
+
+def test_worlds_nest_and_leave_the_thread_as_it_was(ranks):
+    def body(rank):
+        inner = tessera.run_ranks(2, lambda r: tessera.current_world().size)
+        return inner, tessera.current_world().size
+
+    assert ranks(3, body) == [([2, 2], 3)] * 3
+    assert threading.active_count() < 50
+
+
+def test_a_fake_rank_plans_without_the_others():
+    with tessera.fake_world(5, 1024) as world:
+        mesh = tessera.init_device_mesh("cpu", (128, 8), mesh_dim_names=("dp", "tp"))
+        assert world.kind == "fake" and mesh.get_coordinate() == [0, 5]
+        x = tessera.distribute_tensor(
+            torch.empty(1024, 16, device="meta"), mesh, "S0,S1", src_data_rank=None
+        )
+        assert tessera.to_local(x).shape == (8, 2)

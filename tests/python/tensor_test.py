@@ -1,0 +1,172 @@
+"""Sharded tensors are ordinary torch.Tensors."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+
+import tessera
+from tessera import Partial, RaggedShard, Replicate, Shard
+
+
+def spread(full, mesh, placements):
+    return tessera.distribute_tensor(full, mesh, placements, src_data_rank=None)
+
+
+def test_a_sharded_tensor_reports_the_global_tensor_and_holds_a_part(ranks):
+    full = torch.arange(30.0).view(6, 5)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        x = spread(full, mesh, [Shard(0), Shard(1)])
+        assert type(x) is torch.Tensor and tessera.is_dtensor(x) and not tessera.is_dtensor(full)
+        assert x.shape == full.shape and x.dtype == full.dtype and x.device == full.device
+        assert tessera.placements(x) == (Shard(0), Shard(1))
+        assert tessera.device_mesh(x) == mesh
+        assert torch.equal(tessera.full_tensor(x), full)
+        return tuple(tessera.to_local(x).shape)
+
+    assert ranks(4, body) == [(3, 3), (3, 2), (3, 3), (3, 2)]
+
+
+def test_the_data_of_the_source_rank_counts(ranks):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=4")
+        mine = torch.full((5, 2), float(rank))
+        x = tessera.distribute_tensor(mine, mesh, "S0", src_data_rank=2)
+        return tessera.full_tensor(x).unique().tolist()
+
+    assert ranks(4, body) == [[2.0]] * 4
+
+
+@pytest.mark.parametrize("placements", ["R", "S0", "S1", Shard(1), [Replicate()], (Shard(-1),)])
+def test_placements_come_as_text_as_one_or_as_a_list(ranks, placements):
+    full = torch.randn(3, 4)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        return torch.equal(tessera.full_tensor(spread(full, mesh, placements)), full)
+
+    assert all(ranks(2, body))
+
+
+def test_pytorchs_own_placements_are_taken(ranks):
+    theirs = pytest.importorskip("torch.distributed.tensor")
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2,tp=2")
+        x = spread(torch.ones(4, 4), mesh, [theirs.Shard(1), theirs.Replicate()])
+        assert tessera.placements(x) == (Shard(1), Replicate())
+        part = tessera.from_local(torch.ones(2), mesh, [theirs.Partial("max"), theirs.Shard(0)])
+        assert tessera.placements(part) == (Partial("max"), Shard(0))
+
+    ranks(4, body)
+
+
+def test_what_is_no_placement_is_refused_with_what_is(ranks):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=1")
+        with pytest.raises(TypeError, match=r"not a placement: 3; expected Shard\(dim\)"):
+            tessera.distribute_tensor(torch.ones(2), mesh, [3])
+        with pytest.raises(tessera.InvalidArgument):
+            tessera.distribute_tensor(torch.ones(2), mesh, [Shard(1)])
+
+    ranks(1, body)
+
+
+def test_ragged_parts_are_described_exactly(ranks):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=3")
+        x = tessera.from_local(torch.full((rank + 1, 2), float(rank)), mesh, "S0")
+        assert x.shape == (6, 2)
+        (placement,) = tessera.placements(x)
+        assert isinstance(placement, RaggedShard) and isinstance(placement, Shard)
+        assert placement.sizes == [1, 2, 3]
+        return tessera.full_tensor(x)[:, 0].tolist()
+
+    assert ranks(3, body)[0] == [0.0, 1.0, 1.0, 2.0, 2.0, 2.0]
+
+
+def test_redistribute_moves_and_is_differentiable_twice(ranks):
+    full = torch.randn(5, 6, dtype=torch.float64)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2,tp=2")
+        x = spread(full, mesh, "S0,S1").requires_grad_()
+        y = tessera.redistribute(x, [Shard(1), Replicate()])
+        assert tessera.placements(y) == (Shard(1), Replicate())
+        (first,) = torch.autograd.grad((y**3).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        torch.testing.assert_close(tessera.full_tensor(first.detach()), 3 * full**2)
+        torch.testing.assert_close(tessera.full_tensor(second), 6 * full)
+
+    ranks(4, body)
+
+
+def test_printing_shows_global_shape_placements_and_part_without_communication(ranks):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        x = spread(torch.arange(4.0), mesh, "S0")
+        with tessera.expect_comm("nothing"):
+            text = repr(x) + str(x) + f"{torch.nn.Parameter(x)}"
+        assert "shape=(4,)" in text and "placements=(Shard(0),)" in text and "mesh='tp=2'" in text
+        return repr(x).split("local on ")[1]
+
+    assert ranks(2, body) == ["rank 0=tensor([0., 1.]))", "rank 1=tensor([2., 3.]))"]
+
+
+def test_pickling_is_refused_with_what_to_do(ranks):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        x = spread(torch.arange(4.0), mesh, "S0")
+        for attempt in (
+            lambda: pickle.dumps(x),
+            lambda: torch.save({"x": torch.nn.Parameter(x)}, io.BytesIO()),
+        ):
+            with pytest.raises(tessera.NotSupported, match=r"to_local\(x\)"):
+                attempt()
+
+    ranks(2, body)
+
+
+def test_methods_that_address_memory_are_refused_and_tolist_gathers(ranks):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        x = spread(torch.arange(4.0), mesh, "S0")
+        assert x.tolist() == [0, 1, 2, 3] and x.sum().item() == 6
+        for name in ("numpy", "untyped_storage", "__array__", "share_memory_"):
+            with pytest.raises(tessera.NotSupported, match=name):
+                getattr(x, name)()
+        with pytest.raises(RuntimeError):
+            x.data_ptr()
+
+    ranks(2, body)
+    assert torch.arange(2).numpy().tolist() == torch.arange(2).tolist() == [0, 1]
+
+
+def test_deepcopy_copies_data_and_gradients(ranks):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        x = spread(torch.arange(4.0), mesh, "S0").requires_grad_()
+        (x * 2).sum().backward()
+        twin = copy.deepcopy(x)
+        with torch.no_grad():
+            x.zero_()
+        assert tessera.full_tensor(twin.detach()).tolist() == [0, 1, 2, 3] and twin.requires_grad
+        assert tessera.full_tensor(twin.grad).tolist() == [2] * 4
+
+    ranks(2, body)
+
+
+def test_a_plain_tensor_among_sharded_ones_needs_a_guard(ranks):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        x = spread(torch.ones(4), mesh, "S0")
+        with pytest.raises(RuntimeError, match="a plain tensor of shape 4"):
+            x + torch.ones(4)
+        with tessera.implicit_replication():
+            return tessera.full_tensor(x + torch.ones(4)).tolist()
+
+    assert ranks(2, body)[0] == [2.0] * 4
