@@ -24,7 +24,7 @@ def implicit_comm(policy: Literal["allow", "warn", "forbid"]) -> AbstractContext
         ...         except RuntimeError as error:
         ...             return str(error).split(" a rank")[0]
         >>> tessera.run_ranks(2, show)[0]
-        'aten::cumsum would communicate 32 B'
+        'aten::cumsum would communicate 16 B'
     """
     return _C.CommPolicy(getattr(_C.ImplicitComm, policy))
 

@@ -73,9 +73,9 @@ def test_forbidden_communication_names_op_and_remedy(ranks):
     ranks(2, body)
 
 
-@torch.library.custom_op("tessera_test::no_rule", mutates_args=())
-def no_rule(x: torch.Tensor) -> torch.Tensor:
-    return x + x
+library = torch.library.Library("tessera_test", "FRAGMENT")
+library.define("no_rule(Tensor x) -> Tensor")
+library.impl("no_rule", lambda x: x + x, "CPU")
 
 
 def test_strict_rules_refuse_what_has_none(ranks):
