@@ -7,4 +7,7 @@ namespace tessera::dtensor {
 void install_handlers();
 void install_arg_extremes();  ///< argmax, argmin, max.dim, min.dim
 
+/// Its parts, each in the file of its name.
+void install_convolution_handlers();
+
 }  // namespace tessera::dtensor

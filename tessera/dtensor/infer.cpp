@@ -53,6 +53,7 @@ bool is_about_meta(std::string text) {
 std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry,
                                                             const c10::OperatorHandle& op,
                                                             const Stack& stack) {
+  if (entry.infer != nullptr) return entry.infer(torch::jit::last(stack, entry.args.size()));
   Stack meta;
   const size_t base = stack.size() - entry.args.size();
   for (size_t i = 0; i < entry.args.size(); ++i) {

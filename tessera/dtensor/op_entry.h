@@ -4,8 +4,12 @@
 #include <ATen/core/stack.h>
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
+
+#include "tessera/rules/op_call.h"
 
 namespace tessera::dtensor {
 
@@ -32,6 +36,10 @@ using Handler = bool (*)(const OpEntry& entry, const c10::OperatorHandle& op,
 /// Computes an op on local tensors in place of libtorch's kernel.
 using LocalKernel = void (*)(torch::jit::Stack& stack);
 
+/// Global metadata of an op's results from its arguments, where no kernel of libtorch's tells.
+using Infer =
+    std::vector<std::optional<rules::ResultMeta>> (*)(std::span<const c10::IValue> arguments);
+
 /// One op, read once when its kernel is registered.
 struct OpEntry {
   explicit OpEntry(const c10::OperatorHandle& op);
@@ -48,6 +56,7 @@ struct OpEntry {
   uint32_t id = 0;             // dense, for per-thread caches
   Handler handler = nullptr;
   LocalKernel local_kernel = nullptr;
+  Infer infer = nullptr;
 };
 
 }  // namespace tessera::dtensor

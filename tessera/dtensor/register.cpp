@@ -118,18 +118,28 @@ bool has_kernel(std::string_view op) {
   return registered().entries.contains(std::string(op));
 }
 
-void set_handler(std::string_view op, Handler handler) {
+namespace {
+
+template <class Set>
+void change_entry(std::string_view op, Set set) {
   std::lock_guard lock(registered().mutex);
   const auto it = registered().entries.find(std::string(op));
   require(it != registered().entries.end(), "no op ", op, " has a sharded kernel");
-  it->second->handler = handler;
+  set(*it->second);
+}
+
+}  // namespace
+
+void set_handler(std::string_view op, Handler handler) {
+  change_entry(op, [&](OpEntry& entry) { entry.handler = handler; });
 }
 
 void set_local_kernel(std::string_view op, LocalKernel kernel) {
-  std::lock_guard lock(registered().mutex);
-  const auto it = registered().entries.find(std::string(op));
-  require(it != registered().entries.end(), "no op ", op, " has a sharded kernel");
-  it->second->local_kernel = kernel;
+  change_entry(op, [&](OpEntry& entry) { entry.local_kernel = kernel; });
+}
+
+void set_infer(std::string_view op, Infer infer) {
+  change_entry(op, [&](OpEntry& entry) { entry.infer = infer; });
 }
 
 size_t registered_ops() {

@@ -17,6 +17,7 @@ bool has_kernel(std::string_view op);
 /// user's own; before the op is first used with sharded tensors.
 void set_handler(std::string_view op, Handler handler);
 void set_local_kernel(std::string_view op, LocalKernel kernel);
+void set_infer(std::string_view op, Infer infer);
 
 /// How many ops have the sharded kernel.
 size_t registered_ops();
