@@ -2,16 +2,11 @@
 
 #include <sstream>
 
+#include "tessera/base/shape.h"
 #include "tessera/base/text.h"
 
 namespace tessera::comm {
 namespace {
-
-int64_t numel(std::span<const int64_t> shape) {
-  int64_t n = 1;
-  for (const int64_t size : shape) n *= size;
-  return n;
-}
 
 uint32_t mixed(uint32_t hash, uint64_t value) {
   const uint64_t h = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
@@ -46,13 +41,13 @@ int64_t elements_with(const ShapeList& shapes, std::span<const int64_t> splits, 
   int64_t found = -1;
   int at = 0;
   shapes.for_each([&](std::span<const int64_t> shape) {
-    if (shapes.count() > 1 && at++ == peer) found = numel(shape);
+    if (shapes.count() > 1 && at++ == peer) found = product(shape);
     if (shapes.count() != 1) return;
     if (splits.empty()) {
-      found = numel(shape) / group_size;
+      found = product(shape) / group_size;
     } else if (static_cast<size_t>(peer) < splits.size()) {
       const int64_t rows = shape.empty() ? 1 : shape[0];
-      found = rows == 0 ? 0 : numel(shape) / rows * splits[static_cast<size_t>(peer)];
+      found = rows == 0 ? 0 : product(shape) / rows * splits[static_cast<size_t>(peer)];
     }
   });
   return found;
@@ -191,7 +186,7 @@ uint32_t digest(const CallInfo& call) {
   hash = mixed(hash, static_cast<uint64_t>(call.root));
   if (const ShapeList* side = common_side(call)) {
     side->for_each([&](std::span<const int64_t> shape) {
-      hash = mixed(hash, static_cast<uint64_t>(numel(shape)));
+      hash = mixed(hash, static_cast<uint64_t>(product(shape)));
     });
   }
   return hash;

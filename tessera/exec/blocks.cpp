@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tessera/base/shape.h"
 #include "tessera/sharding/sharding.h"
 
 namespace tessera::exec {
@@ -87,11 +88,7 @@ Overlap one_side(const Overlap& overlap, bool piece_first) {
 
 }  // namespace
 
-int64_t Block::numel() const {
-  int64_t n = 1;
-  for (int64_t size : sizes) n *= size;
-  return n;
-}
+int64_t Block::numel() const { return product(sizes); }
 
 std::vector<int64_t> piece_shape(const Overlap& overlap) {
   std::vector<int64_t> shape;

@@ -1,19 +1,15 @@
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
 #include "tessera/comm/world.h"
 #include "tessera/exec/program.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::exec {
 namespace {
-
-int64_t product(std::span<const int64_t> shape) {
-  return std::accumulate(shape.begin(), shape.end(), static_cast<int64_t>(1), std::multiplies<>());
-}
 
 /// The ranks that take part in a step, with their coordinates, and my place among them.
 struct Members {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
 #include "tessera/sharding/cuts.h"
 
 namespace tessera {
@@ -124,9 +125,7 @@ std::vector<int64_t> local_shape(const Sharding& sharding, std::span<const int> 
 }
 
 int64_t local_numel(const Sharding& sharding, std::span<const int> coordinate) {
-  int64_t n = 1;
-  for (int64_t size : local_shape(sharding, coordinate)) n *= size;
-  return n;
+  return product(local_shape(sharding, coordinate));
 }
 
 std::vector<int64_t> global_offset(const Sharding& sharding, std::span<const int> coordinate) {
@@ -185,9 +184,8 @@ std::vector<int64_t> max_local_shape(const Sharding& sharding) {
 }
 
 int64_t max_local_numel(const Sharding& sharding) {
-  int64_t n = 1;  // an axis cuts at most one dim, so on some rank the most of every dim meet
-  for (int64_t size : max_local_shape(sharding)) n *= size;
-  return n;
+  // An axis cuts at most one dim, so on some rank the most of every dim meet.
+  return product(max_local_shape(sharding));
 }
 
 bool is_even(const Sharding& sharding) {

@@ -5,6 +5,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/base/intern.h"
+#include "tessera/base/shape.h"
 #include "tessera/sharding/cuts.h"
 #include "tessera/sharding/sharding_node.h"
 
@@ -125,8 +126,7 @@ void check_partials(const Sharding::Node& node) {
 }
 
 void derive_local(Sharding::Node& node) {
-  node.numel = 1;
-  for (int64_t size : node.shape) node.numel *= size;
+  node.numel = product(node.shape);
   const bool outside = node.mesh.my_rank() && !node.mesh.contains_me();
   node.local_shape = node.shape;
   node.local_offset.assign(node.shape.size(), 0);
@@ -145,8 +145,7 @@ void derive_local(Sharding::Node& node) {
       node.local_offset[dim] = held.empty() ? node.shape[dim] : held.front().begin;
     }
   }
-  node.local_numel = outside ? 0 : 1;
-  for (int64_t size : node.local_shape) node.local_numel *= size;
+  node.local_numel = outside ? 0 : product(node.local_shape);
   node.local_stride = local_stride(node.local_shape, node.stride);
 }
 
