@@ -5,18 +5,28 @@
 
 #include "tessera/base/errors.h"
 
-/// When a rank fails by itself, the others learn of it: their collectives with this rank end, and
-/// the errors say "rank 1 failed first: ...".
+/// When a rank fails by itself, the others learn of it at once: their collectives with this rank
+/// end, and the errors say "rank 1 failed first: ...".
 ///
 ///   or_report(*world, [&] { train(world); });
+///   report_failure("the disk is full");            // of this process's world, from anywhere
 ///
-/// Best effort, for processes; thread ranks are told by run_ranks.
+/// An exception that nobody catches is reported by itself: process_world() sets a
+/// std::terminate_handler, which goes on to the one that was there. Best effort, for processes;
+/// thread ranks are told by run_ranks.
 namespace tessera::comm {
 
 class RankWorld;
 
 /// Posts why this rank cannot go on and closes its links. The world can communicate no more.
 void report_failure(RankWorld& world, std::string_view why);
+
+/// The same for this process's own world (process_world()); nothing if there is none.
+void report_failure(std::string_view why);
+
+/// From now on std::terminate reports the exception that nobody caught, first of all. Once is
+/// enough; process_world() does it.
+void report_uncaught();
 
 /// Closes this rank's links without a reason of its own: for one that fails because a peer did.
 void close_links(RankWorld& world);

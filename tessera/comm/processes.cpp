@@ -14,6 +14,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/checked.h"
 #include "tessera/comm/cuda_backend.h"
+#include "tessera/comm/failure.h"
 #include "tessera/comm/gloo.h"
 #include "tessera/comm/meeting.h"
 #include "tessera/comm/network.h"
@@ -271,7 +272,10 @@ std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options) {
 std::shared_ptr<RankWorld> process_world() {
   OwnWorld& own = own_world();
   std::lock_guard lock(own.mutex);
-  if (!own.world) own.world = world_from(process_environment());
+  if (!own.world) {
+    own.world = world_from(process_environment());
+    if (own.world->size() > 1) report_uncaught();
+  }
   return own.world;
 }
 
@@ -282,6 +286,13 @@ void set_process_world(std::shared_ptr<RankWorld> world) {
           own.world ? own.world->rank() : 0, " of world ", own.world ? own.world->name() : "",
           "; close_process_world() first");
   own.world = std::move(world);
+  if (own.world && own.world->size() > 1) report_uncaught();
+}
+
+std::shared_ptr<RankWorld> process_world_if_any() {
+  OwnWorld& own = own_world();
+  const std::unique_lock lock(own.mutex, std::try_to_lock);
+  return lock ? own.world : nullptr;
 }
 
 void close_process_world() {

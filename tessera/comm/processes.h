@@ -63,6 +63,9 @@ std::shared_ptr<RankWorld> process_world();
 /// torch.distributed): a world over their store. An error if there is another one.
 void set_process_world(std::shared_ptr<RankWorld> world);
 
+/// The same if it was made already and is not in the making; never waits.
+std::shared_ptr<RankWorld> process_world_if_any();
+
 /// Lets go of process_world() before the process ends; programs with CUDA tensors should, at the
 /// end of main, because the CUDA runtime may be gone when static objects are destroyed.
 void close_process_world();
