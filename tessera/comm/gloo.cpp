@@ -5,20 +5,22 @@
 
 #include "tessera/comm/gloo.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
-#include <functional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_matching.h"
+#include "tessera/comm/exchange_jobs.h"
+#include "tessera/comm/exchange_work.h"
+#include "tessera/comm/flat_view.h"
 #include "tessera/comm/gloo_tags.h"
+#include "tessera/comm/reduces_into.h"
 #include "tessera/comm/thread_reduce.h"
 
 namespace tessera::comm {
@@ -30,56 +32,54 @@ using c10d::Work;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
-/// A collective made of messages between pairs. Gloo's worker thread sends and awaits them: woken
-/// once for the whole call, as for Gloo's own (sending from the caller's thread was slower).
-class ExchangeWork final : public ProcessGroupGloo::AsyncWork {
+/// An asynchronous call: Gloo's worker thread sends and awaits its messages.
+class WorkerWork final : public ProcessGroupGloo::AsyncWork {
  public:
-  struct Job {
-    c10d::OpType type;
-    const char* title;
-    Tensors outputs;
-    Tensors inputs;
-    std::function<void(std::chrono::milliseconds timeout)> run;
-  };
+  WorkerWork(std::shared_ptr<gloo::Context> context, std::unique_ptr<ExchangeJob> job,
+             std::shared_ptr<Exchange> exchange, uint64_t sequence,
+             std::chrono::milliseconds timeout)
+      : AsyncWork(std::move(context), {job->outputs}, job->type, sequence, timeout, job->title,
+                  job->inputs),
+        job_(std::move(job)),
+        exchange_(std::move(exchange)) {}
 
-  ExchangeWork(std::shared_ptr<gloo::Context> context, Job job, uint64_t sequence,
-               std::chrono::milliseconds timeout)
-      : AsyncWork(std::move(context), {job.outputs}, job.type, sequence, timeout, job.title,
-                  job.inputs),
-        job_(std::move(job)) {}
-
-  void run() override { job_.run(getTimeout()); }
-  const Tensors getInputTensors() override { return job_.inputs; }
-  const Tensors getOutputTensors() override { return job_.outputs; }
+  void run() override { job_->finish(*exchange_); }
+  const Tensors getInputTensors() override { return job_->inputs; }
+  const Tensors getOutputTensors() override { return job_->outputs; }
 
  private:
-  Job job_;
+  std::unique_ptr<ExchangeJob> job_;
+  std::shared_ptr<Exchange> exchange_;
 };
 
 bool plain(const at::Tensor& t) {
   return t.defined() && t.layout() == at::kStrided && t.device().is_cpu() && t.is_contiguous();
 }
 
+/// Whether the exchange can reduce it; what it cannot, Gloo's own says what it thinks of.
+bool reducible(const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op) {
+  return plain(output) && plain(input) && output.scalar_type() == input.scalar_type() &&
+         op.op_ != c10d::ReduceOp::PREMUL_SUM;
+}
+
 /// A contiguous tensor cut into the pieces that go to, or come from, each rank.
 Tensors pieces_of(const at::Tensor& whole, const std::vector<int64_t>& splits, int size) {
-  const auto flat = whole.view({-1});
   const int64_t rows = whole.dim() == 0 ? 1 : whole.size(0);
   const int64_t row = rows == 0 ? 0 : whole.numel() / rows;
   Tensors pieces;
   int64_t at = 0;
   for (int i = 0; i < size; ++i) {
     const int64_t count = splits.empty() ? whole.numel() / size : row * splits[size_t(i)];
-    pieces.push_back(flat.narrow(0, at, count));
+    pieces.push_back(flat_view(whole, at, count));
     at += count;
   }
   return pieces;
 }
 
-void copy_elements(const at::Tensor& to, const at::Tensor& from) {
-  std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());  // both plain, equally long
-}
-
-class MatchedGloo final : public ProcessGroupGloo, public CallMatching {
+class MatchedGloo final : public ProcessGroupGloo,
+                          public CallMatching,
+                          public ReducesInto,
+                          private Links {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
 
@@ -99,8 +99,8 @@ class MatchedGloo final : public ProcessGroupGloo, public CallMatching {
   }
 
   // all_to_all is done here because only the pieces' own tags can tell that two ranks disagree on
-  // the size of one; all_gather and reduce_scatter because Gloo's copy more (into a flat buffer and
-  // out again) and send more (its reduce_scatter is an all_reduce).
+  // the size of one; all_gather and the reductions because Gloo's copy more (into a flat buffer and
+  // out again), send more (its reduce_scatter is an all_reduce) or wait more (its all_reduce).
 
   intrusive_ptr<Work> alltoall_base(at::Tensor& output, at::Tensor& input,
                                     std::vector<int64_t>& output_splits,
@@ -132,22 +132,20 @@ class MatchedGloo final : public ProcessGroupGloo, public CallMatching {
     const bool fits = plain(output) && plain(input) && output.numel() == input.numel() * size_ &&
                       output.scalar_type() == input.scalar_type();
     if (!fits) return ProcessGroupGloo::_allgather_base(output, input, options);
-    const uint32_t tag = nextTag();
-    const auto run = [=, this](std::chrono::milliseconds timeout) {
-      const Tensors inputs(static_cast<size_t>(size_), input.view({-1}));
-      const Tensors outputs = pieces_of(output, {}, size_);
-      exchange(tag, outputs, inputs, timeout);
-    };
-    return start({c10d::OpType::_ALLGATHER_BASE, "gloo:all_gather", {output}, {input}, run}, tag,
-                 options.timeout);
+    auto job = std::make_unique<MoveJob>(Tensors(static_cast<size_t>(size_), flat_view(input)),
+                                         pieces_of(output, {}, size_));
+    job->type = c10d::OpType::_ALLGATHER_BASE;
+    job->title = "gloo:all_gather";
+    job->inputs = {input};
+    job->outputs = {output};
+    return start(std::move(job), options);
   }
 
   intrusive_ptr<Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                            const c10d::ReduceScatterOptions& options) override {
-    const bool fits = plain(output) && plain(input) && input.numel() == output.numel() * size_ &&
-                      output.scalar_type() == input.scalar_type() &&
-                      options.reduceOp.op_ != c10d::ReduceOp::PREMUL_SUM;
-    if (!fits) return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
+    if (!reducible(output, input, options.reduceOp) || input.numel() != output.numel() * size_) {
+      return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
+    }
     check_reduce(Collective::reduce_scatter_tensor, options.reduceOp, input.scalar_type());
     return reduce_scatter_pieces(output, pieces_of(input, {}, size_), options);
   }
@@ -155,24 +153,53 @@ class MatchedGloo final : public ProcessGroupGloo, public CallMatching {
   intrusive_ptr<Work> reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                      const c10d::ReduceScatterOptions& options) override {
     const auto n = static_cast<size_t>(size_);
-    const auto like_output = [&](const at::Tensor& t) {
-      return plain(t) && t.numel() == outputs[0].numel() &&
-             t.scalar_type() == outputs[0].scalar_type();
+    const auto goes_with_output = [&](const at::Tensor& t) {
+      return reducible(outputs[0], t, options.reduceOp) && t.numel() == outputs[0].numel();
     };
     const bool fits = outputs.size() == 1 && inputs.size() == 1 && inputs[0].size() == n &&
-                      plain(outputs[0]) && std::ranges::all_of(inputs[0], like_output) &&
-                      options.reduceOp.op_ != c10d::ReduceOp::PREMUL_SUM;
+                      std::ranges::all_of(inputs[0], goes_with_output);
     if (!fits) return ProcessGroupGloo::reduce_scatter(outputs, inputs, options);
     check_reduce(Collective::reduce_scatter, options.reduceOp, outputs[0].scalar_type());
     return reduce_scatter_pieces(outputs[0], inputs[0], options);
   }
 
-  /// Closes the links: whatever waits on the other side of them ends with an error. What waits here
-  /// cannot be woken; it ends at its timeout, and because the destructor would wait for that, a
-  /// thread keeps this object until then.
+  intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    if (tensors.size() != 1 || !reducible(tensors[0], tensors[0], options.reduceOp)) {
+      return ProcessGroupGloo::allreduce(tensors, options);
+    }
+    return all_reduce_into(tensors[0], tensors[0], options);
+  }
+
+  intrusive_ptr<Work> all_reduce_into(at::Tensor& output, at::Tensor& input,
+                                      const c10d::AllreduceOptions& options) override {
+    if (!reducible(output, input, options.reduceOp) || output.numel() != input.numel()) {
+      output.copy_(input);
+      Tensors tensors = {output};
+      return ProcessGroupGloo::allreduce(tensors, options);
+    }
+    check_reduce(Collective::all_reduce, options.reduceOp, input.scalar_type());
+    auto job = std::make_unique<ReduceJob>(ReduceJob::all_reduce_parts(input, output, rank_, size_),
+                                           options.reduceOp.op_);
+    job->type = c10d::OpType::ALLREDUCE;
+    job->title = "gloo:all_reduce";
+    job->inputs = {input};
+    job->outputs = {output};
+    return start(std::move(job), options);
+  }
+
+  /// Closes the links: whatever waits on the other side of them ends with an error, and so do the
+  /// calls made of messages here. What waits here in a call of Gloo's own cannot be woken; it ends
+  /// at its timeout, and because the destructor would wait for that, a thread keeps this object
+  /// until then.
   void abort() override {
     if (aborted_.exchange(true)) return;
     for (const auto& context : contexts_) context->closeConnections();
+    {
+      std::lock_guard lock(exchanges_mutex_);
+      for (const auto& weak : exchanges_) {
+        if (const auto exchange = weak.lock()) exchange->cancel();
+      }
+    }
     if (idle()) return;
     std::thread([self = intrusive_ptr<MatchedGloo>::unsafe_reclaim_from_nonowning(this)] {
       while (!self->idle()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -192,61 +219,57 @@ class MatchedGloo final : public ProcessGroupGloo, public CallMatching {
                                  const c10d::AllToAllOptions& options) {
     require(inputs[me()].numel() == outputs[me()].numel(), "all_to_all: this rank keeps ",
             inputs[me()].numel(), " elements but expects ", outputs[me()].numel(), " from itself");
-    const uint32_t tag = nextTag();
-    const auto run = [=, this](std::chrono::milliseconds timeout) {
-      exchange(tag, outputs, inputs, timeout);
-    };
-    return start({c10d::OpType::ALLTOALL, "gloo:all_to_all", outputs, inputs, run}, tag,
-                 options.timeout);
+    auto job = std::make_unique<MoveJob>(inputs, outputs);
+    job->type = c10d::OpType::ALLTOALL;
+    job->title = "gloo:all_to_all";
+    job->inputs = std::move(inputs);
+    job->outputs = std::move(outputs);
+    return start(std::move(job), options);
   }
 
-  /// Every rank sends each other one its piece and adds up its own, in the order of ranks: the same
-  /// bits as thread ranks give.
-  intrusive_ptr<Work> reduce_scatter_pieces(const at::Tensor& output, const Tensors& inputs,
+  intrusive_ptr<Work> reduce_scatter_pieces(const at::Tensor& output, Tensors inputs,
                                             const c10d::ReduceScatterOptions& options) {
+    ReduceJob::Parts parts;
+    for (const auto& input : inputs) parts.give.push_back(flat_view(input));
+    parts.result = flat_view(output);
+    auto job = std::make_unique<ReduceJob>(std::move(parts), options.reduceOp.op_);
+    job->type = c10d::OpType::_REDUCE_SCATTER_BASE;
+    job->title = "gloo:reduce_scatter";
+    job->inputs = std::move(inputs);
+    job->outputs = {output};
+    return start(std::move(job), options);
+  }
+
+  intrusive_ptr<Work> send_piece(at::Tensor piece, int to, int tag) override {
+    Tensors one{std::move(piece)};
+    return ProcessGroupGloo::send(one, to, tag);
+  }
+  intrusive_ptr<Work> receive_piece(at::Tensor piece, int from, int tag) override {
+    Tensors one{std::move(piece)};
+    return ProcessGroupGloo::recv(one, from, tag);
+  }
+
+  /// Who waits at once does the work itself; otherwise Gloo's worker thread does.
+  template <typename Options>
+  intrusive_ptr<Work> start(std::unique_ptr<ExchangeJob> job, const Options& options) {
+    const auto timeout =
+        options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
     const uint32_t tag = nextTag();
-    const auto run = [=, this, op = options.reduceOp.op_](std::chrono::milliseconds timeout) {
-      Tensors parts;
-      for (int i = 0; i < size_; ++i) {
-        parts.push_back(i == rank_ ? inputs[me()] : at::empty({output.numel()}, output.options()));
-      }
-      exchange(tag, parts, inputs, timeout);
-      std::vector<const void*> sources;
-      for (const auto& part : parts) sources.push_back(part.const_data_ptr());
-      void* target = output.data_ptr();
-      reduce_flat(output.scalar_type(), {.op = op, .factors = {}}, sources, {&target, 1},
-                  output.numel());
-    };
-    return start({c10d::OpType::_REDUCE_SCATTER_BASE, "gloo:reduce_scatter", {output}, inputs, run},
-                 tag, options.timeout);
-  }
-
-  /// Sends inputs[j] to rank j, receives outputs[j] from it, and returns when all is done. Empty
-  /// pieces are not sent.
-  void exchange(uint32_t tag, const Tensors& outputs, const Tensors& inputs,
-                std::chrono::milliseconds timeout) {
-    std::vector<intrusive_ptr<Work>> messages;
-    for (int step = 1; step < size_; ++step) {
-      const int from = (rank_ + size_ - step) % size_;
-      Tensors one{outputs[static_cast<size_t>(from)]};
-      if (one[0].numel() == 0) continue;
-      messages.push_back(ProcessGroupGloo::recv(one, from, gloo_tags::exchange(tag, one[0])));
+    auto exchange = std::make_shared<Exchange>(static_cast<Links&>(*this),
+                                               Exchange::Group{rank_, size_, tag}, timeout);
+    {
+      std::lock_guard lock(exchanges_mutex_);
+      std::erase_if(exchanges_, [](const auto& weak) { return weak.expired(); });
+      exchanges_.push_back(exchange);
     }
-    for (int step = 1; step < size_; ++step) {
-      const int to = (rank_ + step) % size_;
-      Tensors one{inputs[static_cast<size_t>(to)]};
-      if (one[0].numel() == 0) continue;
-      messages.push_back(ProcessGroupGloo::send(one, to, gloo_tags::exchange(tag, one[0])));
+    if (!options.asyncOp) {
+      return c10::make_intrusive<CallerWork>(
+          intrusive_ptr<MatchedGloo>::unsafe_reclaim_from_nonowning(this), std::move(job),
+          std::move(exchange), ++seq_);
     }
-    const auto& kept = outputs[me()];
-    if (!kept.is_same(inputs[me()])) copy_elements(kept, inputs[me()]);
-    for (const auto& message : messages) message->wait(timeout);
-  }
-
-  intrusive_ptr<Work> start(ExchangeWork::Job job, uint32_t tag,
-                            std::chrono::milliseconds timeout) {
-    if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
-    auto work = c10::make_intrusive<ExchangeWork>(getContext(tag), std::move(job), ++seq_, timeout);
+    job->begin(*exchange);
+    auto work = c10::make_intrusive<WorkerWork>(getContext(tag), std::move(job),
+                                                std::move(exchange), ++seq_, timeout);
     enqueue(work);
     return work;
   }
@@ -259,6 +282,8 @@ class MatchedGloo final : public ProcessGroupGloo, public CallMatching {
 
   uint32_t announced_ = 0;
   std::atomic<bool> aborted_{false};
+  std::mutex exchanges_mutex_;
+  std::vector<std::weak_ptr<Exchange>> exchanges_;  // under way, and some that ended
 };
 
 std::vector<std::shared_ptr<::gloo::transport::Device>> devices_for(const GlooOptions& options) {

@@ -40,10 +40,10 @@ inline int message(int tag, const at::Tensor& piece) {
   return kMarked | hash << kUserBits | tag;
 }
 
-/// `call` is the collective tag that the whole exchange was given.
-inline int exchange(uint32_t call, const at::Tensor& piece) {
+/// `call` is the collective tag that the whole exchange was given; its rounds differ.
+inline int exchange(uint32_t call, const at::Tensor& piece, int round) {
   const auto sequence = static_cast<int>(call >> kSequenceShift & 0x7ff);
-  const uint32_t digest = call >> kDigestShift & 0xffff;
+  const uint32_t digest = (call >> kDigestShift & 0xffff) + static_cast<uint32_t>(round);
   return kMarked | kExchange | sequence << kPieceBits |
          static_cast<int>(piece_hash(piece, digest, kPieceBits));
 }

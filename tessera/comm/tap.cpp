@@ -9,6 +9,7 @@
 #include "tessera/comm/describe_call.h"
 #include "tessera/comm/may_block.h"
 #include "tessera/comm/recorder.h"
+#include "tessera/comm/reduces_into.h"
 #include "tessera/comm/tap_context.h"
 #include "tessera/comm/tap_work.h"
 
@@ -41,7 +42,7 @@ CommEvent event_of(const TapContext& context, const CallInfo& info) {
   return event;
 }
 
-class TapBackend final : public c10d::Backend {
+class TapBackend final : public c10d::Backend, public ReducesInto {
  public:
   TapBackend(intrusive_ptr<c10d::Backend> inner, GroupInfo info,
              std::shared_ptr<ObserverState> state)
@@ -70,6 +71,11 @@ class TapBackend final : public c10d::Backend {
   intrusive_ptr<Work> allreduce(Tensors& t, const c10d::AllreduceOptions& o) override {
     return issue(describe(Collective::all_reduce, t, InPlace{}, o),
                  [&] { return inner_->allreduce(t, o); });
+  }
+  intrusive_ptr<Work> all_reduce_into(at::Tensor& out, at::Tensor& in,
+                                      const c10d::AllreduceOptions& o) override {
+    return issue(describe(Collective::all_reduce, in, InPlace{}, o),
+                 [&] { return comm::all_reduce_into(*inner_, out, in, o); });
   }
   intrusive_ptr<Work> allreduce_sparse(Tensors& t, const c10d::AllreduceOptions& o) override {
     return issue(describe(Collective::all_reduce_sparse, t, InPlace{}, o),

@@ -1,13 +1,24 @@
 #include "tessera/comm/tap_work.h"
 
+#include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/comm/exchange_work.h"
 #include "tessera/comm/may_block.h"
 
 namespace tessera::comm {
 namespace {
 
 constexpr auto kLookAgain = std::chrono::milliseconds(1000);
+
+[[noreturn]] void rethrow_translated(const std::exception_ptr& error, const TapContext& context,
+                                     const TappedCall& call) {
+  try {
+    std::rethrow_exception(error);
+  } catch (...) {
+    rethrow_as_tessera(context, call, CallPhase::wait);
+  }
+}
 
 }  // namespace
 
@@ -29,14 +40,22 @@ std::exception_ptr TapWork::exception() const {
   auto error = inner_->exception();
   if (!error) return error;
   try {
-    try {
-      std::rethrow_exception(error);
-    } catch (...) {
-      rethrow_as_tessera(*context_, call_, CallPhase::wait);
-    }
+    rethrow_translated(error, *context_, call_);
   } catch (...) {
     return std::current_exception();
   }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> TapWork::getFuture() {
+  auto inner = inner_->getFuture();
+  if (!inner) return inner;
+  // A call that ended well is handed on as it is, with what the backend knows of its streams.
+  if (inner->completed() && !inner->hasError()) return inner;
+  const auto translate = [context = context_, call = call_](c10::ivalue::Future& parent) {
+    if (parent.hasError()) rethrow_translated(parent.exception_ptr(), *context, call);
+    return parent.value();
+  };
+  return inner->then(translate, inner->elementType());
 }
 
 void TapWork::synchronize() {
@@ -67,6 +86,9 @@ bool TapWork::wait_inner(std::chrono::milliseconds timeout) {
   if (timeout != kNoTimeout || piece.count() == 0 || call_.sequence == 0) {
     return inner_->wait(timeout);
   }
+  if (auto* patient = dynamic_cast<PatientWork*>(inner_.get())) {
+    return patient->wait_looking(piece, [this] { look_around(); });
+  }
   for (;;) {
     try {
       return inner_->wait(piece);
@@ -74,10 +96,14 @@ bool TapWork::wait_inner(std::chrono::milliseconds timeout) {
       // c10d's words for: the work goes on, only this wait ended.
       if (!std::string_view(e.msg()).starts_with("Operation timed out!")) throw;
     }
-    if (context_->state->aborted) throw std::runtime_error("this rank closed its links");
-    look_for_mismatch(*context_, call_);
+    look_around();
     piece = std::min(piece, kLookAgain);  // the others say what they do at about the same time
   }
+}
+
+void TapWork::look_around() const {
+  if (context_->state->aborted) throw std::runtime_error("this rank closed its links");
+  look_for_mismatch(*context_, call_);
 }
 
 }  // namespace tessera::comm

@@ -23,7 +23,7 @@ class TapWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void blockCurrentStream() override { inner_->blockCurrentStream(); }
   void abort() override { inner_->abort(); }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return inner_->getFuture(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override {
     return inner_->getFutureResult();
   }
@@ -32,6 +32,7 @@ class TapWork final : public c10d::Work {
 
  private:
   bool wait_inner(std::chrono::milliseconds timeout);
+  void look_around() const;
   void ended(bool ok) {
     if (record_) record_->finish(ok);
   }

@@ -7,6 +7,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
+#include "tessera/comm/reduces_into.h"
 #include "tessera/exec/buffers.h"
 #include "tessera/exec/wire.h"
 
@@ -39,7 +40,7 @@ c10d::ReduceOp c10d_op(ReduceOp op) {
 at::Tensor packed(const Action& action, const at::Tensor& input) {
   at::Tensor contiguous = input.contiguous();
   if (!action.packs) return contiguous;
-  at::Tensor send = scratch(input, action.send_numel, input.scalar_type());
+  at::Tensor send = empty_like_device(input, {action.send_numel}, input.scalar_type());
   // Padding is reduced with the rest and thrown away, but must not be a trap value.
   if (action.move == plan::Move::reduce_scatter && !send.is_meta()) send.zero_();
   action.pack.run(contiguous, send);
@@ -57,7 +58,6 @@ InFlight start_moving(const Action& action, const at::Tensor& input, bool async)
   at::Tensor out;
   if (action.keeps_apart) {
     flight.result = empty_like_device(input, action.out_shape, input.scalar_type());
-    action.keep.run(input.contiguous(), flight.result);
     flight.receive = action.unpacks
                          ? empty_like_device(input, {action.receive_numel}, input.scalar_type())
                          : flight.result;
@@ -85,6 +85,8 @@ InFlight start_moving(const Action& action, const at::Tensor& input, bool async)
   c10d::AllToAllOptions options;
   options.asyncOp = async;
   flight.work = backend.alltoall_base(out, in, receive_counts, send_counts, options);
+  // While the messages are on their way.
+  if (action.keeps_apart) action.keep.run(input.contiguous(), flight.result);
   return flight;
 }
 
@@ -101,17 +103,19 @@ InFlight start_reducing(const Action& action, const at::Tensor& input,
   auto& backend = backend_for(action, input);
   const at::ScalarType kept = form.cast ? form.dtype : input.scalar_type();
   if (action.move == plan::Move::all_reduce) {
-    flight.receive = flight.send;
-    if (!fresh && !options.overwrite) {
-      flight.receive = empty_like_device(input, {action.receive_numel}, kept);
-      flight.receive.copy_(alias(flight.send, {action.receive_numel}));
-    }
-    std::vector<at::Tensor> tensors = {form.cast ? alias(flight.receive, {action.receive_numel})
-                                                 : alias_as(flight.receive, form.dtype)};
     c10d::AllreduceOptions reduce;
     reduce.reduceOp = c10d_op(form.op);
     reduce.asyncOp = options.async;
-    flight.work = backend.allreduce(tensors, reduce);
+    at::Tensor in = alias_as(flight.send, form.dtype);
+    if (fresh || options.overwrite) {
+      flight.receive = flight.send;
+      std::vector<at::Tensor> tensors = {in};
+      flight.work = backend.allreduce(tensors, reduce);
+    } else {
+      flight.receive = empty_like_device(input, {action.receive_numel}, kept);
+      at::Tensor out = alias_as(flight.receive, form.dtype);
+      flight.work = comm::all_reduce_into(backend, out, in, reduce);
+    }
     return flight;
   }
   flight.receive = empty_like_device(input, {action.receive_numel}, kept);

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <span>
 
 #include "tessera/base/errors.h"
 #include "tessera/exec/buffers.h"
@@ -74,11 +75,33 @@ at::ScalarType wire_dtype(at::ScalarType now, at::ScalarType then,
   return c10::elementSize(then) < c10::elementSize(now) ? then : now;
 }
 
+/// A local tensor on its way through the actions.
+struct Traveller {
+  at::Tensor value;
+  bool mine = false;  // nobody else sees the value: it may be written to
+
+  Traveller(const at::Tensor& local, at::ScalarType wire, const RedistributeOptions& options)
+      : value(local.scalar_type() == wire ? local : local.to(wire)),
+        mine(options.consume || !value.is_same(local)) {}
+
+  void take(std::span<const Action> actions, bool may_alias) {
+    for (const auto& action : actions) {
+      if (action.group == nullptr) {
+        value = run_local(action, value, may_alias || mine);
+      } else {
+        value = finish_collective(action, start_collective(action, value, {.overwrite = mine}));
+        mine = true;
+      }
+    }
+  }
+};
+
 }  // namespace
 
 struct Pending::State {
   std::shared_ptr<const Program> program;
-  const Action* last = nullptr;  // the action under way, if any
+  const Action* last = nullptr;     // the action under way, if any
+  std::span<const Action> after{};  // local ones
   InFlight in_flight;
   at::Tensor value;  // the result if nothing is under way
   at::ScalarType dtype = at::kFloat;
@@ -87,9 +110,7 @@ struct Pending::State {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     if (last != nullptr) {
       value = finish_collective(*last, std::move(in_flight));
-      for (const Action* next = last + 1; next != &program->actions().back() + 1; ++next) {
-        value = run_local(*next, value, true);
-      }
+      for (const auto& action : after) value = run_local(action, value, true);
       last = nullptr;
     }
     return value.scalar_type() == dtype ? value : value.to(dtype);
@@ -117,18 +138,11 @@ at::Tensor redistribute(const at::Tensor& given, const Sharding& from, const Sha
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto program = cached_program(from, to);
   const at::ScalarType wire = wire_dtype(local.scalar_type(), then, options);
-  at::Tensor value = local.scalar_type() == wire ? local : local.to(wire);
-  bool mine = options.consume || !value.is_same(local);  // may be written to
-  for (const auto& action : program->actions()) {
-    if (action.group == nullptr) {
-      value = run_local(action, value, options.may_alias || mine);
-    } else {
-      value = finish_collective(action, start_collective(action, value, {.overwrite = mine}));
-      mine = true;
-    }
-  }
+  Traveller traveller(local, wire, options);
+  traveller.take(program->actions(), options.may_alias);
+  const at::Tensor& value = traveller.value;
   if (value.scalar_type() != then) return value.to(then);
-  const bool shares = !mine && !program->actions().empty() && value.is_alias_of(local);
+  const bool shares = !traveller.mine && !program->actions().empty() && value.is_alias_of(local);
   return shares && !options.may_alias ? value.clone() : value;
 }
 
@@ -141,29 +155,20 @@ Pending redistribute_async(const at::Tensor& given, const Sharding& from, const 
   Pending::State& state = *pending.state_;
   state.program = cached_program(from, to);
   state.dtype = scalar_type(to.dtype());
-  const auto& actions = state.program->actions();
+  const std::span<const Action> actions = state.program->actions();
   const auto talks = [](const Action& action) { return action.group != nullptr; };
   const auto last = std::find_if(actions.rbegin(), actions.rend(), talks);
   if (last == actions.rend()) {
     state.value = redistribute(local, from, to, options);
     return pending;
   }
-  const at::ScalarType wire = wire_dtype(local.scalar_type(), state.dtype, options);
-  at::Tensor value = local.scalar_type() == wire ? local : local.to(wire);
-  bool mine = options.consume || !value.is_same(local);
-  for (const auto& action : actions) {
-    if (&action == &*last) {
-      state.in_flight = start_collective(action, value, {.overwrite = mine, .async = true});
-      state.last = &action;
-      break;
-    }
-    if (action.group == nullptr) {
-      value = run_local(action, value, true);
-    } else {
-      value = finish_collective(action, start_collective(action, value, {.overwrite = mine}));
-      mine = true;
-    }
-  }
+  const auto before = static_cast<size_t>(actions.rend() - last) - 1;
+  Traveller traveller(local, wire_dtype(local.scalar_type(), state.dtype, options), options);
+  traveller.take(actions.first(before), true);
+  state.last = &*last;
+  state.after = actions.subspan(before + 1);
+  state.in_flight =
+      start_collective(*last, traveller.value, {.overwrite = traveller.mine, .async = true});
   return pending;
 }
 

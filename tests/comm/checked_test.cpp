@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <thread>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
 #include "tests/comm/mismatches.h"
+#include "tests/comm/process_links.h"
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
@@ -21,25 +21,6 @@ using testing::failures;
 using testing::mark;
 using testing::run_processes;
 using testing::Scenario;
-using Tensors = std::vector<at::Tensor>;
-
-const std::vector<int> kAll = {0, 1, 2};
-
-c10d::Backend& links_of(RankWorld& world) {
-  return world.group(kAll)->backend(c10::DeviceType::CPU);
-}
-
-void all_reduce(RankWorld& world) {
-  Tensors t = {at::ones({2, 3})};
-  links_of(world).allreduce(t)->wait();
-}
-
-c10::intrusive_ptr<c10d::TCPStore> own_store(bool host) {
-  c10d::TCPStoreOptions tcp;
-  tcp.port = static_cast<uint16_t>(std::stoi(std::getenv("MASTER_PORT")));
-  tcp.isServer = host;
-  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", tcp);
-}
 
 const Scenario kMismatches("checked_mismatches", [] {
   const int rank = std::stoi(std::getenv("RANK"));

@@ -3,13 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <csignal>
+#include <map>
 #include <thread>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
 #include "tests/comm/mismatches.h"
+#include "tests/comm/process_links.h"
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
@@ -21,22 +22,6 @@ using testing::mark;
 using testing::ProcessResult;
 using testing::run_processes;
 using testing::Scenario;
-using Tensors = std::vector<at::Tensor>;
-
-std::vector<int> everyone(const RankWorld& world) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-c10d::Backend& links_of(RankWorld& world) {
-  return world.group(everyone(world))->backend(c10::DeviceType::CPU);
-}
-
-void all_reduce(RankWorld& world) {
-  Tensors t = {at::ones({2, 3})};
-  links_of(world).allreduce(t)->wait();
-}
 
 void say(const std::string& error) { mark("error: " + error); }
 
@@ -52,11 +37,13 @@ const Scenario kVictim("victim", [] {
   say(error_of([&] { all_reduce(*world); }));
 });
 
-void expect_survivors_name_it(int victim, const std::string& also) {
-  const auto results = run_processes(
-      kVictim, {.size = 3,
-                .kill_rank = victim,
-                .environment = {{"TESSERA_TIMEOUT_S", "120"}, {"VICTIM", std::to_string(victim)}}});
+using Environment = std::map<std::string, std::string>;
+
+void expect_survivors_name_it(int victim, const std::string& also, Environment environment = {}) {
+  environment["TESSERA_TIMEOUT_S"] = "120";
+  environment["VICTIM"] = std::to_string(victim);
+  const auto results =
+      run_processes(kVictim, {.size = 3, .kill_rank = victim, .environment = environment});
   for (const ProcessResult& result : results) {
     if (result.rank == victim) {
       EXPECT_EQ(result.signal, 9) << result.to_text();
@@ -74,6 +61,10 @@ void expect_survivors_name_it(int victim, const std::string& also) {
 
 TEST(Failure, AKilledRankEndsTheCollectiveOfTheOthers) {
   expect_survivors_name_it(1, "no sign of life from rank 1");
+}
+
+TEST(Failure, AKilledRankEndsASynchronousCallToo) {
+  expect_survivors_name_it(1, "no sign of life from rank 1", {{"SYNC", "1"}});
 }
 
 TEST(Failure, KillingTheRankThatHostsTheStoreIsNoWorse) { expect_survivors_name_it(0, "failed"); }
@@ -104,10 +95,7 @@ TEST(Failure, AMissingStoreIsNamed) {
 }
 
 const Scenario kTakenPort("taken_port", [] {
-  c10d::TCPStoreOptions tcp;
-  tcp.port = static_cast<uint16_t>(std::stoi(std::getenv("MASTER_PORT")));
-  tcp.isServer = true;
-  auto squatter = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", tcp);
+  auto squatter = own_store(/*host=*/true);
   say(error_of([] { process_world(); }));
 });
 
@@ -143,9 +131,9 @@ const Scenario kSkipped("skipped", [] {
   say(error_of([&] { all_reduce(*world); }));
 });
 
-TEST(Failure, ACallThatARankLeavesOutEndsAtTheTimeout) {
-  const auto results =
-      run_processes(kSkipped, {.size = 3, .environment = {{"TESSERA_TIMEOUT_S", "2"}}});
+void expect_timeout(Environment environment) {
+  environment["TESSERA_TIMEOUT_S"] = "2";
+  const auto results = run_processes(kSkipped, {.size = 3, .environment = environment});
   for (const ProcessResult& result : results) {
     if (result.rank == 1) continue;
     EXPECT_TRUE(result.says("PeerError")) << result.to_text();
@@ -153,6 +141,10 @@ TEST(Failure, ACallThatARankLeavesOutEndsAtTheTimeout) {
     EXPECT_LT(result.elapsed.count(), 12000) << result.to_text();
   }
 }
+
+TEST(Failure, ACallThatARankLeavesOutEndsAtTheTimeout) { expect_timeout({}); }
+
+TEST(Failure, ASynchronousCallThatARankLeavesOutDoesToo) { expect_timeout({{"SYNC", "1"}}); }
 
 const Scenario kReports("reports", [] {
   auto world = process_world();
@@ -179,6 +171,45 @@ TEST(Failure, TheErrorOfTheOthersNamesTheRankThatFailedFirst) {
   }
 }
 
+/// An exception that nobody catches ends the process by std::terminate.
+const Scenario kUncaught("uncaught", [] {
+  auto world = process_world();
+  all_reduce(*world);
+  if (world->rank() == 1) {
+    std::thread([] { throw InvalidArgument("no such file: weights.bin"); }).join();
+  }
+  say(error_of([&] { all_reduce(*world); }));
+});
+
+TEST(Failure, AnExceptionThatNobodyCatchesReachesTheOthers) {
+  const auto results = run_processes(kUncaught, {.size = 3});
+  for (const ProcessResult& result : results) {
+    if (result.rank == 1) {
+      EXPECT_EQ(result.signal, SIGABRT) << result.to_text();
+      continue;
+    }
+    EXPECT_TRUE(result.ok()) << result.to_text();
+    EXPECT_TRUE(result.says("rank 1 failed first: no such file: weights.bin")) << result.to_text();
+    EXPECT_LT(result.elapsed.count(), 15000) << result.to_text();
+  }
+}
+
+/// Without a world at hand, deep inside a library.
+const Scenario kReportsFromAfar("reports_from_afar", [] {
+  report_failure("nobody hears this: there is no world yet");
+  auto world = process_world();
+  all_reduce(*world);
+  if (world->rank() == 1) report_failure("rank 1 is out of disk");
+  say(error_of([&] { all_reduce(*world); }));
+});
+
+TEST(Failure, AReportNeedsNoWorldAtHand) {
+  const auto results = run_processes(kReportsFromAfar, {.size = 2});
+  EXPECT_TRUE(results[0].says("rank 1 failed first: rank 1 is out of disk"))
+      << results[0].to_text();
+  EXPECT_TRUE(results[1].says("error: PeerError")) << results[1].to_text();
+}
+
 /// A thread of the failing rank itself waits for peers that will never come.
 const Scenario kOwnThread("own_thread", [] {
   auto world = process_world();
@@ -194,10 +225,13 @@ const Scenario kOwnThread("own_thread", [] {
 });
 
 TEST(Failure, ARankThatReportsAFailureDoesNotWaitAnyMoreItself) {
-  const auto results =
-      run_processes(kOwnThread, {.size = 2, .environment = {{"TESSERA_TIMEOUT_S", "20"}}});
-  EXPECT_TRUE(results[1].says("failed: this rank closed its links")) << results[1].to_text();
-  EXPECT_LT(results[1].elapsed.count(), 15000) << results[1].to_text();
+  for (const Environment& kind : {Environment{}, Environment{{"SYNC", "1"}}}) {
+    Environment environment = kind;
+    environment["TESSERA_TIMEOUT_S"] = "20";
+    const auto results = run_processes(kOwnThread, {.size = 2, .environment = environment});
+    EXPECT_TRUE(results[1].says("failed: this rank closed its links")) << results[1].to_text();
+    EXPECT_LT(results[1].elapsed.count(), 15000) << results[1].to_text();
+  }
 }
 
 void expect_found(const Mismatch& mismatch, RankWorld& world) {
@@ -216,14 +250,11 @@ const Scenario kMismatches("mismatches", [] {
   const auto all = mismatches();
   std::vector<std::shared_ptr<RankWorld>> worlds;
   for (const Mismatch& mismatch : all) {
-    c10d::TCPStoreOptions tcp;
-    tcp.port = static_cast<uint16_t>(std::stoi(std::getenv("MASTER_PORT")));
-    worlds.push_back(
-        make_process_world({.rank = hosts_store->rank(),
-                            .size = 3,
-                            .store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", tcp),
-                            .name = mismatch.name,
-                            .timeout = std::chrono::seconds(40)}));
+    worlds.push_back(make_process_world({.rank = hosts_store->rank(),
+                                         .size = 3,
+                                         .store = own_store(/*host=*/false),
+                                         .name = mismatch.name,
+                                         .timeout = std::chrono::seconds(40)}));
     all_reduce(*worlds.back());
   }
   std::vector<std::thread> threads;

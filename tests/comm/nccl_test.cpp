@@ -6,7 +6,6 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/comm/cuda_backend.h"
 #include "tessera/comm/gloo.h"
@@ -14,6 +13,7 @@
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/tap.h"
 #include "tessera/comm/world.h"
+#include "tests/comm/process_links.h"
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
@@ -24,7 +24,6 @@ using testing::failures;
 using testing::mark;
 using testing::run_processes;
 using testing::Scenario;
-using Tensors = std::vector<at::Tensor>;
 
 bool no_gpu() { return !at::globalContext().hasCUDA() || !has_nccl(); }
 
@@ -72,7 +71,7 @@ TEST(Nccl, ADeviceThatIsNotThereIsTheCallersMistake) {
 const Scenario kSharedGpu("shared_gpu", [] {
   auto world = process_world();
   Tensors t = {at::ones({4}, at::device(at::kCUDA).dtype(at::kFloat))};
-  auto& links = world->group(std::vector<int>{0, 1})->backend(c10::DeviceType::CUDA);
+  auto& links = links_of(*world, c10::DeviceType::CUDA);
   mark(error_of([&] { links.allreduce(t)->wait(); }));
   close_process_world();
 });
@@ -89,10 +88,8 @@ TEST(Nccl, TwoRanksOnOneGpuGetAnErrorThatNamesTheCall) {
 const Scenario kGlooCuda("gloo_cuda", [] {
   auto world = process_world();
   const int me = world->rank();
-  c10d::TCPStoreOptions tcp;
-  tcp.port = static_cast<uint16_t>(std::stoi(std::getenv("MASTER_PORT")));
-  auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", tcp);
-  auto links = make_gloo_backend({.store = c10::make_intrusive<c10d::PrefixStore>("gloo", store),
+  auto store = c10::make_intrusive<c10d::PrefixStore>("gloo", own_store(/*host=*/false));
+  auto links = make_gloo_backend({.store = std::move(store),
                                   .index = me,
                                   .size = 2,
                                   .timeout = std::chrono::seconds(30),

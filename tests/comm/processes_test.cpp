@@ -4,13 +4,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
+#include "tests/comm/process_links.h"
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
@@ -19,13 +18,6 @@ namespace {
 using testing::failures;
 using testing::run_processes;
 using testing::Scenario;
-using Tensors = std::vector<at::Tensor>;
-
-std::vector<int> everyone(const RankWorld& world) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
 
 at::Tensor row(double value, int64_t n) { return at::full({n}, value, at::kDouble); }
 
@@ -37,8 +29,7 @@ const Scenario kCollectives("collectives", [] {
   auto world = process_world();
   const int n = world->size();
   const int me = world->rank();
-  const auto group = world->group(everyone(*world));
-  c10d::Backend& links = group->backend(c10::DeviceType::CPU);
+  c10d::Backend& links = links_of(*world);
   const double sum = n * (n + 1) / 2.0;
 
   Tensors reduced = {row(me + 1, 5)};
@@ -97,8 +88,7 @@ const Scenario kAllToAll("all_to_all", [] {
   auto world = process_world();
   const int n = world->size();
   const int me = world->rank();
-  const auto group = world->group(everyone(*world));
-  c10d::Backend& links = group->backend(c10::DeviceType::CPU);
+  c10d::Backend& links = links_of(*world);
   const auto rows = [](int a, int b) -> int64_t { return (a + b) % 2 == 0 ? a + b + 1 : 0; };
   const auto value = [](int from, int to) { return 100.0 * from + to; };
   std::vector<int64_t> splits_in;
@@ -135,8 +125,7 @@ const Scenario kRing("ring", [] {
   auto world = process_world();
   const int n = world->size();
   const int me = world->rank();
-  const auto group = world->group(everyone(*world));
-  c10d::Backend& links = group->backend(c10::DeviceType::CPU);
+  c10d::Backend& links = links_of(*world);
   for (const int tag : {0, 7, 5000}) {
     Tensors out = {row(me, 1000)};
     Tensors in = {row(-1, 1000)};
@@ -151,8 +140,7 @@ const Scenario kRing("ring", [] {
 /// Many collectives at once must not take each other's messages.
 const Scenario kAsync("async", [] {
   auto world = process_world();
-  const auto group = world->group(everyone(*world));
-  c10d::Backend& links = group->backend(c10::DeviceType::CPU);
+  c10d::Backend& links = links_of(*world);
   std::vector<Tensors> tensors;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   for (int i = 0; i < 100; ++i) tensors.push_back({row(i, 64)});
@@ -188,10 +176,7 @@ const Scenario kProcessGroup("process_group", [] {
 /// Two worlds over one store that the program made by itself.
 const Scenario kOwnStore("own_store", [] {
   const int rank = std::stoi(std::getenv("RANK"));
-  c10d::TCPStoreOptions tcp;
-  tcp.port = static_cast<uint16_t>(std::stoi(std::getenv("MASTER_PORT")));
-  tcp.isServer = rank == 0;
-  auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", tcp);
+  auto store = own_store(rank == 0);
   const auto options = [&](const char* name) {
     return ProcessWorldOptions{.rank = rank, .size = 2, .store = store, .name = name};
   };
@@ -199,7 +184,7 @@ const Scenario kOwnStore("own_store", [] {
   auto second = make_process_world(options("second"));
   for (auto* world : {first.get(), second.get()}) {
     Tensors t = {row(rank, 1)};
-    world->group(everyone(*world))->backend(c10::DeviceType::CPU).allreduce(t)->wait();
+    links_of(*world).allreduce(t)->wait();
     expect_equal(t[0], row(1, 1));
   }
 });
@@ -207,9 +192,8 @@ const Scenario kOwnStore("own_store", [] {
 /// Rank 0, which hosts the store, is done long before the others; nobody may notice.
 const Scenario kUnevenEnd("uneven_end", [] {
   auto world = process_world();
-  const auto group = world->group(everyone(*world));
   Tensors t = {row(1, 1)};
-  group->backend(c10::DeviceType::CPU).allreduce(t)->wait();
+  links_of(*world).allreduce(t)->wait();
   if (world->rank() > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
   if (world->rank() > 0) world->group(std::vector<int>{1, 2});
 });

@@ -8,9 +8,8 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/expect.h"
-#include "tessera/comm/tap.h"
 #include "tessera/comm/threads.h"
-#include "tests/comm/scripted_backend.h"
+#include "tests/comm/tapped.h"
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
@@ -18,25 +17,6 @@ namespace {
 
 using testing::error_of;
 using Tensors = std::vector<at::Tensor>;
-
-struct Tapped {
-  Observers observers;
-  c10::intrusive_ptr<ScriptedBackend> inner = c10::make_intrusive<ScriptedBackend>();
-  c10::intrusive_ptr<c10d::Backend> outer =
-      tap(inner, {.ranks = {0, 1}, .index = 0, .name = "g", .world_name = "w"}, observers);
-
-  void all_reduce(const CallSiteFields& site = {}) {
-    CallSite here(site);
-    Tensors t = {at::ones({2, 3})};
-    outer->allreduce(t)->wait();
-  }
-  void all_gather(const CallSiteFields& site = {}) {
-    CallSite here(site);
-    auto in = at::ones({2, 4});
-    auto out = at::ones({4, 4});
-    outer->_allgather_base(out, in)->wait();
-  }
-};
 
 TEST(Recorder, SeesWhatWasCalledWithWhatAndWhoAsked) {
   Tapped tapped;

@@ -13,16 +13,20 @@ namespace tessera::comm {
 /// Work that is done, or fails in wait.
 class ScriptedWork : public c10d::Work {
  public:
-  explicit ScriptedWork(std::function<void()> on_wait) : on_wait_(std::move(on_wait)) {}
+  using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+  ScriptedWork(std::function<void()> on_wait, FuturePtr future)
+      : on_wait_(std::move(on_wait)), future_(std::move(future)) {}
   bool wait(std::chrono::milliseconds) override {
     if (on_wait_) on_wait_();
     return true;
   }
   bool isCompleted() override { return true; }
   bool isSuccess() const override { return true; }
+  FuturePtr getFuture() override { return future_; }
 
  private:
   std::function<void()> on_wait_;
+  FuturePtr future_;
 };
 
 class ScriptedBackend : public c10d::Backend {
@@ -33,6 +37,7 @@ class ScriptedBackend : public c10d::Backend {
   std::function<void()> on_wait;
   int calls = 0;
   bool returns_work = true;
+  ScriptedWork::FuturePtr future;
 
   const std::string getBackendName() const override { return "scripted"; }
 
@@ -58,7 +63,7 @@ class ScriptedBackend : public c10d::Backend {
     ++calls;
     if (on_call) on_call();
     if (!returns_work) return {};
-    return c10::make_intrusive<ScriptedWork>(on_wait);
+    return c10::make_intrusive<ScriptedWork>(on_wait, future);
   }
 };
 

@@ -1,0 +1,79 @@
+#include "tessera/comm/exchange.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "tessera/comm/alarm.h"
+#include "tessera/comm/gloo_tags.h"
+
+namespace tessera::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLookAgain(1000);
+
+}  // namespace
+
+Exchange::Exchange(Links& links, Group group, milliseconds timeout)
+    : links_(links), group_(group), timeout_(timeout) {}
+
+Exchange::Message* Exchange::send(const at::Tensor& piece, int to, int round) {
+  if (piece.numel() == 0) return nullptr;
+  auto work = links_.send_piece(piece, to, gloo_tags::exchange(group_.tag, piece, round));
+  std::lock_guard lock(mutex_);
+  return &messages_.emplace_back(std::move(work));
+}
+
+Exchange::Message* Exchange::receive(const at::Tensor& piece, int from, int round) {
+  if (piece.numel() == 0) return nullptr;
+  auto work = links_.receive_piece(piece, from, gloo_tags::exchange(group_.tag, piece, round));
+  std::lock_guard lock(mutex_);
+  return &messages_.emplace_back(std::move(work));
+}
+
+void Exchange::await(Message* message) {
+  if (message == nullptr || !message->work) return;
+  if (!deadline_) deadline_ = Clock::now() + timeout_;
+  for (;;) {
+    if (cancelled_) throw std::runtime_error("this rank closed its links");
+    if (late_.exchange(false)) look_();
+    std::optional<Alarm> alarm;
+    if (look_) {
+      alarm.emplace(look_after_, [this] {
+        late_ = true;
+        interrupt();
+      });
+    }
+    const auto left = std::chrono::duration_cast<milliseconds>(*deadline_ - Clock::now());
+    if (message->work->wait(std::max(left, milliseconds(1)))) break;
+    alarm.reset();
+    if (late_) look_after_ = std::min(look_after_, kLookAgain);
+  }
+  std::lock_guard lock(mutex_);
+  message->work.reset();
+}
+
+void Exchange::await_all() {
+  for (auto& message : messages_) await(&message);
+}
+
+void Exchange::when_late(milliseconds after, std::function<void()> look) {
+  look_after_ = after;
+  look_ = std::move(look);
+}
+
+void Exchange::cancel() noexcept {
+  cancelled_ = true;
+  interrupt();
+}
+
+void Exchange::interrupt() noexcept {
+  std::lock_guard lock(mutex_);
+  for (auto& message : messages_) {
+    if (message.work) message.work->abort();
+  }
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+#include "tessera/comm/exchange.h"
+
+/// The collectives that exchange.h can carry, as what each rank does: begin() posts what can be
+/// posted at once, finish() does the rest and returns when the outputs are there. All tensors are
+/// contiguous, on the CPU and of one dtype. Inside comm only.
+namespace tessera::comm {
+
+class ExchangeJob {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  virtual ~ExchangeJob() = default;
+  virtual void begin(Exchange& exchange) = 0;
+  virtual void finish(Exchange& exchange) = 0;
+
+  c10d::OpType type = c10d::OpType::UNKNOWN;
+  const char* title = "";
+  Tensors inputs;
+  Tensors outputs;
+};
+
+/// all_gather, all_to_all: `give[j]` goes to rank j, `take[j]` comes from it. Straight from tensor
+/// to tensor: Gloo's own all_gather goes through a flat copy.
+class MoveJob final : public ExchangeJob {
+ public:
+  MoveJob(Tensors give, Tensors take) : give_(std::move(give)), take_(std::move(take)) {}
+  void begin(Exchange& exchange) override;
+  void finish(Exchange& exchange) override;
+
+ private:
+  Tensors give_;
+  Tensors take_;
+};
+
+/// reduce_scatter and all_reduce. Every rank gets its part from each other one and reduces it in
+/// the order of ranks: the same bits as thread ranks give. An all_reduce then hands the reduced
+/// parts round; a small one has everybody reduce everything instead, in one trip.
+///
+/// Large parts go in chunks: while one is reduced, the next ones are on their way.
+class ReduceJob final : public ExchangeJob {
+ public:
+  struct Parts {
+    Tensors give;           ///< to each rank, its part of my addends; give[me] is my own
+    at::Tensor result;      ///< my part, reduced
+    Tensors shared;         ///< where the other ranks' results go; empty: nowhere
+    bool in_place = false;  ///< results are written over addends
+  };
+
+  ReduceJob(Parts parts, c10d::ReduceOp::RedOpType op) : parts_(std::move(parts)), op_(op) {}
+
+  /// The parts of an all_reduce of `in` into `out`, which may be the same tensor.
+  static Parts all_reduce_parts(const at::Tensor& in, const at::Tensor& out, int rank, int size);
+
+  void begin(Exchange& exchange) override;
+  void finish(Exchange& exchange) override;
+
+ private:
+  at::Tensor chunk_of(const at::Tensor& part, int64_t k) const;
+  void post(Exchange& exchange, int64_t k);
+  void reduce(Exchange& exchange, int64_t k);
+
+  Parts parts_;
+  c10d::ReduceOp::RedOpType op_;
+  int64_t chunk_ = 0;   // elements
+  int64_t chunks_ = 0;  // of the largest part
+  int64_t window_ = 0;  // chunks under way at a time
+  Tensors landing_;     // one a rank: room for a window of chunks
+  std::vector<std::vector<Exchange::Message*>> arriving_;  // by chunk in the window, by rank
+  std::vector<std::vector<Exchange::Message*>> leaving_;
+};
+
+}  // namespace tessera::comm
