@@ -31,7 +31,9 @@ DeviceMesh common_mesh(const OpEntry& entry, std::span<const Operand> operands) 
     const DeviceMesh& its = operand.sharded->sharding().mesh();
     if (!mesh.defined()) mesh = its;
     require(its == mesh, entry.name, ": tensors of two meshes, ", mesh, " and ", its,
-            "; redistribute one to the other's mesh. Operands: ", operands_text(operands));
+            "; redistribute one to the other's mesh. Operands: ", [&] {
+              return operands_text(operands);
+            });
   }
   ensure(mesh.defined(), "an op without sharded tensors reached the sharded kernel");
   return mesh;

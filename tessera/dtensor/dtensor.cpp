@@ -131,6 +131,8 @@ at::Tensor redistribute(const at::Tensor& tensor, const Sharding& to,
 at::Tensor redistribute(const at::Tensor& tensor, std::vector<Placement> placements,
                         const RedistributeOptions& options) {
   const Sharding& from = meta_or_throw(tensor, "redistribute").sharding();
+  const bool same = std::ranges::equal(placements, from.placements()) && from.has_default_order();
+  if (same && !options.forward_dtype && !options.backward_dtype) return tensor;
   return redistribute(tensor, from.with_placements(std::move(placements)), options);
 }
 
