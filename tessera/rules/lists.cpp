@@ -159,10 +159,7 @@ Choice decide_each(const Rule& any_element, const OpCall& call) {
   std::map<std::vector<const Sharding::Node*>, Choice> known;  // many elements are alike
   for (size_t i = 0; i < list_length(call); ++i) {
     const auto args = element_args(call, i);
-    OpCall sub = call;
-    sub.op = element.op;
-    sub.args = args;
-    sub.results.clear();
+    const OpCall sub{element.op, args, call.mesh, {}};
     std::vector<const Sharding::Node*> key;
     for (const auto& s : sub.operands()) key.push_back(s.id());
     auto [it, fresh] = known.try_emplace(std::move(key));
@@ -239,8 +236,7 @@ Rule for_each(std::string_view op, const Rule& element) {
       std::vector<ResultMeta> out;
       for (size_t i = 0; i < list_length(call); ++i) {
         const auto args = element_args(call, i);
-        OpCall sub = call;
-        sub.args = args;
+        const OpCall sub{call.op, args, call.mesh, {}};
         for (auto& meta : element.infer(sub)) out.push_back(std::move(meta));
       }
       return out;
