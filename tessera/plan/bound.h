@@ -79,12 +79,12 @@ class LowerBound {
   Orders start_order_;  // by letter
   Orders goal_order_;
   // By axis at its start. Who comes to a dim cuts inside all that are there.
-  std::array<AxisSet, kMaxAxes> outside_{};        // those that the source has outside it
-  std::array<AxisSet, kMaxAxes> start_inside_{};   // inside it if at their start too
-  std::array<AxisSet, kMaxAxes> placed_inside_{};  // inside it if placed
-  AxisSet keep_code_ = 0;                          // of one code at both ends
-  AxisSet strided_ = 0;                            // in the goal
-  std::array<AxisSet, kMaxLetters> odd_here_{};    // by letter: odd on it at either end
+  std::array<AxisSet, kMaxAxes> outside_{};         // those that the source has outside it
+  std::array<AxisSet, kMaxAxes> start_inside_{};    // inside it if at their start too
+  std::array<AxisSet, kMaxAxes> placed_inside_{};   // inside it if placed
+  AxisSet keep_code_ = 0;                           // of one code at both ends
+  AxisSet strided_ = 0;                             // in the goal
+  std::array<AxisSet, kMaxLetters> ragged_here_{};  // by letter: ragged on it at either end
   mutable std::array<std::vector<int64_t>, kMaxLetters> goal_extents_;  // found so far
   bool knows_start_ = true;  // false: there would be too many states
   /// A state's number has one digit for each axis: its kind among those that it can be of.

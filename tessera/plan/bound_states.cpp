@@ -62,7 +62,7 @@ void LowerBound::list_insides() {
 void LowerBound::list_odd() {
   for (int axis = 0; axis < problem_.axes(); ++axis) {
     for (const Code code : {problem_.start().code(axis), problem_.goal().code(axis)}) {
-      if (is_odd(code)) odd_here_[problem_.letter(axis, code)] |= only(axis);
+      if (problem_.is_ragged(axis, code)) ragged_here_[problem_.letter(axis, code)] |= only(axis);
     }
     const Code code = problem_.goal().code(axis);
     if (code == problem_.start().code(axis)) keep_code_ |= only(axis);
@@ -166,8 +166,8 @@ LowerBound::Known LowerBound::known_cuts(const State& state, int letter) const {
   return known;
 }
 
-/// The least that is left of a letter after the goal's first `many` axes and plain cuts by others,
-/// in whatever order.
+/// The least that is left of a letter after the goal's first `many` axes and plain or strided cuts
+/// by others, in whatever order.
 int64_t LowerBound::goal_extent(int letter, size_t many, AxisSet others) const {
   auto& memo = goal_extents_[static_cast<size_t>(letter)];
   if (memo.empty()) memo.resize((goal_order_[letter].axes.size() + 1) << problem_.axes(), -1);
@@ -197,15 +197,25 @@ void LowerBound::insert_everywhere(const Layout& cut, int letter, int many, Axis
         next.set(other, cut.code(other), cut.place(other) + 1);
       }
     }
-    next.set(axis, static_cast<Code>(kFirstLetter + letter), place);
-    insert_everywhere(next, letter, many + 1, others & (others - 1), least);
+    const auto try_code = [&](Code code) {
+      next.set(axis, code, place);
+      insert_everywhere(next, letter, many + 1, others & (others - 1), least);
+    };
+    const auto is_strided_here = [&](Code code) {
+      return is_odd(code) && problem_.letter(axis, code) == letter;
+    };
+    const Code start = problem_.start().code(axis);
+    const Code goal = problem_.goal().code(axis);
+    try_code(static_cast<Code>(kFirstLetter + letter));
+    if (is_strided_here(start)) try_code(start);
+    if (is_strided_here(goal) && goal != start) try_code(goal);
   }
 }
 
 /// A rank's first_extent elements are shared out among the ranks of the cuts that follow.
 int64_t LowerBound::least_extent(const Known& known, int letter, AxisSet others) const {
   const AxisSet cuts = known.cuts | others;
-  if (known.strided && (others & odd_here_[letter]) == 0) {
+  if (known.strided && (others & ragged_here_[letter]) == 0) {
     return goal_extent(letter, static_cast<size_t>(count(known.cuts)), others);
   }
   const int64_t rest = problem_.ranks(cuts & ~known.first);
