@@ -14,7 +14,7 @@ namespace tessera::comm {
 
 struct CallSiteFields {
   std::string_view op = {};    ///< "aten::mm"; empty everywhere: "user"
-  std::string_view axis = {};  ///< the mesh axis or axes, "tp" or "dp,tp"
+  std::string_view axis = {};  ///< the mesh axis or axes, "tp" or "dp+tp"
   /// Compared between the ranks in checked mode, word for word; the sharding, for instance.
   std::string_view note = {};
   bool implicit = false;  ///< communication that the caller did not write

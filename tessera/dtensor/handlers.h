@@ -6,6 +6,7 @@ namespace tessera::dtensor {
 /// Sets every handler and local kernel of the library; called once, after registration.
 void install_handlers();
 void install_arg_extremes();  ///< argmax, argmin, max.dim, min.dim
+void install_foreach_norm();
 
 /// Its parts, each in the file of its name.
 void install_convolution_handlers();

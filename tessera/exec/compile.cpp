@@ -40,7 +40,7 @@ Members members_of(const DeviceMesh& mesh, std::span<const int> axes) {
 
 std::string axis_label(const DeviceMesh& mesh, std::span<const int> axes) {
   std::string out;
-  for (int axis : axes) out += (out.empty() ? "" : ",") + mesh.axis_name(axis);
+  for (int axis : axes) out += (out.empty() ? "" : "+") + mesh.axis_name(axis);
   return out;
 }
 

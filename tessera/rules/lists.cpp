@@ -168,7 +168,8 @@ Choice decide_each(const Rule& any_element, const OpCall& call) {
     // The results share one order; operands carry their own.
     const bool orders = !element.in_place && nests(mine);
     if (orders && !order) order = mine.order;
-    const bool fits = !orders || mine.order == *order;
+    // What an element would leave to a handler, nobody does for a list.
+    const bool fits = mine.handler.empty() && (!orders || mine.order == *order);
     size_t at = 0;
     for (const auto& t : tensors) {
       const Sharding& to = mine.operands[at++];

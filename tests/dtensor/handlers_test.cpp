@@ -1,4 +1,5 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/argmin.h>
@@ -103,6 +104,32 @@ TEST(Handlers, NormsGradient) {
     x.set_requires_grad(true);
     at::linalg_vector_norm(x, 2).backward();
     expect_close(x.grad(), alone.grad(), "gradient");
+  });
+}
+
+TEST(Handlers, NormsOfAListAreReducedTogether) {
+  const at::Tensor a = numbers({5, 3}, 1);
+  const at::Tensor b = numbers({4, 4}, 2);
+  const at::Tensor c = numbers({7}, 3).to(at::kFloat);
+  run_ranks(4, [&](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
+    const std::vector<at::Tensor> list = {spread(a, mesh, "S0,R"), spread(b, mesh, "S1,R"),
+                                          spread(a, mesh, "S0,S1"), spread(c, mesh, "R,S0"),
+                                          spread(b, mesh, "R,R")};
+    const std::vector<at::Tensor> plain = {a, b, a, c, b};
+    for (const double p : {2.0, 1.0, 0.0, 3.0, kInfinity, -kInfinity}) {
+      const auto expected = at::_foreach_norm(plain, p);
+      const auto found = at::_foreach_norm(list, p);
+      for (size_t i = 0; i < list.size(); ++i) {
+        EXPECT_EQ(found[i].scalar_type(), expected[i].scalar_type());
+        EXPECT_TRUE(at::allclose(full_tensor(found[i]), expected[i], 1e-6, 1e-6)) << i << " " << p;
+      }
+    }
+    comm::Recorder recorder(*comm::current_world());
+    at::_foreach_norm(list, 2);
+    EXPECT_EQ(comm::expect_comm(recorder,
+                                "1 all_reduce on dp, 1 all_reduce on tp, 1 all_reduce on dp+tp"),
+              "");
   });
 }
 
