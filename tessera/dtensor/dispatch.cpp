@@ -282,8 +282,8 @@ bool crosses_inference_mode(const OpEntry& entry, const Stack& stack) {
          base.toTensor().is_inference() != c10::InferenceMode::is_enabled();
 }
 
-/// libtorch writes sharded values into a plain tensor that it has just made (zeros to scatter into):
-/// it becomes a replicated one.
+/// libtorch writes sharded values into a plain tensor that it has just made (zeros to scatter
+/// into): it becomes a replicated one.
 void adopt_internal(const OpEntry& entry, Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   for (const int i : entry.written) {

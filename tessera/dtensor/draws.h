@@ -8,10 +8,10 @@
 
 #include "tessera/sharding/sharding.h"
 
-/// Random numbers by global index. A generator gives one key for each op; the numbers are a function
-/// of the key and of an element's place in the global tensor, in row-major order. So a tensor has
-/// the same values on one rank and on N, however it is placed, as long as the ranks' generators are
-/// in the same state: seeded alike, and used alike since.
+/// Random numbers by global index. A generator gives one key for each op; the numbers are a
+/// function of the key and of an element's place in the global tensor, in row-major order. So a
+/// tensor has the same values on one rank and on N, however it is placed, as long as the ranks'
+/// generators are in the same state: seeded alike, and used alike since.
 namespace tessera::dtensor {
 
 class Draws {
