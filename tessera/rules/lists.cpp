@@ -126,8 +126,9 @@ bool nests(const Choice& choice) {
   return false;
 }
 
-/// A tensor that all elements share is replicated: only rows that leave it so.
-Rule with_shared_replicated(const Rule& element, const std::vector<TensorArg>& tensors) {
+/// The rows of an element that its list can have: a tensor that all elements share stays
+/// replicated, and no handler does part of the work.
+Rule as_element(const Rule& element, const std::vector<TensorArg>& tensors) {
   Rule rule = element;
   if (!element.rows) return rule;
   rule.rows = [rows = element.rows, tensors](const OpCall& call, int axis) {
@@ -136,7 +137,7 @@ Rule with_shared_replicated(const Rule& element, const std::vector<TensorArg>& t
       for (size_t i = 0; i < tensors.size(); ++i) {
         if (!tensors[i].list && !row.operands[i].is_replicate()) return true;
       }
-      return false;
+      return !row.handler.empty();
     });
     return out;
   };
@@ -147,8 +148,7 @@ Choice decide_each(const Rule& any_element, const OpCall& call) {
   Choice choice;
   const auto operands = call.operands();
   const auto tensors = tensor_args(call);
-  const bool shares = std::ranges::any_of(tensors, [](const TensorArg& t) { return !t.list; });
-  const Rule element = shares ? with_shared_replicated(any_element, tensors) : any_element;
+  const Rule element = as_element(any_element, tensors);
   choice.operands.resize(operands.size());
   for (const auto& t : tensors) {
     if (!t.list && operands[t.first].defined()) {
