@@ -2,6 +2,7 @@
 // are differentiable themselves, so derivatives of any order work.
 #include "tessera/dtensor/autograd.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/dtensor/dtensor.h"
@@ -28,11 +29,36 @@ Sharding held(AutogradContext* ctx, const char* name) {
   return c10::static_intrusive_pointer_cast<Held>(ctx->saved_data[name].toCapsule())->sharding;
 }
 
+bool is_row_major(const Sharding& sharding) {
+  int64_t stride = 1;
+  for (size_t d = sharding.shape().size(); d-- > 0;) {
+    if (sharding.stride()[d] != stride) return false;
+    stride *= std::max<int64_t>(sharding.shape()[d], 1);
+  }
+  return true;
+}
+
+Sharding row_major(const Sharding& sharding) {
+  if (is_row_major(sharding)) return sharding;
+  return sharding.with_shape({sharding.shape().begin(), sharding.shape().end()});
+}
+
+/// A tensor reports strides, and kernels trust them: a part has those of its sharding.
+at::Tensor strided_as(const at::Tensor& given, const Sharding& as) {
+  const at::Tensor local =
+      given.is_conj() || given.is_neg() ? given.resolve_conj().resolve_neg() : given;
+  if (is_row_major(as)) return local.contiguous();
+  const auto strides = as.local_stride();
+  const at::IntArrayRef wanted(strides.data(), strides.size());
+  if (!as.mesh().contains_me() || local.strides() == wanted) return local;
+  return at::empty_strided(local.sizes(), wanted, local.options()).copy_(local);
+}
+
 struct FromLocal : torch::autograd::Function<FromLocal> {
   static Variable forward(AutogradContext* ctx, const Variable& local, const Sharding& as,
                           const Sharding& grad) {
     hold(ctx, "grad", grad);
-    return wrap(local.detach(), as);
+    return wrap(strided_as(local.detach(), as), as);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return {Variable(), Variable(), Variable()};
@@ -87,8 +113,9 @@ bool records(const at::Tensor& tensor) {
 
 at::Tensor move_data(const at::Tensor& tensor, const Sharding& to) {
   const ShardedMeta* meta = sharded_meta(tensor);
-  at::Tensor local = exec::redistribute(meta->local(), meta->sharding(), to);
-  return wrap(std::move(local), to);
+  // What has moved lies in rows, so the result says so, whatever the strides were.
+  const at::Tensor local = exec::redistribute(meta->local(), meta->sharding(), to).contiguous();
+  return wrap(local, row_major(to));
 }
 
 at::Tensor wrap_differentiable(const at::Tensor& local, const Sharding& as) {
@@ -96,7 +123,8 @@ at::Tensor wrap_differentiable(const at::Tensor& local, const Sharding& as) {
 }
 
 at::Tensor wrap_differentiable(const at::Tensor& local, const Sharding& as, const Sharding& grad) {
-  return records(local) ? FromLocal::apply(local, as, grad) : wrap(local.detach(), as);
+  if (records(local)) return FromLocal::apply(local, as, grad);
+  return wrap(strided_as(local.detach(), as), as);
 }
 
 at::Tensor unwrap_differentiable(const at::Tensor& tensor, const Sharding& grad) {
@@ -117,7 +145,8 @@ at::Tensor moved_differentiable(const at::Tensor& tensor, const std::function<at
                              backward_dtype);
 }
 
-Sharding gradient_sharding(const Sharding& of) {
+Sharding gradient_sharding(const Sharding& given) {
+  const Sharding of = row_major(given);  // a gradient is a tensor of its own
   if (!of.has_partial()) return of;
   std::vector<Placement> placements(of.placements().begin(), of.placements().end());
   for (auto& p : placements) {

@@ -33,6 +33,10 @@ Moved what_moves(const Decision& decision, std::span<const Operand> operands, bo
     const ShardedMeta* meta = operands[i].sharded;
     const Sharding& target = decision.operands[i];
     if (meta == nullptr || !target.defined() || target == meta->sharding()) continue;
+    if (target.mesh() != meta->sharding().mesh()) {
+      add_move(out, i, meta->sharding(), meta->sharding().replicated());
+      continue;
+    }
     const bool written = std::ranges::find(decision.write_back, i) != decision.write_back.end();
     if (!written || !is_out) {
       add_move(out, i, meta->sharding(), target);

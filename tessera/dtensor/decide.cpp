@@ -11,7 +11,6 @@
 #include "tessera/rules/choose.h"
 
 namespace tessera::dtensor {
-namespace {
 
 std::string operands_text(std::span<const Operand> operands) {
   std::string out;
@@ -24,25 +23,58 @@ std::string operands_text(std::span<const Operand> operands) {
   return out;
 }
 
-DeviceMesh common_mesh(const OpEntry& entry, std::span<const Operand> operands) {
-  DeviceMesh mesh;
-  for (const auto& operand : operands) {
-    if (operand.sharded == nullptr) continue;
-    const DeviceMesh& its = operand.sharded->sharding().mesh();
-    if (!mesh.defined()) mesh = its;
-    require(its == mesh, entry.name, ": tensors of two meshes, ", mesh, " and ", its,
-            "; redistribute one to the other's mesh. Operands: ", [&] {
-              return operands_text(operands);
-            });
+namespace {
+
+bool holds_all(const DeviceMesh& mesh, const DeviceMesh& ranks_of) {
+  return std::ranges::all_of(ranks_of.ranks(),
+                             [&](int rank) { return mesh.coordinate_of(rank).has_value(); });
+}
+
+/// May a tensor of another mesh take part in an op on `mesh`? Only one that every rank of `mesh`
+/// holds as one number: a loss, a norm, a scale. It is then as good as a plain number. Where it has
+/// to be reduced first, all ranks of its own mesh must be here to do it.
+bool may_visit(const Operand& operand, const DeviceMesh& mesh) {
+  const Sharding& sharding = operand.sharded->sharding();
+  if (operand.written || sharding.numel() != 1 || !holds_all(sharding.mesh(), mesh)) return false;
+  return sharding.is_replicated() || holds_all(mesh, sharding.mesh());
+}
+
+/// The mesh that an op runs on: that of what it writes to, else that of its tensors of more than
+/// one element, else one whose ranks hold all its operands.
+DeviceMesh mesh_of_op(const OpEntry& entry, std::span<const Operand> operands) {
+  const auto decides = [](const Operand& o, int round) {
+    return round == 0 ? o.written : round == 1 ? o.tensor->numel() != 1 : true;
+  };
+  const Operand* stranger = nullptr;
+  DeviceMesh first;
+  for (int round = 0; round < 3; ++round) {
+    for (const auto& candidate : operands) {
+      if (candidate.sharded == nullptr || !decides(candidate, round)) continue;
+      const DeviceMesh& mesh = candidate.sharded->sharding().mesh();
+      if (!first.defined()) first = mesh;
+      const auto fits = [&](const Operand& o) {
+        return o.sharded == nullptr || o.sharded->sharding().mesh() == mesh || may_visit(o, mesh);
+      };
+      const auto misfit = std::ranges::find_if_not(operands, fits);
+      if (misfit == operands.end()) return mesh;
+      if (stranger == nullptr) stranger = &*misfit;
+      if (round < 2) break;  // what is written, or large, stays where it is
+    }
+    if (stranger != nullptr && round < 2) break;
   }
-  ensure(mesh.defined(), "an op without sharded tensors reached the sharded kernel");
-  return mesh;
+  ensure(stranger != nullptr, "an op without sharded tensors reached the sharded kernel");
+  throw InvalidArgument(join_text(
+      entry.name, ": tensors of two meshes, ", first, " and ", stranger->sharded->sharding().mesh(),
+      "; redistribute one to the other's mesh. Only a tensor of one element that all ranks of the "
+      "other mesh hold may come from elsewhere. Operands: ",
+      operands_text(operands)));
 }
 
 rules::Arg tensor_arg(const at::Tensor& tensor, const DeviceMesh& mesh) {
   if (!tensor.defined()) return Sharding();
-  if (const ShardedMeta* meta = sharded_meta(tensor)) return meta->sharding();
-  return as_replicated(tensor, mesh);
+  const ShardedMeta* meta = sharded_meta(tensor);
+  if (meta != nullptr && meta->sharding().mesh() == mesh) return meta->sharding();
+  return as_replicated(tensor, mesh);  // plain, or a visitor from another mesh
 }
 
 rules::Arg rule_arg(ArgKind kind, const c10::IValue& value, const DeviceMesh& mesh) {
@@ -206,7 +238,11 @@ std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle
                                  const Stack& stack) {
   auto decision = std::make_unique<Decision>();
   const auto operands = operands_of(entry, stack);
-  decision->mesh = common_mesh(entry, operands);
+  if (has_several_meshes_in_lists(entry, stack)) {
+    decision->by_mesh = true;
+    return decision;
+  }
+  decision->mesh = mesh_of_op(entry, operands);
   decision->operands.resize(operands.size());
 
   const rules::Rule* rule =

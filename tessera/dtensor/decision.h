@@ -60,6 +60,7 @@ struct Decision {
   bool reduces = false;  ///< the handler combines the ranks' results
   /// Another op to run on the local tensors.
   std::optional<Replacement> instead;
+  bool by_mesh = false;                   ///< lists of tensors of several meshes: one call for each
   bool replicates = false;                ///< no rule: runs on replicated inputs
   mutable std::atomic<bool> told{false};  ///< the cost of that was said
 };

@@ -114,17 +114,19 @@ at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t 
   if (std::ranges::find(decision.write_back, index) != decision.write_back.end()) {
     return borrow_written(entry, *meta, target);
   }
-  if (meta == nullptr) {
-    if (!target.defined() || target.is_replicated()) return tensor;
-    return exec::redistribute(tensor, as_replicated(tensor, target.mesh()), target,
-                              {.may_alias = true})
-        .contiguous();
+  if (!target.defined() || (meta != nullptr && target == meta->sharding())) {
+    return meta != nullptr ? meta->local() : tensor;
   }
-  if (!target.defined() || target == meta->sharding()) return meta->local();
   const comm::CallSite site({.op = entry.name, .implicit = true});
+  at::Tensor local = meta != nullptr ? meta->local() : tensor;
+  Sharding from = meta != nullptr ? meta->sharding() : as_replicated(tensor, target.mesh());
+  if (from.mesh() != target.mesh()) {  // one number, which all ranks here hold
+    local = exec::redistribute(local, from, from.replicated(), {.may_alias = true});
+    from = as_replicated(local, target.mesh());
+  }
   // Kernels read contiguous tensors as rows of memory; a slice of one may have gaps.
-  return exec::redistribute(meta->local(), meta->sharding(), target, {.may_alias = true})
-      .contiguous();
+  if (from.is_replicated() && target.is_replicated()) return local;
+  return exec::redistribute(local, from, target, {.may_alias = true}).contiguous();
 }
 
 void scale_result(const Decision& decision, size_t index, const at::Tensor& local) {
@@ -151,6 +153,10 @@ Sharding completed(const OpenResult& open, const at::Tensor& local, const Device
 at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t index,
                        at::Tensor local) {
   if (!local.defined()) return local;
+  if (entry.is_view && (local.is_conj() || local.is_neg())) {
+    // The bits that say how to read memory stay below: the tensor above does not carry them.
+    return wrap_copy_of_view(local.resolve_conj().resolve_neg(), decision.results[index]);
+  }
   if (entry.is_view && decision.moves) {
     const bool known = index < decision.results.size() && decision.results[index].defined();
     const Sharding as = known ? decision.results[index] : as_replicated(local, decision.mesh);
@@ -399,6 +405,7 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
     }
     decision = DecisionCache::put(entry.id, key, decide(entry, op, stack), std::move(keep));
   }
+  if (decision->by_mesh) return dispatch_by_mesh(entry, op, stack);
   check_policy(entry, *decision, stack);
 
   if (!decision->mesh.contains_me()) [[unlikely]] {

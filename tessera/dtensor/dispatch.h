@@ -31,6 +31,9 @@ struct Operand {
 /// All tensors among the arguments on top of the stack, lists flattened.
 std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack);
 
+/// The shardings, for messages: "tp=2 : S0 : 4x4; plain 3".
+std::string operands_text(std::span<const Operand> operands);
+
 /// Makes the decision for a call that has none yet.
 std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle& op,
                                  const Stack& stack);
@@ -49,6 +52,12 @@ void check_reduction(const OpEntry& entry, const Sharding& sharding);
 std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry,
                                                             const c10::OperatorHandle& op,
                                                             const Stack& stack);
+
+/// True for foreach and fused ops, where each element of the lists stands for itself, if the
+/// elements lie on more than one mesh.
+bool has_several_meshes_in_lists(const OpEntry& entry, const Stack& stack);
+/// Such an op, once for each mesh; the results are in the order of the elements.
+void dispatch_by_mesh(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack);
 
 /// A fresh local tensor for an operand that the op writes to, placed as the decision wants it: with
 /// the operand's values, unless it is an out= argument.

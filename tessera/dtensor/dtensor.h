@@ -50,7 +50,8 @@ struct FromLocalOptions {
   std::vector<Placement> grad_placements = {};
 };
 
-/// The DTensor whose part on this rank is `local`, which it shares.
+/// The DTensor whose part on this rank is `local`, which it shares if it has the strides of the
+/// sharding (row-major unless `stride` says otherwise), else copies.
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh,
                       std::vector<Placement> placements, const FromLocalOptions& options = {});
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/isclose.h>
 
 #include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -28,6 +29,8 @@ at::Tensor local_as(const OpEntry& entry, const at::Tensor& tensor, const Shardi
 bool local_scalar(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const at::Tensor tensor = stack.back().toTensor();
   const Sharding& from = sharded_meta(tensor)->sharding();
+  require(from.mesh().contains_me(), "item() of ", from, " on rank ",
+          from.mesh().my_rank().value_or(-1), ", which is outside the mesh and holds no value");
   if (!from.is_replicated()) check_reduction(entry, from);
   stack.back() = local_as(entry, tensor, from.replicated());
   op.callBoxed(&stack);
@@ -68,6 +71,22 @@ bool equal(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
                  self.device());
   }
   torch::jit::push(stack, same);
+  return true;
+}
+
+bool is_same_size(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
+  const at::Tensor other = torch::jit::pop(stack).toTensor();
+  const at::Tensor self = torch::jit::pop(stack).toTensor();
+  torch::jit::push(stack, self.sizes() == other.sizes());
+  return true;
+}
+
+/// Where the elements lie; only the answer is reduced.
+bool allclose(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const auto args = torch::jit::pop(stack, entry.args.size());
+  const at::Tensor close = at::isclose(args[0].toTensor(), args[1].toTensor(), args[2].toDouble(),
+                                       args[3].toDouble(), args[4].toBool());
+  torch::jit::push(stack, close.all().item<bool>());
   return true;
 }
 
@@ -136,6 +155,8 @@ void linear_backward(Stack& stack) {
 void install_handlers() {
   set_handler("aten::_local_scalar_dense", local_scalar);
   set_handler("aten::equal", equal);
+  set_handler("aten::allclose", allclose);
+  set_handler("aten::is_same_size", is_same_size);
   set_handler("aten::as_strided", as_strided);
   for (const char* op : {"aten::set_.source_Tensor", "aten::set_.source_Storage", "aten::set_",
                          "aten::set_.source_Storage_storage_offset"}) {
@@ -146,6 +167,7 @@ void install_handlers() {
   install_arg_extremes();
   install_foreach_norm();
   install_convolution_handlers();
+  install_in_place_views();
   install_random_handlers();
   enable_rule_handlers();
 }

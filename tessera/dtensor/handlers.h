@@ -7,6 +7,7 @@ namespace tessera::dtensor {
 void install_handlers();
 void install_arg_extremes();  ///< argmax, argmin, max.dim, min.dim
 void install_foreach_norm();
+void install_in_place_views();  ///< t_, transpose_, squeeze_, unsqueeze_, resize_
 
 /// Its parts, each in the file of its name.
 void install_convolution_handlers();

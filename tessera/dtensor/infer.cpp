@@ -3,8 +3,10 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 
+#include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch.h"
 
 namespace tessera::dtensor {
@@ -48,12 +50,30 @@ bool is_about_meta(std::string text) {
   return text.find("meta") != std::string::npos;
 }
 
+/// Products of matrices want one type; libtorch finds out in the kernel, when other ranks may have
+/// been asked for their parts already.
+void check_one_dtype(const OpEntry& entry, const Stack& stack) {
+  constexpr std::array<std::string_view, 11> kOps = {
+      "aten::mm",    "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::addbmm",     "aten::mv",
+      "aten::addmv", "aten::dot", "aten::vdot",  "aten::linear",  "aten::convolution"};
+  if (std::ranges::find(kOps, entry.name) == kOps.end()) return;
+  const auto operands = operands_of(entry, stack);
+  for (const auto& operand : operands) {
+    require(!operand.tensor->defined() ||
+                operand.tensor->scalar_type() == operands[0].tensor->scalar_type(),
+            entry.name, ": tensors of different types; cast one with to(dtype). Operands: ", [&] {
+              return operands_text(operands);
+            });
+  }
+}
+
 }  // namespace
 
 std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry,
                                                             const c10::OperatorHandle& op,
                                                             const Stack& stack) {
   if (entry.infer != nullptr) return entry.infer(torch::jit::last(stack, entry.args.size()));
+  check_one_dtype(entry, stack);
   Stack meta;
   const size_t base = stack.size() - entry.args.size();
   for (size_t i = 0; i < entry.args.size(); ++i) {
@@ -63,8 +83,10 @@ std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry
     op.callBoxed(&meta);
   } catch (const c10::NotImplementedError&) {
     return {};
-  } catch (const c10::Error& error) {
+  } catch (c10::Error& error) {
     if (is_about_meta(error.what_without_backtrace())) return {};
+    error.add_context(
+        join_text(entry.name, " of sharded tensors: ", operands_text(operands_of(entry, stack))));
     throw;
   } catch (const std::exception&) {  // a kernel written in Python: the op itself will tell
     return {};

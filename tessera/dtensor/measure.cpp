@@ -97,7 +97,9 @@ std::vector<int> axes_on_dim(std::span<const Placement> placements, int dim) {
   return axes;
 }
 
-void normalise(std::vector<Placement>& placements, int64_t ndim) {
+void normalise(const DeviceMesh& mesh, std::vector<Placement>& placements, int64_t ndim) {
+  require(std::ssize(placements) == mesh.ndim(), "from_local: ", placements.size(), " placements (",
+          placements_text(placements), ") for mesh ", mesh, ", which has ", mesh.ndim(), " axes");
   for (auto& p : placements) {
     if (!p.is_sharded()) continue;
     const int64_t dim = p.dim() < 0 ? p.dim() + ndim : p.dim();
@@ -110,7 +112,7 @@ void normalise(std::vector<Placement>& placements, int64_t ndim) {
 
 Sharding measure(const at::Tensor& local, const DeviceMesh& mesh,
                  std::vector<Placement> placements) {
-  normalise(placements, local.dim());
+  normalise(mesh, placements, local.dim());
   const auto all = gather_sizes(local, mesh);
   check_alike(all, mesh);
   std::vector<int64_t> shape;
@@ -134,7 +136,7 @@ Sharding measure(const at::Tensor& local, const DeviceMesh& mesh,
 
 Sharding assume_even(const at::Tensor& local, const DeviceMesh& mesh,
                      std::vector<Placement> placements) {
-  normalise(placements, local.dim());
+  normalise(mesh, placements, local.dim());
   std::vector<int64_t> shape(local.sizes().begin(), local.sizes().end());
   for (size_t a = 0; a < placements.size(); ++a) {
     if (placements[a].is_sharded()) {

@@ -66,7 +66,8 @@ at::Tensor checked_input(const at::Tensor& local, const Sharding& from) {
           "redistribute: the local tensor is ", shape_text(local.sizes()), ", rank ",
           from.mesh().my_rank().value_or(0), "'s part of ", from, " is ",
           shape_text(from.local_shape()));
-  return local;
+  // Messages carry bytes, not the bits that say how to read them.
+  return local.is_conj() || local.is_neg() ? local.resolve_conj().resolve_neg() : local;
 }
 
 at::ScalarType wire_dtype(at::ScalarType now, at::ScalarType then,
