@@ -2,6 +2,7 @@
 
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
@@ -43,7 +44,18 @@ struct ModuleCase {
   std::vector<Input> inputs;
   std::vector<Layout> layouts;
   bool makes_tensors = false;  ///< its forward makes plain tensors: a state of zeros
+  /// It draws random numbers: sharded tensors draw the same on any mesh, but not what plain ones
+  /// do.
+  bool draws = false;
 };
+
+inline Instance make_dropout() {
+  torch::nn::Linear linear(6, 8);
+  torch::nn::Dropout dropout(0.3);
+  return {linear.ptr(), [linear, dropout](const std::vector<at::Tensor>& in) mutable {
+            return dropout->forward(linear->forward(in[0])) + dropout->forward(in[1]);
+          }};
+}
 
 /// A module whose forward takes one tensor.
 template <typename Holder, typename... Args>
@@ -63,8 +75,9 @@ inline Instance make_attention() {
           }};
 }
 
-inline Instance make_encoder() {
-  const auto layer = torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(0);
+inline Instance make_encoder(double dropout) {
+  const auto layer =
+      torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(dropout);
   torch::nn::TransformerEncoder module(torch::nn::TransformerEncoderLayer(layer), 2);
   return {module.ptr(),
           [module](const std::vector<at::Tensor>& in) mutable { return module->forward(in[0]); }};
@@ -140,7 +153,7 @@ inline const std::vector<ModuleCase>& module_cases() {
          {"S1,R", "S1,R"},
          {{"in_proj_weight", "R,S0"}, {"in_proj_bias", "R,S0"}, {"out_proj.weight", "R,S1"}}}}},
       {"TransformerEncoder",
-       make_encoder,
+       [] { return make_encoder(0); },
        {{{4, 2, 8}}},
        {{"dp=2", {"S1"}, {}},
         {"sp=2", {"S0"}, {}},
@@ -161,6 +174,19 @@ inline const std::vector<ModuleCase>& module_cases() {
        make_lstm_with_state,
        {{{4, 3, 5}}, {{1, 4, 6}}, {{1, 4, 6}}},
        {{"dp=2", {"S0", "S1", "S1"}, {}}}},
+      {"Dropout",
+       make_dropout,
+       {{{4, 5, 6}}, {{4, 5, 8}}},
+       {{"tp=2", {"", "S2"}, {{"weight", "S0"}, {"bias", "S0"}}},
+        {"dp=2,sp=2", {"S0,S1", "S0,S1"}, {}}},
+       false,
+       true},
+      {"TransformerEncoderWithDropout",
+       [] { return make_encoder(0.2); },
+       {{{4, 2, 8}}},
+       {{"dp=2", {"S1"}, {}}, {"dp=2,sp=2", {"S1,S0"}, {}}},
+       false,
+       true},
   };
   return cases;
 }

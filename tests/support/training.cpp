@@ -3,8 +3,8 @@
 #include <ATen/Functions.h>
 
 #include "tessera/base/text.h"
+#include "tessera/dtensor/distribute_module.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/sharded_tensor.h"
 
 namespace tessera::test {
 
@@ -32,9 +32,7 @@ void set_parameters(torch::nn::Module& module, uint64_t seed) {
 void shard_parameters(torch::nn::Module& module, const DeviceMesh& mesh,
                       const PlaceParameter& place) {
   for (auto& item : module.named_parameters()) {
-    const at::Tensor sharded =
-        distribute_tensor(item.value().detach(), mesh, place(item.key(), item.value().dim()));
-    dtensor::become(item.value(), to_local(sharded), sharding(sharded));
+    distribute_in_place(item.value(), mesh, place(item.key(), item.value().dim()));
   }
 }
 

@@ -1,0 +1,109 @@
+// Long runs do not grow: neither the process, nor the decisions, shardings and plans that it keeps.
+// TESSERA_STEADY_OPS sets the number of ops; the default takes seconds.
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "tessera/comm/threads.h"
+#include "tessera/dtensor/decision.h"
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/exec/program.h"
+#include "tests/support/training.h"
+
+namespace tessera {
+namespace {
+
+using comm::init_device_mesh;
+using comm::run_ranks;
+using test::test_numbers;
+
+int64_t wanted_ops() {
+  const char* asked = std::getenv("TESSERA_STEADY_OPS");
+  return asked != nullptr ? std::atoll(asked) : 20'000;
+}
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0;
+  int64_t resident = 0;
+  file >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+struct Kept {
+  uint64_t decisions = dtensor::decision_stats().entries;
+  size_t shardings = live_shardings();
+  size_t programs = exec::cached_programs();
+  bool operator==(const Kept&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Kept& kept) {
+  return out << kept.decisions << " decisions, " << kept.shardings << " shardings, "
+             << kept.programs << " programs";
+}
+
+TEST(SteadyMemory, TrainingStepsDoNotGrow) {
+  constexpr int64_t kOpsOfAStep = 40;  // forward, backward and update of two layers
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const at::Tensor x = distribute_tensor(test_numbers({8, 16}, 1), mesh, {Replicate()});
+    at::Tensor w = distribute_tensor(test_numbers({32, 16}, 2), mesh, {Shard(0)}).requires_grad_();
+    at::Tensor v = distribute_tensor(test_numbers({4, 32}, 3), mesh, {Shard(1)}).requires_grad_();
+    const auto step = [&] {
+      const at::Tensor loss = at::linear(at::relu(at::linear(x, w)), v).pow(2).mean();
+      loss.backward();
+      const at::NoGradGuard no_grad;
+      for (at::Tensor* p : {&w, &v}) {
+        p->sub_(p->grad(), 1e-3);
+        p->mutable_grad().reset();
+      }
+      return loss.item<double>();
+    };
+    for (int i = 0; i < 200; ++i) step();
+    const Kept before;
+    const int64_t resident = resident_bytes();
+    double first = step();
+    for (int64_t ops = 0; ops < wanted_ops(); ops += kOpsOfAStep) first = std::min(first, step());
+    EXPECT_TRUE(std::isfinite(first));
+    if (rank != 0) return;
+    EXPECT_EQ(Kept(), before);
+    // The allocator may keep a little more than it did; an op that leaked 100 bytes would show.
+    EXPECT_LT(resident_bytes() - resident, 2 << 20);
+  });
+}
+
+TEST(SteadyMemory, EverNewShapesAreForgotten) {
+  const int64_t shapes = wanted_ops() / 4;
+  run_ranks(2, [&](int rank) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    uint64_t most = 0;
+    for (int64_t rows = 2; rows < shapes; ++rows) {
+      const at::Tensor part = at::ones({1, 2}, at::kFloat).expand({rows, 2});
+      const at::Tensor x =
+          from_local(part, mesh, {Replicate()}, {.shape = std::vector<int64_t>{rows, 2}});
+      EXPECT_EQ((x + x).sizes()[0], rows);
+      if (rank == 0) most = std::max(most, dtensor::decision_stats().entries);
+    }
+    EXPECT_LE(most, 3 * 2 * 4096U);  // three ops, two ranks, and a table's bound for each
+  });
+}
+
+TEST(SteadyMemory, RanksThatEndLeaveNothingBehind) {
+  const auto world = [] {
+    run_ranks(2, [](int) {
+      const DeviceMesh mesh = init_device_mesh("tp=2");
+      const at::Tensor x = distribute_tensor(test_numbers({8, 6}, 1), mesh, {Shard(0)});
+      EXPECT_EQ(full_tensor(at::mm(x.t(), x)).size(0), 6);
+    });
+  };
+  world();
+  const Kept before;
+  for (int i = 0; i < 20; ++i) world();
+  EXPECT_EQ(Kept(), before);
+}
+
+}  // namespace
+}  // namespace tessera
