@@ -111,7 +111,7 @@ inline void prove_choice(const Proven& p, const DeviceMesh& mesh, std::mt19937& 
   ++tally.choices;
   try {
     const auto choice = rules::choose(*p.rule, call.get());
-    if (!choice.handler.empty()) continue;  // more than the op itself: see tests/dtensor/handlers
+    if (!choice.handler.empty()) return;  // more than the op itself: see tests/dtensor/handlers
     std::vector<std::vector<Placement>> operands;
     Orders orders;
     for (const auto& s : choice.operands) {
