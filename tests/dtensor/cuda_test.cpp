@@ -1,0 +1,109 @@
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/rand_like.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include "tessera/comm/expect.h"
+#include "tessera/comm/rank_generator.h"
+#include "tessera/comm/recorder.h"
+#include "tessera/comm/threads.h"
+#include "tessera/comm/world.h"
+#include "tessera/dtensor/dtensor.h"
+
+/// Sharded tensors on a GPU that thread ranks share.
+namespace tessera {
+namespace {
+
+class Cuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  }
+};
+
+constexpr auto kGpu = c10::kCUDA;
+
+TEST_F(Cuda, ALayerAndItsGradientMatchThePlainOnes) {
+  const at::Tensor x = at::randn({8, 6, 16}, at::TensorOptions(kGpu).dtype(at::kDouble));
+  const at::Tensor w = at::randn({32, 16}, x.options());
+  at::Tensor plain_w = w.clone().set_requires_grad(true);
+  const at::Tensor plain = at::layer_norm(at::linear(x, plain_w).relu(), {32});
+  plain.pow(2).sum().backward();
+  comm::run_ranks(4, [&](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("cuda:dp=2,tp=2");
+    const at::Tensor sx = distribute_tensor(x, mesh, {Shard(0), Replicate()});
+    at::Tensor sw = distribute_tensor(w, mesh, {Replicate(), Shard(0)}).set_requires_grad(true);
+    const at::Tensor y = at::layer_norm(at::linear(sx, sw).relu(), {32});
+    EXPECT_TRUE(at::allclose(full_tensor(y.detach()), plain.detach(), 1e-10, 1e-10));
+    y.pow(2).sum().backward();
+    EXPECT_TRUE(at::allclose(full_tensor(sw.grad()), plain_w.grad(), 1e-8, 1e-8));
+  });
+}
+
+TEST_F(Cuda, AttentionOnShardedHeadsSendsNothing) {
+  const auto half = at::TensorOptions(kGpu).dtype(at::kHalf);
+  const at::Tensor q = at::randn({2, 4, 64, 32}, half);
+  for (const bool causal : {false, true}) {
+    at::Tensor alone = q.clone().set_requires_grad(true);
+    const at::Tensor plain = at::scaled_dot_product_attention(alone, alone, alone, {}, 0.0, causal);
+    plain.to(at::kFloat).pow(2).sum().backward();
+    comm::run_ranks(4, [&](int) {
+      const DeviceMesh mesh = comm::init_device_mesh("cuda:dp=2,tp=2");
+      at::Tensor x = distribute_tensor(q, mesh, {Shard(0), Shard(1)}).set_requires_grad(true);
+      comm::Recorder recorder(*comm::current_world());
+      const at::Tensor y = at::scaled_dot_product_attention(x, x, x, {}, 0.0, causal);
+      const at::Tensor loss = y.to(at::kFloat).pow(2);
+      loss.sum().backward();
+      EXPECT_EQ(comm::expect_comm(recorder, "nothing"), "");
+      EXPECT_TRUE(at::allclose(full_tensor(y.detach()), plain.detach(), 1e-2, 1e-2));
+      EXPECT_TRUE(at::allclose(full_tensor(x.grad()), alone.grad(), 3e-2, 3e-2));
+    });
+  }
+}
+
+TEST_F(Cuda, DrawsTheNumbersOfTheCpu) {
+  comm::run_ranks(4, [&](int) {
+    const DeviceMesh cpu = comm::init_device_mesh("dp=2,tp=2");
+    const DeviceMesh gpu = comm::init_device_mesh("cuda:dp=2,tp=2");
+    for (const auto dtype : {at::kFloat, at::kDouble}) {
+      // The generator of a device says the key, so one of the CPU serves both.
+      auto generator = comm::default_generator();
+      const at::Tensor state = generator.get_state();
+      const at::Tensor a =
+          distribute_tensor(at::zeros({6, 5}, at::TensorOptions(dtype)), cpu, {Shard(0), Shard(1)});
+      const at::Tensor b = distribute_tensor(
+          at::zeros({6, 5}, at::TensorOptions(kGpu).dtype(dtype)), gpu, {Shard(1), Replicate()});
+      a.uniform_(0, 1, generator);
+      generator.set_state(state);
+      b.uniform_(0, 1, generator);
+      EXPECT_TRUE(at::equal(full_tensor(a), full_tensor(b).cpu()));
+    }
+  });
+}
+
+TEST_F(Cuda, DropoutIsTheSameOnAnyMesh) {
+  const at::Tensor x = at::randn({6, 8}, at::TensorOptions(kGpu));
+  at::Tensor alone;
+  const auto drop = [&](const DeviceMesh& mesh, std::vector<Placement> placements) {
+    comm::manual_seed(3);
+    return full_tensor(at::dropout(distribute_tensor(x, mesh, std::move(placements)), 0.5, true));
+  };
+  comm::run_ranks(1,
+                  [&](int) { alone = drop(comm::init_device_mesh("cuda:all=1"), {Replicate()}); });
+  comm::run_ranks(4, [&](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("cuda:dp=2,tp=2");
+    EXPECT_TRUE(at::equal(drop(mesh, {Shard(0), Shard(1)}), alone));
+    EXPECT_TRUE(at::equal(drop(mesh, {Shard(1), Replicate()}), alone));
+  });
+}
+
+}  // namespace
+}  // namespace tessera
