@@ -168,6 +168,7 @@ void install_handlers() {
   install_foreach_norm();
   install_convolution_handlers();
   install_in_place_views();
+  install_amp_handlers();
   install_random_handlers();
   enable_rule_handlers();
 }

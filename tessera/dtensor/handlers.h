@@ -5,11 +5,12 @@ namespace tessera::dtensor {
 
 /// Sets every handler and local kernel of the library; called once, after registration.
 void install_handlers();
-void install_arg_extremes();  ///< argmax, argmin, max.dim, min.dim
-void install_foreach_norm();
-void install_in_place_views();  ///< t_, transpose_, squeeze_, unsqueeze_, resize_
 
-/// Its parts, each in the file of its name.
-void install_convolution_handlers();
+// Its parts, each in the file of its name.
+void install_arg_extremes();          ///< argmax, argmin, max.dim, min.dim
+void install_foreach_norm();          ///< norms of many tensors in one message
+void install_in_place_views();        ///< t_, transpose_, squeeze_, unsqueeze_, resize_
+void install_convolution_handlers();  ///< over sharded spatial dims
+void install_amp_handlers();          ///< gradient scaling
 
 }  // namespace tessera::dtensor
