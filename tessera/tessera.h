@@ -14,6 +14,7 @@
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/factories.h"
 #include "tessera/dtensor/local_map.h"
+#include "tessera/dtensor/own_ops.h"
 #include "tessera/dtensor/policy.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/mesh/device_mesh.h"

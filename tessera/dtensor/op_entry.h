@@ -4,6 +4,7 @@
 #include <ATen/core/stack.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,6 +34,9 @@ struct OpEntry;
 using Handler = bool (*)(const OpEntry& entry, const c10::OperatorHandle& op,
                          torch::jit::Stack& stack);
 
+/// The same from outside of the library (own_ops.h).
+using OwnHandler = std::function<bool(const c10::OperatorHandle& op, torch::jit::Stack& stack)>;
+
 /// Computes an op on local tensors in place of libtorch's kernel.
 using LocalKernel = void (*)(torch::jit::Stack& stack);
 
@@ -55,6 +59,7 @@ struct OpEntry {
   bool values_matter = false;  // scalar arguments are part of the decision
   uint32_t id = 0;             // dense, for per-thread caches
   Handler handler = nullptr;
+  OwnHandler own_handler = nullptr;  // what `handler` calls for an op of another library
   LocalKernel local_kernel = nullptr;
   Infer infer = nullptr;
 };

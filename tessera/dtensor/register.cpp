@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
 #include "tessera/base/errors.h"
@@ -35,6 +36,9 @@ struct Registered {
   std::unordered_map<std::string, std::shared_ptr<OpEntry>> entries;
   std::vector<c10::RegistrationHandleRAII> handles;
   std::unique_ptr<torch::Library> autograd;
+  // For ops of other libraries, whether defined yet or not.
+  std::set<std::string, std::less<>> claimed;
+  std::map<std::string, OwnHandler, std::less<>> own_handlers;
 };
 
 Registered& registered() {
@@ -42,11 +46,26 @@ Registered& registered() {
   return *instance;
 }
 
+bool run_own_handler(const OpEntry& entry, const c10::OperatorHandle& op,
+                     torch::jit::Stack& stack) {
+  return entry.own_handler(op, stack);
+}
+
+std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
 std::shared_ptr<OpEntry> entry_for(const c10::OperatorHandle& op) {
-  auto made = std::make_shared<OpEntry>(op);
+  const std::string name = full_name(op.operator_name());
   std::lock_guard lock(registered().mutex);
-  auto& slot = registered().entries[made->name];
-  if (slot == nullptr) slot = std::move(made);
+  auto& slot = registered().entries[name];
+  if (slot != nullptr) return slot;
+  slot = std::make_shared<OpEntry>(op);
+  if (const auto own = registered().own_handlers.find(name);
+      own != registered().own_handlers.end()) {
+    slot->own_handler = own->second;
+    slot->handler = run_own_handler;
+  }
   return slot;
 }
 
@@ -56,6 +75,19 @@ class FallbackKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     dispatch(*entry_for(op), op, *stack);
   }
+};
+
+/// For an op that may be defined later than its kernel is registered.
+class LateKernel final : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    std::call_once(once_, [&] { entry_ = entry_for(op); });
+    dispatch(*entry_, op, *stack);
+  }
+
+ private:
+  std::once_flag once_;
+  std::shared_ptr<const OpEntry> entry_;
 };
 
 /// Composite ops that are taken whole:
@@ -140,6 +172,29 @@ void set_local_kernel(std::string_view op, LocalKernel kernel) {
 
 void set_infer(std::string_view op, Infer infer) {
   change_entry(op, [&](OpEntry& entry) { entry.infer = infer; });
+}
+
+void claim(std::string_view op) {
+  std::lock_guard lock(registered().mutex);
+  const std::string name(op);
+  if (op.starts_with("aten::") && registered().entries.contains(name)) return;
+  if (!registered().claimed.insert(name).second) return;
+  const size_t dot = name.find('.');
+  const c10::OperatorName key(name.substr(0, dot),
+                              dot == std::string::npos ? "" : name.substr(dot + 1));
+  registered().handles.push_back(c10::Dispatcher::singleton().registerImpl(
+      key, kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<LateKernel>()),
+      std::nullopt, nullptr, "tessera"));
+}
+
+void set_own_handler(std::string_view op, OwnHandler handler) {
+  std::lock_guard lock(registered().mutex);
+  const auto it = registered().entries.find(std::string(op));
+  if (it != registered().entries.end()) {
+    it->second->own_handler = handler;
+    it->second->handler = run_own_handler;
+  }
+  registered().own_handlers.insert_or_assign(std::string(op), std::move(handler));
 }
 
 size_t registered_ops() {

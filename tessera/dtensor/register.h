@@ -19,6 +19,12 @@ void set_handler(std::string_view op, Handler handler);
 void set_local_kernel(std::string_view op, LocalKernel kernel);
 void set_infer(std::string_view op, Infer infer);
 
+/// Puts the sharded kernel under an op of another library, which may not be defined yet. Without
+/// it such an op has the fallback, which a composite kernel goes before.
+void claim(std::string_view op);
+/// A handler for an op that may not be defined yet.
+void set_own_handler(std::string_view op, OwnHandler handler);
+
 /// How many ops have the sharded kernel.
 size_t registered_ops();
 
