@@ -37,13 +37,14 @@ void cut_hidden_units(const std::string& name, torch::nn::Module& module, const 
 /// The losses of ten steps on a mesh "dp=..,tp=..".
 std::vector<float> train(const std::string& mesh_text, bool report) {
   const DeviceMesh mesh = init_device_mesh(mesh_text);
-  torch::manual_seed(7);
+  tessera::manual_seed(7);  // in every rank
   const at::Tensor inputs = torch::randn({32, 16});
   const at::Tensor targets = torch::tanh(inputs.narrow(1, 0, 4) - inputs.narrow(1, 4, 4));
 
   auto model = std::make_shared<Perceptron>();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.02));
   distribute_module(*model, mesh, cut_hidden_units);  // the optimizer sees it
+  reduce_gradients(*model);                           // over the batch, once each
 
   const at::Tensor x = distribute_tensor(inputs, mesh, {Shard(0), Replicate()});
   const at::Tensor y = distribute_tensor(targets, mesh, {Shard(0), Replicate()});
@@ -51,13 +52,14 @@ std::vector<float> train(const std::string& mesh_text, bool report) {
   comm::Recorder recorder(*comm::current_world());
   for (int step = 0; step < 10; ++step) {
     optimizer.zero_grad();
-    const at::Tensor loss = torch::mse_loss(model->forward(x), y);
+    const at::Tensor out = redistribute(model->forward(x), {Shard(0), Replicate()});
+    const at::Tensor loss = torch::mse_loss(out, y);
     loss.backward();
     optimizer.step();
     losses.push_back(loss.item<float>());
     if (report && step == 0) std::cout << "one step of rank 0:\n" << recorder.to_text() << "\n";
   }
-  if (report) print(model->down->bias.detach());
+  if (report) tessera::print(model->down->bias.detach());
   return losses;
 }
 

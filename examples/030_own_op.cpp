@@ -45,7 +45,7 @@ void run(const char* title) {
     comm::Recorder recorder(*comm::current_world());
     const at::Tensor y = scale_rows(x, by);
     if (rank == 0) {
-      std::cout << title << ": " << sharding(y) << ", " << recorder.events().size()
+      std::cout << title << ": " << sharding(y).to_text() << ", " << recorder.events().size()
                 << " messages\n";
     }
   });

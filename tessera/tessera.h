@@ -25,5 +25,6 @@
 
 namespace tessera {
 using comm::init_device_mesh;
+using comm::manual_seed;
 using comm::run_ranks;
 }  // namespace tessera

@@ -5,7 +5,7 @@
 #include <torch/nn/module.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/autograd.h"
+#include "tessera/comm/call_site.h"
 #include "tessera/dtensor/sharded_tensor.h"
 
 namespace tessera {
@@ -64,6 +64,22 @@ void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
   };
   replicate(module.named_parameters(), "parameter");
   replicate(module.named_buffers(), "buffer");
+}
+
+void reduce_gradients(torch::nn::Module& module) {
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (!is_dtensor(parameter) || !parameter.requires_grad()) continue;
+    // The hook belongs to the parameter, so it must not own it.
+    c10::TensorImpl* impl = parameter.unsafeGetTensorImpl();
+    parameter.register_hook([impl](const at::Tensor& grad) {
+      if (!grad.defined() || !is_dtensor(grad)) return grad;
+      const auto* meta = static_cast<const dtensor::ShardedMeta*>(impl->get_backend_meta());
+      const Sharding& as = meta->sharding();
+      if (sharding(grad).placements_text() == as.placements_text()) return grad;
+      const comm::CallSite site({.op = "reduce_gradients"});
+      return redistribute(grad, as.with_dtype(sharding(grad).dtype()));
+    });
+  }
 }
 
 }  // namespace tessera

@@ -45,6 +45,11 @@ using PartitionFn =
 void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
                        const PartitionFn& partition = {}, const DistributeOptions& options = {});
 
+/// From now on the gradient of each sharded parameter arrives placed as the parameter. Without it a
+/// gradient stays as backward left it, often Partial over the axis that cuts the batch, and is
+/// reduced at each use: three times by Adam. Before accumulating over several backwards do without.
+void reduce_gradients(torch::nn::Module& module);
+
 /// Changes the tensors among a module's arguments, or those in its result, in place: distributes,
 /// redistributes or takes their local parts.
 using BorderFn = std::function<void(torch::nn::Module& module, std::span<at::Tensor> tensors,

@@ -119,6 +119,37 @@ TEST(DistributeModule, WhatIsNotPartitionedIsReplicatedFromTheSourceRank) {
   });
 }
 
+TEST(DistributeModule, ReducedGradientsLieAsTheirParameters) {
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
+    const auto train_once = [&](bool reduce) {
+      Mlp model;
+      distribute_module(
+          *model, mesh,
+          [](const std::string& name, torch::nn::Module& module, const DeviceMesh& on) {
+            auto* linear = module.as<torch::nn::LinearImpl>();
+            if (name == "up") distribute_in_place(linear->weight, on, {Shard(0), Shard(1)});
+          });
+      if (reduce) reduce_gradients(*model);
+      const at::Tensor x = distribute_tensor(numbers({6, 6}, 20), mesh, {Shard(0), Replicate()});
+      model->forward(x).pow(2).sum().backward();
+      return model;
+    };
+    const Mlp left = train_once(false);
+    const Mlp reduced = train_once(true);
+    bool some_partial = false;
+    for (size_t i = 0; i < left->parameters().size(); ++i) {
+      const at::Tensor parameter = reduced->parameters()[i];
+      some_partial |= sharding(left->parameters()[i].grad()).has_partial();
+      EXPECT_EQ(sharding(parameter.grad()).placements_text(),
+                sharding(parameter).placements_text());
+      EXPECT_TRUE(at::allclose(full_tensor(parameter.grad()),
+                               full_tensor(left->parameters()[i].grad()), 1e-12, 1e-12));
+    }
+    EXPECT_TRUE(some_partial) << "there was something to reduce";
+  });
+}
+
 TEST(DistributeModule, SharedParametersAreDistributedOnce) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");

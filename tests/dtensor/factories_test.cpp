@@ -4,6 +4,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/expect.h"
+#include "tessera/comm/rank_generator.h"
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
@@ -78,6 +79,25 @@ TEST(Factories, NoPlacementsMeansReplicated) {
     EXPECT_TRUE(random.ge(0).all().item<bool>() && random.lt(1).all().item<bool>());
     EXPECT_LT(randn({64}, mesh).min().item<float>(), 0);
   });
+}
+
+TEST(Factories, RandomValuesHangOnTheirPlaceAlone) {
+  const auto draw = [](int ranks, const char* mesh_text, const char* placements) {
+    at::Tensor out;
+    run_ranks(ranks, [&](int rank) {
+      comm::manual_seed(11);
+      const DeviceMesh mesh = init_device_mesh(mesh_text);
+      const auto at = parse_placements(placements);
+      const at::Tensor both =
+          at::cat({full_tensor(rand({5, 3}, mesh, at)), full_tensor(randn({5, 3}, mesh, at))});
+      if (rank == 0) out = both;
+    });
+    return out;
+  };
+  const at::Tensor alone = draw(1, "tp=1", "R");
+  EXPECT_TRUE(at::equal(draw(2, "tp=2", "S0"), alone));
+  EXPECT_TRUE(at::equal(draw(2, "tp=2", "R"), alone));
+  EXPECT_TRUE(at::equal(draw(4, "dp=2,tp=2", "S1,S0"), alone));
 }
 
 TEST(Factories, LikeAnotherKeepsItsPlacement) {

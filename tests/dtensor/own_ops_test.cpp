@@ -121,19 +121,20 @@ TEST(OwnOps, ACompositeKernelGivesWayToARule) {
   EXPECT_EQ(calls, 2);
 }
 
-/// Takes columns over ranks, which the rule does not know here: rows are scaled alike.
-bool by_hand(const c10::OperatorHandle&, torch::jit::Stack& stack) {
+/// docs/own_ops.md shows this. Columns over ranks: every rank scales all rows, and needs all
+/// factors.
+bool scale_columns(const c10::OperatorHandle&, torch::jit::Stack& stack) {
   const at::Tensor by = torch::jit::pop(stack).toTensor();
   const at::Tensor x = torch::jit::pop(stack).toTensor();
   const at::Tensor factors = to_local(redistribute(by, {Replicate()}));
-  torch::jit::push(stack,
-                   from_local(to_local(x) * factors.unsqueeze(1), device_mesh(x), {Shard(1)}));
+  const at::Tensor part = to_local(x) * factors.unsqueeze(1);
+  torch::jit::push(stack, from_local(part, device_mesh(x), {Shard(1)}));
   return true;
 }
 
 TEST(OwnOps, AHandlerDoesWhatItLikes) {
   const Library library("handled");
-  register_handler("own_ops_test::handled", by_hand);
+  register_handler("own_ops_test::handled", scale_columns);
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
     const at::Tensor x = distribute_tensor(numbers({4, 5}, 1), mesh, {Shard(1)});
