@@ -9,6 +9,8 @@ namespace tessera {
 ///   allow    it happens
 ///   warn     it happens, and each op says so once
 ///   forbid   the op throws NotSupported with the `redistribute` to write, before anything moves
+/// What the caller asked for is not implicit: redistribute, full_tensor, the halos of a convolution
+/// whose spatial dim the caller cut.
 enum class ImplicitComm : uint8_t { allow, warn, forbid };
 
 /// Sets the policy for the calling thread while it lives. Guards nest; the innermost counts.

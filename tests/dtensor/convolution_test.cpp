@@ -1,5 +1,6 @@
 // Convolutions over sharded spatial dims against the plain op, with gradients, in float64.
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/expect.h"
@@ -240,6 +241,25 @@ TEST(Convolution, ShardedBatchesAndChannelsNeedNoMessage) {
     EXPECT_EQ(sharding(at::conv2d(on(x, Shard(0)), on(w, Replicate()))).placements_text(), "S0");
     EXPECT_EQ(sharding(at::conv2d(on(x, Replicate()), on(w, Shard(0)))).placements_text(), "S1");
     EXPECT_EQ(sharding(at::conv2d(on(x, Shard(1)), on(w, Shard(1)))).placements_text(), "P(sum)");
+  });
+}
+
+TEST(Convolution, SecondDerivativesMatch) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("sp=2");
+    const auto penalty = [](const at::Tensor& x, const at::Tensor& w) {
+      const at::Tensor y = at::conv2d(x, w, {}, 1, 1).pow(3).sum();
+      const auto first = torch::autograd::grad({y}, {x}, {}, true, true);
+      first[0].pow(2).sum().backward();
+    };
+    const at::Tensor x = (numbers({1, 2, 8, 4}, 1) / 10).requires_grad_();
+    const at::Tensor w = (numbers({2, 2, 3, 3}, 2) / 10).requires_grad_();
+    penalty(x, w);
+    const at::Tensor dx = distribute_tensor(x.detach(), mesh, {Shard(2)}).requires_grad_();
+    const at::Tensor dw = distribute_tensor(w.detach(), mesh, {Replicate()}).requires_grad_();
+    penalty(dx, dw);
+    EXPECT_TRUE(at::allclose(full_tensor(dx.grad()), x.grad(), 1e-10, 1e-10));
+    EXPECT_TRUE(at::allclose(full_tensor(dw.grad()), w.grad(), 1e-10, 1e-10));
   });
 }
 
