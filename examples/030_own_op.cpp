@@ -1,5 +1,5 @@
-// An op of your own on sharded tensors: first without a word, then with a one-line rule, and a guard
-// that turns communication nobody wrote into an error with the line to write.
+// An op of your own on sharded tensors: first without a word, then with a one-line rule, and a
+// guard that turns communication nobody wrote into an error with the line to write.
 #include <ATen/ops/mul.h>
 #include <ATen/ops/randn.h>
 #include <tessera/tessera.h>
