@@ -142,7 +142,13 @@ void scale_result(const Decision& decision, size_t index, const at::Tensor& loca
 /// an empty part tells none.
 Sharding completed(const OpenResult& open, const at::Tensor& local, const DeviceMesh& mesh) {
   std::vector<int64_t> shape = open.shape;
-  ensure(static_cast<int64_t>(shape.size()) == local.dim(), "a rule's result has other dims");
+  if (static_cast<int64_t>(shape.size()) != local.dim()) {
+    // What a rule says nothing about (random states, debug output) is whole.
+    const bool whole = std::ranges::all_of(
+        open.placements, [](const Placement& placement) { return placement.is_replicate(); });
+    ensure(whole, "a rule's sharded result has other dims than the op's");
+    return as_replicated(local, mesh);
+  }
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     if (shape[dim] < 0) shape[dim] = local.size(static_cast<int64_t>(dim));
   }

@@ -1,4 +1,4 @@
-// Forms of collectives among thread ranks: coalesced, strided, in place, large, and random programs.
+// Forms of collectives among thread ranks: coalesced, strided, in place, large; random programs.
 #include "tessera/comm/threads.h"
 #include "tests/comm/reference.h"
 #include "tests/support_pure/property.h"
