@@ -74,6 +74,9 @@ tessera_test_support(tessera_test_support "support;support_pure" tessera tessera
 tessera_pch(tessera_test_pch cmake/test_pch.h tessera_torch GTest::gtest)
 tessera_pch(tessera_pure_test_pch cmake/pure_test_pch.h GTest::gtest)
 set_target_properties(tessera_test_pch tessera_pure_test_pch PROPERTIES EXCLUDE_FROM_ALL ON)
+# A test's own code need not be fast, and half of the pure build is tests.
+set(pure_test_options $<$<CONFIG:RelWithDebInfo,Release>:-O1>)
+target_compile_options(tessera_pure_test_pch PRIVATE ${pure_test_options})
 
 file(GLOB test_files CONFIGURE_DEPENDS "${tests_dir}/*/*_test.cpp")
 foreach(file IN LISTS test_files)
@@ -95,6 +98,7 @@ foreach(file IN LISTS test_files)
   if(side STREQUAL "pure")
     target_link_libraries(${target} PRIVATE tessera_test_support_pure GTest::gtest_main)
     target_precompile_headers(${target} REUSE_FROM tessera_pure_test_pch)
+    target_compile_options(${target} PRIVATE ${pure_test_options})
   else()
     target_link_libraries(${target} PRIVATE tessera_test_support)
     target_precompile_headers(${target} REUSE_FROM tessera_test_pch)

@@ -84,6 +84,7 @@ class LowerBound {
   std::array<AxisSet, kMaxAxes> placed_inside_{};   // inside it if placed
   AxisSet keep_code_ = 0;                           // of one code at both ends
   AxisSet strided_ = 0;                             // in the goal
+  std::array<AxisSet, kMaxLetters> odd_here_{};     // by letter: odd on it at either end
   std::array<AxisSet, kMaxLetters> ragged_here_{};  // by letter: ragged on it at either end
   mutable std::array<std::vector<int64_t>, kMaxLetters> goal_extents_;  // found so far
   bool knows_start_ = true;  // false: there would be too many states

@@ -62,6 +62,8 @@ void LowerBound::list_insides() {
 void LowerBound::list_odd() {
   for (int axis = 0; axis < problem_.axes(); ++axis) {
     for (const Code code : {problem_.start().code(axis), problem_.goal().code(axis)}) {
+      if (!is_odd(code)) continue;
+      odd_here_[problem_.letter(axis, code)] |= only(axis);
       if (problem_.is_ragged(axis, code)) ragged_here_[problem_.letter(axis, code)] |= only(axis);
     }
     const Code code = problem_.goal().code(axis);
@@ -215,7 +217,9 @@ void LowerBound::insert_everywhere(const Layout& cut, int letter, int many, Axis
 /// A rank's first_extent elements are shared out among the ranks of the cuts that follow.
 int64_t LowerBound::least_extent(const Known& known, int letter, AxisSet others) const {
   const AxisSet cuts = known.cuts | others;
-  if (known.strided && (others & ragged_here_[letter]) == 0) {
+  // All orders are tried: of more cuts there are too many.
+  const int most = (others & odd_here_[letter]) == 0 ? 5 : 4;
+  if (known.strided && (others & ragged_here_[letter]) == 0 && count(cuts) <= most) {
     return goal_extent(letter, static_cast<size_t>(count(known.cuts)), others);
   }
   const int64_t rest = problem_.ranks(cuts & ~known.first);

@@ -121,6 +121,27 @@ TEST(Replay, PlansCostNoMoreThanTheWayThroughReplication) {
   });
 }
 
+/// On so many axes the search may stop at its bound and take the best it has.
+TEST(Replay, PlansOnSevenAndEightAxesAreRightAndNoDearerThanReplication) {
+  int gave_up = 0;
+  for_each_seed(40, [&](Rng& rng) {
+    const int dims = rng.int_between(1, 5);
+    const auto p = test::dense_problem(rng, {.axes = rng.int_between(7, 8),
+                                             .dims = dims,
+                                             .axis_sizes = {2},
+                                             .max_size = dims > 3 ? 3 : 6});
+    expect_replay(p, rng.next());
+    const Problem problem(canonical(p.from), canonical(p.to), p.machine);
+    SearchStats stats;
+    const Path found = cheapest_path(problem, &stats);
+    gave_up += stats.gave_up ? 1 : 0;
+    EXPECT_LE(path_seconds(problem, found),
+              path_seconds(problem, path_through_replication(problem)) * (1 + 1e-12))
+        << p.to_text();
+  });
+  EXPECT_GT(gave_up, 0) << "no problem was hard enough to show what this test is for";
+}
+
 TEST(Replay, NothingIsDoneToStay) {
   for_each_seed(3'000, [](Rng& rng) {
     const auto c = test::random_problem(rng);
