@@ -3,7 +3,6 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
-#include <ATen/ops/complex.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/leaky_relu.h>
 #include <ATen/ops/ones_like.h>
@@ -14,7 +13,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch.h"
-#include "tessera/dtensor/draws.h"
+#include "tessera/dtensor/random_values.h"
 #include "tessera/dtensor/register.h"
 
 namespace tessera::dtensor {
@@ -72,107 +71,6 @@ class Call {
   size_t base_;
 };
 
-const Sharding& sharding_of(const at::Tensor& tensor) { return sharded_meta(tensor)->sharding(); }
-
-/// The type to compute in.
-at::ScalarType real_type(at::ScalarType dtype) {
-  const bool wide = dtype == at::kDouble || dtype == at::kComplexDouble || dtype == at::kLong;
-  return wide ? at::kDouble : at::kFloat;
-}
-
-/// How many bits a uniform number of a type may have without being rounded up to one.
-int mantissa_bits(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-    case at::kComplexDouble:
-      return 53;
-    case at::kHalf:
-    case at::kComplexHalf:
-      return 11;
-    case at::kBFloat16:
-      return 8;
-    default:
-      return 24;
-  }
-}
-
-/// True on a rank whose part of a Partial tensor is what all others add nothing to.
-bool is_first_of_sums(const Sharding& sharding) {
-  const auto& coordinate = sharding.mesh().my_coordinate();
-  if (!coordinate) return true;
-  for (int axis = 0; axis < sharding.mesh().ndim(); ++axis) {
-    const Placement& placement = sharding.placement(axis);
-    if (!placement.is_partial()) continue;
-    const ReduceOp op = placement.reduce_op();
-    const bool adds = op == ReduceOp::sum || op == ReduceOp::bxor || op == ReduceOp::product;
-    if (adds && (*coordinate)[static_cast<size_t>(axis)] != 0) return false;
-  }
-  return true;
-}
-
-/// Writes drawn values into a sharded tensor. Ranks draw the same for a Partial one, which all but
-/// sums, products and exclusive ors reduce to itself; there the first rank's counts.
-void write(const at::Tensor& self, const at::Tensor& values) {
-  const ShardedMeta* meta = sharded_meta(self);
-  require(!meta->is_copy_of_view(),
-          "random numbers written to a view of a sharded tensor that had to be gathered would be "
-          "lost; draw into the tensor itself");
-  if (is_first_of_sums(meta->sharding())) {
-    meta->local().copy_(values);
-  } else {
-    bool product = false;
-    for (const Placement& placement : meta->sharding().placements()) {
-      product = product || (placement.is_partial() && placement.reduce_op() == ReduceOp::product);
-    }
-    meta->local().fill_(product ? 1 : 0);
-  }
-}
-
-/// Draws for the real and imaginary parts where the tensor is complex.
-template <typename Draw>
-at::Tensor real_or_complex(const at::Tensor& self, Draw draw) {
-  if (!self.is_complex()) return draw();
-  const at::Tensor real = draw();
-  return at::complex(real, draw());
-}
-
-at::Tensor uniform_for(const at::Tensor& self, Draws& draws, double from, double to) {
-  const at::ScalarType dtype = self.scalar_type();
-  return real_or_complex(self, [&] {
-    at::Tensor drawn = draws.uniform(sharding_of(self), real_type(dtype), mantissa_bits(dtype));
-    if (from != 0 || to != 1) drawn.mul_(to - from).add_(from);
-    return drawn;
-  });
-}
-
-at::Tensor normal_for(const at::Tensor& self, Draws& draws, double mean, double deviation) {
-  const double each = self.is_complex() ? deviation / std::numbers::sqrt2 : deviation;
-  const auto type = real_type(self.scalar_type());
-  at::Tensor drawn =
-      real_or_complex(self, [&] { return draws.normal(sharding_of(self), type).mul_(each); });
-  return drawn.add_(mean);
-}
-
-at::Tensor inside_for(const at::Tensor& self, Draws& draws) {
-  return draws.inside(sharding_of(self), real_type(self.scalar_type()));
-}
-
-/// Probabilities are compared in double: 2^-24 is too coarse for rare events.
-at::Tensor chances_for(const Sharding& sharding, Draws& draws) {
-  return draws.uniform(sharding, at::kDouble, 53);
-}
-
-/// A sharded tensor around values drawn for `like`'s placement, Partial axes replicated.
-at::Tensor sharded_like(const at::Tensor& like, const at::Tensor& values) {
-  const Sharding& sharding = sharding_of(like);
-  std::vector<Placement> placements(sharding.placements().begin(), sharding.placements().end());
-  for (auto& placement : placements) {
-    if (placement.is_partial()) placement = Replicate();
-  }
-  return wrap(values, sharding.with_placements(placements, sharding.order())
-                          .with_dtype(static_cast<DType>(values.scalar_type())));
-}
-
 /// Values of one kind for a tensor, from the numbers among the arguments.
 using Fill = at::Tensor (*)(const at::Tensor& self, Draws& draws, const Call& call);
 
@@ -211,18 +109,6 @@ at::Tensor fill_bernoulli(const at::Tensor& self, Draws& draws, const Call& call
   return chances_for(sharding_of(self), draws).lt_(chance(call.number(1), "bernoulli"));
 }
 
-at::Tensor between(const at::Tensor& self, Draws& draws, int64_t from, uint64_t count) {
-  return draws.below(sharding_of(self), count).add_(from);
-}
-
-/// One past the largest whole number that random_() may give a type.
-uint64_t random_limit(at::ScalarType dtype) {
-  if (at::isFloatingType(dtype)) return (uint64_t{1} << mantissa_bits(dtype)) + 1;
-  if (dtype == at::kBool) return 2;
-  if (dtype == at::kLong) return uint64_t{1} << 63;
-  return uint64_t{1} << (8 * c10::elementSize(dtype) - (dtype == at::kByte ? 0 : 1));
-}
-
 at::Tensor fill_random(const at::Tensor& self, Draws& draws, const Call&) {
   return between(self, draws, 0, random_limit(self.scalar_type()));
 }
@@ -247,7 +133,7 @@ bool in_place(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
   Call call(entry, op, stack);
   const at::Tensor self = call.tensor(0);
   Draws draws = call.draws();
-  write(self, fill(self, draws, call));
+  write_drawn(self, fill(self, draws, call));
   return call.give(self);
 }
 
@@ -257,7 +143,7 @@ bool functional(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stac
   Call call(entry, op, stack);
   const at::Tensor made = at::empty_like(call.tensor(0));
   Draws draws = call.draws();
-  write(made, fill(made, draws, call));
+  write_drawn(made, fill(made, draws, call));
   return call.give(made);
 }
 
@@ -267,7 +153,7 @@ bool like(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   Call call(entry, op, stack);
   const at::Tensor made = call.empty_like();
   Draws draws = call.draws();
-  write(made, fill(made, draws, call));
+  write_drawn(made, fill(made, draws, call));
   return call.give(made);
 }
 
