@@ -59,6 +59,11 @@ bool first_time(const std::string& what) {
 void check_reduction(const OpEntry& entry, const Sharding& sharding) {
   const ImplicitComm policy = CommPolicy::current();
   if (policy == ImplicitComm::allow) return;
+  bool alone = true;
+  for (int axis = 0; axis < sharding.mesh().ndim(); ++axis) {
+    alone = alone && (sharding.placement(axis).is_replicate() || sharding.mesh().size(axis) == 1);
+  }
+  if (alone) return;
   const std::string said = join_text(entry.name, " of ", sharding, " combines the ranks' results");
   if (policy == ImplicitComm::forbid) {
     throw NotSupported(join_text(said, ", a message that nobody asked for; write it: redistribute",
