@@ -52,6 +52,10 @@ bool needs_measuring(const DeviceMesh& mesh, std::span<const Placement> placemen
 }
 
 Sharding target_of(const Sharding& from, const Sharding& to, const RedistributeOptions& options) {
+  require(
+      from.mesh().world() == to.mesh().world(), "redistribute ", from, " to mesh ", to.mesh(),
+      " of another world: its ranks are not these; a mesh that was only parsed has none. Make it "
+      "with init_device_mesh, or derive it from the tensor's mesh");
   if (!std::ranges::equal(from.placements(), to.placements())) {
     refuse_partial(to.placements(), "redistribute");
   }
