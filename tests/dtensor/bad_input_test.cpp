@@ -208,6 +208,34 @@ INSTANTIATE_TEST_SUITE_P(All, BadInput, ::testing::ValuesIn(all_requests()), [](
   return std::string(bad_requests()[info.param].name);
 });
 
+/// Nobody can tell a rank outside the mesh how large the tensor is.
+TEST(RanksOutsideTheMesh, MustBeToldTheShape) {
+  run_ranks(3, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("tp=2@0,1");
+    const at::Tensor part = test_numbers({2, 6}, 1);
+    const FromLocalOptions shape{.shape = std::vector<int64_t>{4, 6}};
+    EXPECT_EQ(from_local(part, mesh, {Shard(0)}, shape).sizes(), at::IntArrayRef({4, 6}));
+    if (rank < 2) {
+      EXPECT_EQ(from_local(part, mesh, {Shard(0)}).size(0), 4);
+    } else {
+      EXPECT_THROW(from_local(part, mesh, {Shard(0)}), InvalidArgument);
+    }
+  });
+}
+
+/// Two worlds that know nothing of each other share no rank, whatever the numbers.
+TEST(OtherWorlds, DoNotMix) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const DeviceMesh paper = DeviceMesh::parse("tp=2");
+    const at::Tensor x = spread(test_numbers({4, 6}, 1), mesh, "S0");
+    comm::Recorder recorder(*comm::current_world());
+    EXPECT_THROW(redistribute(x, paper, {Shard(0)}), Error);
+    EXPECT_THROW(from_local(to_local(x), paper, {Shard(0)}), Error);
+    EXPECT_EQ(comm::expect_comm(recorder, "nothing"), "");
+  });
+}
+
 /// Ranks outside the mesh run the same program: they hold nothing, send nothing and fail nothing.
 TEST(RanksOutsideTheMesh, FollowWithEmptyHands) {
   run_ranks(3, [](int rank) {

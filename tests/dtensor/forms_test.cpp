@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/expect.h"
+#include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/policy.h"
 #include "tests/support/training.h"
 
 namespace tessera {
@@ -92,6 +95,24 @@ TEST(Forms, WritesToPartialValuesKeepThemPartial) {
     EXPECT_TRUE(same(x, at::cat({left, expected.narrow(1, 3, 3)}, 1)));
     x.add_(1);
     EXPECT_TRUE(same(x, at::cat({left, expected.narrow(1, 3, 3)}, 1) + 1));
+  });
+}
+
+TEST(Forms, ForbiddenCommunicationCountsWhatMovesBack) {
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
+    at::Tensor x = partial_sums(mesh);
+    at::Tensor out = spread(matrix(9), mesh, "S0,R");
+    const at::Tensor columns = spread(matrix(), mesh, "R,S1");
+    const CommPolicy explicit_only(ImplicitComm::forbid);
+    comm::Recorder recorder(*comm::current_world());
+    EXPECT_THROW(x.sigmoid_(), NotSupported);
+    EXPECT_THROW(at::add_out(out, columns, columns), NotSupported);
+    x.mul_(2);  // linear: every rank scales its addend
+    EXPECT_EQ(comm::expect_comm(recorder, "nothing"), "");
+    const CommPolicy any(ImplicitComm::allow);
+    EXPECT_TRUE(same(x, at::mm(test_numbers({4, 4}, 5), test_numbers({4, 6}, 6)) * 2));
+    EXPECT_TRUE(same(out, matrix(9)));
   });
 }
 

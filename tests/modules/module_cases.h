@@ -1,6 +1,7 @@
 #pragma once
 
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
@@ -43,7 +44,7 @@ struct ModuleCase {
   std::function<Instance()> make;
   std::vector<Input> inputs;
   std::vector<Layout> layouts;
-  bool makes_tensors = false;  ///< its forward makes plain tensors: a state of zeros
+  bool makes_tensors = false;  ///< its forward makes plain tensors: a state, a mask
   /// It draws random numbers: sharded tensors draw the same on any mesh, but not what plain ones
   /// do.
   bool draws = false;
@@ -72,6 +73,34 @@ inline Instance make_attention() {
   torch::nn::MultiheadAttention module(torch::nn::MultiheadAttentionOptions(8, 4));
   return {module.ptr(), [module](const std::vector<at::Tensor>& in) mutable {
             return std::get<0>(module->forward(in[0], in[1], in[1]));
+          }};
+}
+
+inline Instance make_masked_attention() {
+  torch::nn::MultiheadAttention module(
+      torch::nn::MultiheadAttentionOptions(8, 2).add_bias_kv(true).kdim(6).vdim(6));
+  return {module.ptr(), [module](const std::vector<at::Tensor>& in) mutable {
+            const auto [out, weights] =
+                module->forward(in[0], in[1], in[2], /*key_padding_mask=*/in[4] > 2,
+                                /*need_weights=*/true, /*attn_mask=*/in[3]);
+            return out.sum(2) * weights.sum();
+          }};
+}
+
+/// A linear layer and a loss over classes.
+inline Instance make_classifier() {
+  torch::nn::Linear module(6, 7);
+  return {module.ptr(), [module](const std::vector<at::Tensor>& in) mutable {
+            const at::Tensor scores = module->forward(in[0]);
+            return at::cross_entropy_loss(scores, in[1]) +
+                   at::cross_entropy_loss(scores, in[1], {}, at::Reduction::Sum, 2, 0.1);
+          }};
+}
+
+inline Instance make_gru() {
+  torch::nn::GRU module(torch::nn::GRUOptions(5, 6).num_layers(2));
+  return {module.ptr(), [module](const std::vector<at::Tensor>& in) mutable {
+            return std::get<0>(module->forward(in[0], in[1]));
           }};
 }
 
@@ -174,6 +203,28 @@ inline const std::vector<ModuleCase>& module_cases() {
        make_lstm_with_state,
        {{{4, 3, 5}}, {{1, 4, 6}}, {{1, 4, 6}}},
        {{"dp=2", {"S0", "S1", "S1"}, {}}}},
+      {"MaskedAttention",
+       make_masked_attention,
+       {{{4, 2, 8}}, {{3, 2, 6}}, {{3, 2, 6}}, {{4, 3}}, {{2, 3}, 4}},
+       {{"dp=2", {"S1", "S1", "S1", "", "S0"}, {}}, {"sp=2", {"S0", "", "", "S0", ""}, {}}},
+       true},
+      {"EmbeddingWithPadding",
+       simple<Embedding>(EmbeddingOptions(7, 6).padding_idx(2)),
+       {{{4, 3}, 7}},
+       {{"tp=2", {""}, {{"weight", "S0"}}}, {"dp=2", {"S0"}, {}}}},
+      {"ConvTranspose2d",
+       simple<ConvTranspose2d>(ConvTranspose2dOptions(4, 6, 3).stride(2).output_padding(1)),
+       {{{2, 4, 4, 5}}},
+       {{"dp=2", {"S0"}, {}}, {"tp=2", {""}, {{"weight", "S1"}, {"bias", "S0"}}}}},
+      {"BatchNorm2d",
+       simple<BatchNorm2d>(BatchNorm2dOptions(6)),
+       {{{4, 6, 3, 2}}},
+       {{"dp=2", {"S0"}, {}}, {"tp=2", {"S1"}, {{"weight", "S0"}, {"bias", "S0"}}}}},
+      {"Classifier",
+       make_classifier,
+       {{{5, 6}}, {{5}, 7}},
+       {{"dp=2", {"S0", "S0"}, {}}, {"tp=2", {"", ""}, {{"weight", "S0"}, {"bias", "S0"}}}}},
+      {"GRU", make_gru, {{{4, 3, 5}}, {{2, 3, 6}}}, {{"dp=2", {"S1", "S1"}, {}}}},
       {"Dropout",
        make_dropout,
        {{{4, 5, 6}}, {{4, 5, 8}}},

@@ -42,7 +42,7 @@ using PlaceInput = std::function<std::vector<Placement>(size_t input, int64_t nd
 
 Results run_sharded(const ModuleCase& subject, const DeviceMesh& mesh,
                     const test::PlaceParameter& place, const PlaceInput& place_input) {
-  // libtorch's LSTM starts from zeros of its own making.
+  // libtorch's LSTM starts from zeros of its own making, its attention pads masks with them.
   const ImplicitReplication plain_zeros(subject.makes_tensors);
   const Instance instance = subject.make();
   test::set_parameters(*instance.module, kParameters);
@@ -129,6 +129,35 @@ TEST_P(Modules, InRandomLayoutsMatchOneRank) {
       }
     });
   });
+}
+
+/// Each backward leaves the gradient placed its own way; they add up in the first one's place.
+TEST(Gradients, AddUpOverSeveralBackwards) {
+  const std::vector<const char*> placements = {"S0,R", "R,R", "S1,S2", "S0,S0"};
+  const auto input = [](size_t i) { return test::test_numbers({4, 5, 6}, kInputs + i); };
+  const at::Tensor weight = test::test_numbers({8, 6}, kParameters);
+  const at::Tensor bias = test::test_numbers({8}, kParameters + 1);
+  const at::Tensor plain_weight = weight.clone().requires_grad_();
+  const at::Tensor plain_bias = bias.clone().requires_grad_();
+  for (size_t i = 0; i < placements.size(); ++i) {
+    at::linear(input(i), plain_weight, plain_bias).pow(2).sum().backward();
+  }
+  for (const char* layout : {"R,R", "S0,R", "S1,S0", "R,S1"}) {
+    comm::run_ranks(4, [&](int) {
+      const DeviceMesh mesh = comm::init_device_mesh("a=2,b=2");
+      const at::Tensor w =
+          distribute_tensor(weight, mesh, parse_placements(layout)).requires_grad_();
+      const at::Tensor b = distribute_tensor(bias, mesh, {Replicate(), Shard(0)}).requires_grad_();
+      for (size_t i = 0; i < placements.size(); ++i) {
+        const at::Tensor x = distribute_tensor(input(i), mesh, parse_placements(placements[i]));
+        at::linear(x, w, b).pow(2).sum().backward();
+      }
+      EXPECT_EQ(test::difference({{"weight", w.grad()}, {"bias", b.grad()}},
+                                 {{"weight", plain_weight.grad()}, {"bias", plain_bias.grad()}}),
+                "")
+          << layout;
+    });
+  }
 }
 
 std::vector<size_t> all_cases() {

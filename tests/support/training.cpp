@@ -34,6 +34,7 @@ void shard_parameters(torch::nn::Module& module, const DeviceMesh& mesh,
   for (auto& item : module.named_parameters()) {
     distribute_in_place(item.value(), mesh, place(item.key(), item.value().dim()));
   }
+  distribute_module(module, mesh);
 }
 
 std::vector<Placement> random_placements(Rng& rng, const DeviceMesh& mesh, int64_t ndim) {

@@ -30,6 +30,7 @@ struct Instance {
 void set_parameters(torch::nn::Module& module, uint64_t seed);
 
 /// Makes every parameter a sharded one in place: every handle to it sees it. `place` says how.
+/// Buffers are replicated.
 using PlaceParameter = std::function<std::vector<Placement>(const std::string& name, int64_t ndim)>;
 void shard_parameters(torch::nn::Module& module, const DeviceMesh& mesh,
                       const PlaceParameter& place);
