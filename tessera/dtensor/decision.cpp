@@ -5,6 +5,8 @@
 #include <mutex>
 #include <set>
 
+#include "tessera/rules/rule.h"
+
 namespace tessera::dtensor {
 namespace {
 
@@ -98,7 +100,9 @@ struct ThreadCache {
   }
 
   Table& table(uint32_t op) {
-    if (const uint64_t now = registry().generation.load(std::memory_order_relaxed);
+    // Both only grow, so a sum that did not change means that neither did.
+    if (const uint64_t now =
+            registry().generation.load(std::memory_order_relaxed) + rules::generation();
         generation != now) {
       generation = now;
       by_op.clear();

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "tessera/rules/expand.h"
 
@@ -118,7 +119,7 @@ class Binder {
     int rest = sharding.ndim() - fixed;
     int skip = 0;  // leading letters that an addend of fewer dims does not have
     if (rest < 0) {
-      if (!term.addend) return false;
+      if (!term.addend && !term.broadcast) return false;
       skip = -rest;
       rest = 0;
     }
@@ -131,7 +132,11 @@ class Binder {
       return false;
     }
     layout(term, has_star ? rest : 0, skip, dims);
-    return static_cast<int>(dims.size()) == sharding.ndim();
+    if (static_cast<int>(dims.size()) != sharding.ndim()) return false;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d].letter < 0 && sharding.shape()[d] != 1) return false;
+    }
+    return true;
   }
 
   void layout(const Term& term, int star, int skip, std::vector<Bound::Place>& dims) {
@@ -239,16 +244,21 @@ class Binder {
     for (const auto& c : b_.notation->clauses) {
       if (c.kind != Kind::whole && c.kind != Kind::drop && c.kind != Kind::reduce &&
           c.kind != Kind::even && c.kind != Kind::nonempty && c.kind != Kind::handler &&
-          c.kind != Kind::weigh) {
+          c.kind != Kind::weigh && c.kind != Kind::flag && c.kind != Kind::align) {
         continue;
       }
       if (!c.condition.holds(call_)) continue;
+      if (c.kind == Kind::align) {
+        align(c);
+        continue;
+      }
       if (c.kind == Kind::handler && c.attribute.empty()) letter(c.letters[0]);
       for (int id : letters_of(c)) {
         auto& l = at(id);
         if (c.kind == Kind::even) l.even = true;
         if (c.kind == Kind::nonempty) l.nonempty = true;
         if (c.kind == Kind::handler) l.handler = &c.name;
+        if (c.kind == Kind::flag) l.flag = &c.name;
         if (c.kind == Kind::weigh) l.weighed = true;
         if (c.kind == Kind::reduce && !l.reduce) l.reduce = c.ops[0];
         if (c.kind == Kind::whole || c.kind == Kind::drop) {
@@ -260,6 +270,23 @@ class Binder {
         if (c.kind == Kind::drop ||
             ((c.kind == Kind::reduce || c.kind == Kind::handler) && !by_name))
           l.dropped = true;
+      }
+    }
+  }
+
+  /// Other strides are multiples of the length of the dim of stride 1: it is cut in multiples only.
+  void align(const Clause& c) {
+    for (const int operand : c.operands) {
+      const auto o = static_cast<size_t>(operand);
+      if (o >= b_.operands.size() || !b_.operands[o].defined()) continue;
+      const auto stride = b_.operands[o].stride();
+      for (size_t d = 0; d < b_.operand_dims[o].size(); ++d) {
+        if (stride[d] != 1 || b_.operand_dims[o][d].letter < 0) continue;
+        auto& l = at(b_.operand_dims[o][d].letter);
+        int64_t elements = c.bytes / dtype_bytes(b_.operands[o].dtype());
+        if (b_.operand_dims[o][d].product && l.size > 0)  // each of the factor holds several
+          elements /= std::gcd(elements, b_.operands[o].shape()[d] / l.size);
+        l.multiple = std::max(l.multiple, elements);
       }
     }
   }

@@ -155,7 +155,7 @@ std::string Candidates::conflict(std::span<const int> picks) const {
   for (int axis = 0; axis < axes(); ++axis) {
     const Row& row = at(picks, axis).row;
     if (row.as_is >= 0 && !keeps_as_is(picks, axis)) return "a ragged shard fits only as it is";
-    if (axes() == 1 || (!row.even && !row.nonempty)) continue;
+    if (axes() == 1 || (!row.even && !row.nonempty && row.multiple == 1)) continue;
     int64_t parts = 1;
     bool alone = true;
     for (int other = 0; other < axes(); ++other) {
@@ -163,9 +163,11 @@ std::string Candidates::conflict(std::span<const int> picks) const {
       parts *= call_.mesh.size(other);
       alone &= other == axis;
     }
-    if (alone || row.size % parts == 0) continue;
+    if (alone || row.size % (parts * row.multiple) == 0) continue;
     return join_text(row.size, " elements for ", parts, " ranks",
-                     row.even ? ": not even" : ": some could be empty");
+                     row.multiple > 1 ? ": strides not aligned"
+                     : row.even       ? ": not even"
+                                      : ": some could be empty");
   }
   return {};
 }

@@ -157,6 +157,46 @@ std::string diagonal_backward(const OpCall& call) {
   return move_line(from + "X", to);
 }
 
+/// Turned by an odd number of quarters, the two dims change places.
+std::string rot90(const OpCall& call) {
+  const Sharding self = tensor_of(call, "self");
+  const auto dims = call.ints("dims");
+  if (dims.size() != 2) return "";
+  const auto at = [&](size_t i) {
+    return static_cast<size_t>(dims[i] < 0 ? dims[i] + self.ndim() : dims[i]);
+  };
+  std::string from = letters_for(self.ndim());
+  from[at(0)] = upper(from[at(0)]);
+  from[at(1)] = upper(from[at(1)]);
+  std::string to = from;
+  if (call.int_or("k", 1) % 2 != 0) std::swap(to[at(0)], to[at(1)]);
+  return move_line(from, to);
+}
+
+std::string diagonal_scatter(const OpCall& call) {
+  const std::string line = diagonal(call);  // "aBC -> aZ ; move 0"
+  const std::string from = line.substr(0, line.find(" -> "));
+  const std::string taken = line.substr(from.size() + 4, line.find(" ; ") - from.size() - 4);
+  return from + ", " + taken + " -> " + from + " ; move 0+1";
+}
+
+/// Three tensors multiplied, each without the dims that it is expanded to; some are summed over.
+std::string trilinear(const OpCall& call) {
+  const Sharding first = tensor_of(call, "i1");
+  const auto ndim = static_cast<int>(call.ints("expand1").size()) + first.ndim();
+  const std::string all = letters_for(ndim);
+  const auto without = [&](const char* attribute) {
+    const auto gone = call.ints(attribute);
+    std::string out;
+    for (int d = 0; d < ndim; ++d) {
+      if (std::ranges::find(gone, d) == gone.end()) out += all[static_cast<size_t>(d)];
+    }
+    return out.empty() ? std::string(".") : out;
+  };
+  return without("expand1") + ", " + without("expand2") + ", " + without("expand3") + " -> " +
+         without("sumdim") + " ; linear 0 ; linear 1 ; linear 2 ; nonempty";
+}
+
 std::string unbind(const OpCall& call) {
   const Sharding self = tensor_of(call, "self");
   const auto dim = static_cast<size_t>(dim_of(call, "dim", self.ndim()));
@@ -230,6 +270,9 @@ std::vector<Rule> dim_rules() {
       written_rule("aten::unsqueeze", "code: a new dim of size 1", unsqueeze),
       written_rule("aten::select.int", "code: a whole dim goes away", select),
       written_rule("aten::diagonal", "code: two whole dims become one", diagonal),
+      written_rule("aten::rot90", "code: the dims that turn are whole", rot90),
+      written_rule("aten::diagonal_scatter", "code: two dims are whole", diagonal_scatter),
+      written_rule("aten::_trilinear", "code: by the dims that are expanded and summed", trilinear),
       written_rule("aten::diag_embed", "code: a whole dim becomes two", diag_embed),
       repeat_rule(),
   };

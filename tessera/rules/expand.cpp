@@ -55,11 +55,27 @@ class Expander {
     if (l.whole) return "must be whole";
     if (l.size < 0) return "of unknown size";
     if (l.handler != nullptr && !handler_enabled(*l.handler)) return "needs a handler";
+    if (l.flag != nullptr && !flag_set(*l.flag)) return "needs a flag that is not set";
     if (l.even && (l.size % ranks_ != 0 || l.size == 0)) return "only equal parts are possible";
     if (l.nonempty && chunk(l.size, ranks_, ranks_ - 1).size() == 0)
       return "some would hold nothing, which the kernel does not take";
+    if (!parts_are_multiples(l)) return "the kernel wants strides that are more aligned";
     if (l.size > 1 || is_cut_already(static_cast<int>(letter))) return {};
     return "nothing to gain";
+  }
+
+  bool parts_are_multiples(const Bound::Letter& l) const {
+    return l.size % l.multiple == 0 && chunk(l.size, ranks_, 0).size() % l.multiple == 0;
+  }
+
+  /// Nothing cut yet: replicated, but for operands that are taken as they are.
+  std::vector<Placement> untouched() const {
+    std::vector<Placement> out(b_.operands.size());
+    for (size_t o = 0; o < out.size(); ++o) {
+      if (b_.operands[o].defined() && b_.term_of_operand[o]->as_is)
+        out[o] = b_.operands[o].placement(axis_);
+    }
+    return out;
   }
 
   /// A dim of size 1 (or 0) is only offered where somebody already cut it: no gain in it.
@@ -82,10 +98,11 @@ class Expander {
     row.size = l.size;
     row.even = l.even;
     row.nonempty = l.nonempty;
+    row.multiple = l.multiple;
     row.as_is = as_is;
     if (l.handler != nullptr) row.handler = handler_name(*l.handler);
     bool used = false;
-    row.operands.resize(b_.operands.size());
+    row.operands = untouched();
     for (size_t o = 0; o < b_.operands.size(); ++o) {
       const int dim = b_.dim_of(static_cast<int>(o), letter);
       if (!b_.operands[o].defined() || dim < 0) continue;
@@ -128,7 +145,8 @@ class Expander {
     const auto& place = b_.operand_dims[operand][static_cast<size_t>(p.dim())];
     if (place.letter < 0 || place.product) return;
     const auto& l = b_.letters[static_cast<size_t>(place.letter)];
-    if (l.whole || l.even || l.nonempty || l.handler != nullptr) return;
+    if (l.whole || l.even || l.nonempty || l.multiple > 1 || l.handler != nullptr) return;
+    if (l.flag != nullptr && !flag_set(*l.flag)) return;
     if (b_.operands[operand].shape()[static_cast<size_t>(p.dim())] != l.size) return;
     const bool ragged = p.kind() == Placement::Kind::ragged;
     add_cut(
@@ -139,7 +157,7 @@ class Expander {
   void add_pass(const Clause& c) {
     for (const ReduceOp op : c.ops) {
       Row row;
-      row.operands.resize(b_.operands.size());
+      row.operands = untouched();
       const ReduceOp out = !c.swaps              ? op
                            : op == ReduceOp::max ? ReduceOp::min
                            : op == ReduceOp::min ? ReduceOp::max
@@ -172,7 +190,7 @@ class Expander {
       const Placement& p = b_.operands[o].placement(axis_);
       if (!p.is_partial()) continue;
       Row row;
-      row.operands.resize(b_.operands.size());
+      row.operands = untouched();
       row.operands[o] = p;
       row.results.resize(b_.result_dims.size());
       add(std::move(row));

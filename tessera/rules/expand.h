@@ -22,9 +22,11 @@ struct Bound {
     bool whole = false;
     bool even = false;
     bool nonempty = false;
+    int64_t multiple = 1;                  // every part has a multiple of so many elements
     bool dropped = false;                  // results lose the dim
     bool resized = false;                  // whole by an attribute: results may have another size
     const std::string* handler = nullptr;  // cut only if there is one of this name
+    const std::string* flag = nullptr;     // cut only if it is set
     bool weighed = false;
     std::optional<ReduceOp> reduce = {};
   };

@@ -6,7 +6,9 @@
 /// Tensors made in the image of another, whose values are not read: it stays as it is.
 ///
 ///   new_zeros of the same shape   sharded as it is; what is partial is made replicated
-///   new_zeros of another shape    replicated
+///   new_empty                     stays partial too: it is written next, as a gradient is copied
+///   new_zeros of another shape    sharded along dims of the same size, as gradients of look-ups
+///                                 are; else replicated
 namespace tessera::rules {
 namespace {
 
@@ -15,9 +17,13 @@ std::vector<JointRow> rows(const OpCall& call) {
   JointRow row;
   row.operands.emplace_back(self.placements().begin(), self.placements().end());
   row.results = row.operands;
-  const bool alike = std::ranges::equal(self.shape(), call.ints("size"));
+  const auto size = call.ints("size");
   for (auto& p : row.results[0]) {
-    if (!alike || p.is_partial()) p = Replicate();
+    const auto dim = static_cast<size_t>(p.is_sharded() ? p.dim() : 0);
+    const bool keeps =
+        p.is_sharded() && std::ssize(size) == self.ndim() && size[dim] == self.shape()[dim];
+    const bool waits = p.is_partial() && call.op.find("new_empty") != std::string_view::npos;
+    if (!keeps && !waits) p = Replicate();
   }
   if (!self.has_default_order()) row.order = self.order();
   return {row};
@@ -30,7 +36,7 @@ std::vector<Rule> factory_rules() {
   for (const char* op : {"new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"}) {
     Rule rule;
     rule.op = std::string("aten::") + op;
-    rule.text = "code: as the other if of its shape, else replicated";
+    rule.text = "code: as the other along dims of the same size, else replicated";
     rule.joint = rows;
     rule.localise.push_back(local_shape_of_result("size"));
     if (rule.op.ends_with("strided")) {

@@ -113,14 +113,11 @@ std::vector<NamedArg> element_args(const OpCall& call, size_t i) {
   return out;
 }
 
-/// True if several axes cut one dim of a result, so that their order matters.
-bool nests(const Choice& choice) {
-  for (const auto& placements : choice.results) {
-    for (size_t a = 0; a < placements.size(); ++a) {
-      for (size_t b = 0; b < a; ++b) {
-        if (placements[a].is_sharded() && placements[b].is_sharded(placements[a].dim()))
-          return true;
-      }
+/// True if several axes cut one dim, so that their order matters.
+bool nests(std::span<const Placement> placements) {
+  for (size_t a = 0; a < placements.size(); ++a) {
+    for (size_t b = 0; b < a; ++b) {
+      if (placements[a].is_sharded() && placements[b].is_sharded(placements[a].dim())) return true;
     }
   }
   return false;
@@ -134,6 +131,7 @@ Rule as_element(const Rule& element, const std::vector<TensorArg>& tensors) {
   rule.rows = [rows = element.rows, tensors](const OpCall& call, int axis) {
     auto out = rows(call, axis);
     std::erase_if(out, [&](const Row& row) {
+      if (!row.handler.empty()) return true;
       for (size_t i = 0; i < tensors.size(); ++i) {
         if (!tensors[i].list && !row.operands[i].is_replicate()) return true;
       }
@@ -166,10 +164,9 @@ Choice decide_each(const Rule& any_element, const OpCall& call) {
     if (fresh) it->second = choose(element, sub);
     const Choice& mine = it->second;
     // The results share one order; operands carry their own.
-    const bool orders = !element.in_place && nests(mine);
+    const bool orders = !element.in_place && std::ranges::any_of(mine.results, nests);
     if (orders && !order) order = mine.order;
-    // What an element would leave to a handler, nobody does for a list.
-    const bool fits = mine.handler.empty() && (!orders || mine.order == *order);
+    const bool fits = !orders || mine.order == *order;
     size_t at = 0;
     for (const auto& t : tensors) {
       const Sharding& to = mine.operands[at++];
@@ -188,8 +185,8 @@ Choice decide_each(const Rule& any_element, const OpCall& call) {
 }
 
 /// Everything of an optimizer's step is placed as the parameter is, what has another shape (step
-/// counts, a scale) is replicated.
-Choice decide_as_parameter(const OpCall& call) {
+/// counts, a scale) is replicated. The first `returned` lists come back as results.
+Choice decide_as_parameter(const OpCall& call, int returned) {
   Choice choice;
   const auto operands = call.operands();
   choice.operands.resize(operands.size());
@@ -201,10 +198,15 @@ Choice decide_as_parameter(const OpCall& call) {
     }
   }
   std::vector<Sharding> targets;
+  std::optional<std::vector<int>> order;
   for (size_t i = 0; i < count; ++i) {
     const Sharding& parameter = operands[tensors[0].first + i];
     Sharding target = parameter.has_partial() ? parameter.replicated() : parameter;
-    if (choice.order.empty() && !target.has_default_order()) choice.order = target.order();
+    // Results share one order of cuts; what is written in place keeps its own.
+    if (returned > 0 && nests(target.placements())) {
+      if (!order) order = target.order();
+      if (target.order() != *order) target = target.replicated();
+    }
     targets.push_back(std::move(target));
   }
   for (const auto& t : tensors) {
@@ -219,8 +221,38 @@ Choice decide_as_parameter(const OpCall& call) {
                            targets[i].has_default_order() ? std::vector<int>() : targets[i].order())
                      : list[i].replicated());
     }
+    for (size_t i = 0; i < list.size() && returned > 0; ++i) {
+      const auto placed = choice.operands[t.first + i].placements();
+      choice.results.emplace_back(placed.begin(), placed.end());
+    }
+    --returned;
   }
+  if (order) choice.order = *order;
   return choice;
+}
+
+/// The form of an optimizer's step that returns new tensors.
+Rule functional_step(std::string op, int returned) {
+  Rule rule;
+  rule.op = std::move(op);
+  rule.text = "code: all as the parameter is";
+  rule.result_count = -1;
+  rule.decide = [returned](const OpCall& call) { return decide_as_parameter(call, returned); };
+  rule.infer = [returned](const OpCall& call) {
+    std::vector<ResultMeta> out;
+    int lists = 0;
+    for (const auto& arg : call.args) {
+      const auto* list = std::get_if<std::vector<Sharding>>(&arg.value);
+      if (list == nullptr || lists++ >= returned) continue;
+      for (const auto& s : *list) {
+        out.push_back({{s.shape().begin(), s.shape().end()},
+                       {s.stride().begin(), s.stride().end()},
+                       s.dtype()});
+      }
+    }
+    return out;
+  };
+  return rule;
 }
 
 }  // namespace
@@ -264,7 +296,8 @@ std::vector<Rule> list_rules() {
     return metas;
   };
   out.push_back(std::move(joined));
-  out.push_back(written_rule("aten::stack", "code: a new whole dim", stack));
+  for (const char* op : {"aten::stack", "aten::_stack"})
+    out.push_back(written_rule(op, "code: a new whole dim", stack));
   for (const char* op :
        {"_fused_adam_", "_fused_adam_.tensor_lr", "_fused_adamw_", "_fused_adamw_.tensor_lr",
         "_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr",
@@ -274,8 +307,13 @@ std::vector<Rule> list_rules() {
     rule.text = "code: all as the parameter is";
     rule.result_count = 0;
     rule.in_place = true;
-    rule.decide = decide_as_parameter;
+    rule.decide = [](const OpCall& call) { return decide_as_parameter(call, 0); };
     out.push_back(std::move(rule));
+  }
+  for (const auto& [op, returned] : {std::pair{"_fused_adam", 5}, std::pair{"_fused_adamw", 5},
+                                     std::pair{"_fused_sgd", 3}, std::pair{"_fused_adagrad", 4}}) {
+    for (const char* overload : {"", ".tensor_lr"})
+      out.push_back(functional_step(join_text("aten::", op, overload), returned));
   }
   return out;
 }

@@ -74,14 +74,16 @@ class Parser {
     Term t;
     peek();
     t.addend = accept("+");
+    t.broadcast = accept("~");
     t.list = accept("[");
-    if (accept("_")) {
+    t.as_is = accept("&");
+    if (t.as_is || accept("_")) {
       t.anything = true;
     } else if (!accept(".")) {
       while (is_letter(here()) || here() == '*' || here() == '1' || here() == '(') {
         t.dims.push_back(dim());
       }
-      if (t.dims.empty()) fail("dims, '.' or '_'");
+      if (t.dims.empty()) fail("dims, '.', '_' or '&'");
     }
     if (t.list) expect("]");
     t.optional = accept("?");
@@ -161,6 +163,7 @@ class Parser {
         {"size", Kind::size},   {"even", Kind::even},     {"nonempty", Kind::nonempty},
         {"local", Kind::local}, {"mask", Kind::handler},  {"handler", Kind::handler},
         {"weigh", Kind::weigh}, {"exact", Kind::exact},   {"aligned", Kind::aligned},
+        {"flag", Kind::flag},   {"align", Kind::align},
     };
     Clause c;
     peek();
@@ -177,7 +180,8 @@ class Parser {
       at_ = begin;
       fail(
           "a clause (linear, affine, order, order-, idem, move, pass, ignore, whole, drop, "
-          "reduce, weigh, exact, aligned, rank, size, even, nonempty, local, handler, mask, if)");
+          "reduce, weigh, exact, aligned, align, rank, size, even, nonempty, local, flag, handler, "
+          "mask, if)");
     }
     c.kind = kind->second;
     switch (c.kind) {
@@ -196,6 +200,14 @@ class Parser {
         break;
       case Kind::ignore:
         c.operands = operand_list();
+        break;
+      case Kind::align:
+        c.bytes = number();
+        c.operands = operand_list();
+        break;
+      case Kind::flag:
+        c.name = word();
+        target(c);
         break;
       case Kind::handler:
         c.name = name == "mask" ? name : word();

@@ -18,8 +18,9 @@
 ///     X..     a run of remaining dims, whole (x..: each may be sharded)
 ///     1 1..   a dim of size 1, as many of them as the run has dims
 ///     (gC)    a dim made of factors, of which the first may be sharded
-///     .       no dims        _   anything, replicated, of no influence
-///     +t      addend         t?  optional        [t]  every tensor of a list
+///     .       no dims        _   anything, replicated, of no influence   &  the same, as it is
+///     +t      addend         ~t  broadcast to these dims
+///     t?      optional       [t]  every tensor of a list
 ///     t!k     a result that does not depend on k
 ///   a letter of an operand that a result lacks makes that result Partial(sum)
 namespace tessera::rules {
@@ -34,8 +35,10 @@ struct Dim {
 
 struct Term {
   std::vector<Dim> dims;
-  bool anything = false;  // _
+  bool anything = false;  // _ or &
+  bool as_is = false;     // &
   bool addend = false;
+  bool broadcast = false;  // ~
   bool optional = false;
   bool list = false;
   std::string free_of;  // letters on which a result does not depend: it is replicated there
@@ -65,6 +68,8 @@ struct Clause {
     even,      ///< the letters may only be cut into equal parts
     nonempty,  ///< no rank may hold nothing of the letters (if none is named: of any)
     local,     ///< the attribute is a size: it becomes the local one of a letter, operand or result
+    flag,      ///< the letters may be cut if the flag of this name is set
+    align,     ///< parts of these operands keep strides of whole multiples of so many bytes
     handler,   ///< may be cut if there is a handler of this name; `mask v`: of the name "mask"
     guard,     ///< `if`: the alternative applies
   };
@@ -74,9 +79,10 @@ struct Clause {
   bool all_if_empty = false;  // $dim!: an empty list means all dims
   std::vector<int> operands;
   std::string attribute;
-  std::string name;     // of a handler
+  std::string name;     // of a handler or flag
   std::string letters;  // '*' stands for the star's dims
   int of_operand = -1, of_dim = -1, of_result = -1;
+  int bytes = 0;
   Condition condition;
 };
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <set>
@@ -99,24 +100,50 @@ Registry& registry() {
 struct Handlers {
   std::mutex mutex;
   std::set<std::string, std::less<>> names;
+  std::set<std::string, std::less<>> flags = {"sequence"};
 };
 Handlers& handlers() {
   static auto* made = new Handlers();
   return *made;
 }
 
+std::atomic<uint64_t>& generations() {
+  static std::atomic<uint64_t> count{0};
+  return count;
+}
+
 }  // namespace
+
+uint64_t generation() { return generations().load(std::memory_order_relaxed); }
 
 const Rule* find_rule(std::string_view op) { return registry().find(op); }
 void register_rule(std::string_view op, std::string_view notation) {
-  registry().add(make_rule(op, notation));
+  register_rule(make_rule(op, notation));
 }
-void register_rule(Rule rule) { registry().add(std::move(rule)); }
+void register_rule(Rule rule) {
+  registry().add(std::move(rule));
+  ++generations();
+}
 std::vector<std::string> ruled_ops() { return registry().ops(); }
 
 void enable_handler(std::string_view name) {
   std::lock_guard lock(handlers().mutex);
   handlers().names.emplace(name);
+  ++generations();
+}
+void set_flag(std::string_view name, bool on) {
+  require(name == "sequence", "there is no flag '", name, "' of rules; there is sequence");
+  std::lock_guard lock(handlers().mutex);
+  if (on) {
+    handlers().flags.emplace(name);
+  } else {
+    handlers().flags.erase(std::string(name));
+  }
+  ++generations();
+}
+bool flag_set(std::string_view name) {
+  std::lock_guard lock(handlers().mutex);
+  return handlers().flags.contains(name);
 }
 std::string_view handler_name(std::string_view name) {
   std::lock_guard lock(handlers().mutex);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -26,6 +27,7 @@ struct Row {
   int64_t size = 0;       ///< of the letter
   bool even = false;      ///< all axes of the letter together must cut it into equal parts
   bool nonempty = false;  ///< and leave no rank without any
+  int64_t multiple = 1;   ///< each part has a multiple of so many elements
   int as_is = -1;  ///< this operand (a ragged one) must be as it is on all axes that cut the dim
   /// Not the op itself but a handler of this name does it, with what communication it needs. Only
   /// listed once `enable_handler(name)` was called.
@@ -107,6 +109,16 @@ void enable_handler(std::string_view name);
 bool handler_enabled(std::string_view name);
 /// The name for good; empty if it was not enabled.
 std::string_view handler_name(std::string_view name);
+
+/// Rows that a rule offers on request. One flag exists, and it is set:
+///   sequence   attention without a causal mask may keep the rows of the queries sharded, with all
+///              keys and values on every rank (context parallelism without a ring)
+/// Set flags alike on every rank.
+void set_flag(std::string_view name, bool on);
+bool flag_set(std::string_view name);
+
+/// Changes whenever a rule, handler or flag does: choices made before may be others now.
+uint64_t generation();
 
 /// All ops that have a rule of their own, sorted; forms that derive from them are not listed.
 std::vector<std::string> ruled_ops();

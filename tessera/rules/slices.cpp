@@ -23,7 +23,14 @@ struct Part {
   int64_t until(int64_t i) const { return i <= start ? 0 : (i - start + step - 1) / step; }
 };
 
+Part narrow_part(const OpCall& call, int64_t size) {
+  const int64_t start = call.int_or("start", 0);
+  const int64_t from = start < 0 ? start + size : start;
+  return {from, from + call.int_or("length", 0), 1};
+}
+
 Part slice_part(const OpCall& call, int64_t size) {
+  if (call.find("length") != nullptr) return narrow_part(call, size);
   const auto clamp = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size); };
   Part part;
   part.start = clamp(call.int_or("start", 0));
@@ -77,9 +84,10 @@ Part local_part(const Sharding& operand, int dim, const Part& part) {
   return {first - begin, std::min(part.end, mine.end) - begin, part.step};
 }
 
-Rule slice_rule() {
+/// slice by start and end, narrow_copy by start and length.
+Rule slice_rule(const char* op) {
   Rule rule;
-  rule.op = "aten::slice.Tensor";
+  rule.op = op;
   rule.text = "code: each rank keeps what it holds of the part";
   rule.joint = [](const OpCall& call) {
     const Sharding self = tensor_of(call, "self");
@@ -100,7 +108,17 @@ Rule slice_rule() {
              field;
     };
   };
-  rule.localise = {{"start", value(&Part::start)}, {"end", value(&Part::end)}};
+  rule.localise = {{"start", value(&Part::start)}};
+  if (rule.op == "aten::narrow_copy") {
+    rule.localise.push_back({"length",
+                             [](const OpCall& call, std::span<const Sharding> operands,
+                                std::span<const Sharding> results) -> Arg {
+                               const int dim = dim_of(call, "dim", operands[0].ndim());
+                               return results[0].local_shape()[static_cast<size_t>(dim)];
+                             }});
+  } else {
+    rule.localise.push_back({"end", value(&Part::end)});
+  }
   rule.infer = [](const OpCall& call) {
     const Sharding self = tensor_of(call, "self");
     const auto dim = static_cast<size_t>(dim_of(call, "dim", self.ndim()));
@@ -229,7 +247,8 @@ Rule slice_backward_rule() {
 }  // namespace
 
 std::vector<Rule> slice_rules() {
-  return {slice_rule(),
+  return {slice_rule("aten::slice.Tensor"),
+          slice_rule("aten::narrow_copy"),
           slice_backward_rule(),
           split_rule("aten::split.Tensor", "aten::split_with_sizes"),
           split_rule("aten::split_with_sizes", ""),

@@ -1,39 +1,81 @@
 #include "tessera/rules/tables.h"
 
-/// Attention: batch and heads are independent. Query rows are too, if no causal mask counts them
-/// and the kernel takes any number of them; cutting them leaves partial gradients of keys and
-/// values. Grouped queries: h key heads, each with G query heads.
+/// Attention: batch and heads are independent. Query rows are too, if no causal mask or dropout
+/// counts them; cutting them leaves partial gradients of keys and values. Grouped queries: h key
+/// heads, each with G query heads.
+///
+/// L: rows as a kernel pads them. Seeds, offsets and debug masks are `_`: every rank draws its own.
 namespace tessera::rules {
 namespace {
 
 constexpr TableLine kTable[] = {
     {"_scaled_dot_product_flash_attention_for_cpu",
-     "bhqD, bhKD, bhKE, bhqK? -> bhqE, bhq ; whole q if is_causal ; nonempty |"
-     "b(hG)qD, bhKD, bhKE, b(hG)qK? -> b(hG)qE, b(hG)q ; whole q if is_causal ; nonempty"},
+     "bhqD, bhKD, bhKE, ~bhqK? -> bhqE, bhq ; flag sequence q ; whole q if is_causal ; nonempty |"
+     "b(hG)qD, bhKD, bhKE, ~b(hG)qK? -> b(hG)qE, b(hG)q ; flag sequence q ; whole q if is_causal ;"
+     "nonempty"},
     {"_scaled_dot_product_flash_attention_for_cpu_backward",
-     "bhqE, bhqD, bhKD, bhKE, bhqE, bhq, bhqK? -> bhqD, bhKD, bhKE ; whole q if is_causal ;"
-     "nonempty ; linear 0"},
+     "bhqE, bhqD, bhKD, bhKE, bhqE, bhq, ~bhqK? -> bhqD, bhKD, bhKE ; flag sequence q ;"
+     "whole q if is_causal ; nonempty ; linear 0 |"
+     "b(hG)qE, b(hG)qD, bhKD, bhKE, b(hG)qE, b(hG)q, ~b(hG)qK? -> b(hG)qD, bhKD, bhKE ;"
+     "flag sequence q ; whole q if is_causal ; nonempty ; linear 0"},
     {"_scaled_dot_product_flash_attention",
-     "bhQD, bhKD, bhKE -> bhQE, bhQ, _, _, _, _, _, _, _ ; whole bh if return_debug_mask |"
-     "b(hG)QD, bhKD, bhKE -> b(hG)QE, b(hG)Q, _, _, _, _, _, _, _ ; whole bh if return_debug_mask"},
+     "bhqD, bhKD, bhKE -> bhqE, bhq, _, _, _, _, _, _, _ ; flag sequence q ; whole q if is_causal ;"
+     "whole q if dropout_p ; whole bhq if return_debug_mask ; nonempty |"
+     "b(hG)qD, bhKD, bhKE -> b(hG)qE, b(hG)q, _, _, _, _, _, _, _ ; flag sequence q ;"
+     "whole q if is_causal ; whole q if dropout_p ; whole bhq if return_debug_mask ; nonempty"},
     {"_scaled_dot_product_flash_attention_backward",
-     "bhQE, bhQD, bhKD, bhKE, bhQE, bhQ, _, _, _, _ -> bhQD, bhKD, bhKE ; linear 0"},
-    {"_scaled_dot_product_efficient_attention", "bhQD, bhKD, bhKE, bhQK? -> bhQE, bhL, _, _"},
+     "bhqE, bhqD, bhKD, bhKE, bhqE, bhq, _, _, _, _ -> bhqD, bhKD, bhKE ; flag sequence q ;"
+     "whole q if is_causal ; whole q if dropout_p ; local $max_q q ; nonempty ; linear 0 |"
+     "b(hG)qE, b(hG)qD, bhKD, bhKE, b(hG)qE, b(hG)q, _, _, _, _ -> b(hG)qD, bhKD, bhKE ;"
+     "flag sequence q ; whole q if is_causal ; whole q if dropout_p ; local $max_q q ; nonempty ;"
+     "linear 0"},
+    {"_scaled_dot_product_flash_attention.quantized",
+     "bhQD, bhKD, bhKE, _?, _?, _? -> bhQE, bhQ, _, _, _, _, _, _, _ ;"
+     "whole bh if return_debug_mask ; nonempty"},
+    {"_scaled_dot_product_efficient_attention",
+     "bhQD, bhKD, bhKE, ~bhQK? -> bhQE, bhL, _, _ ; nonempty"},
     {"_scaled_dot_product_efficient_attention_backward",
-     "bhQE, bhQD, bhKD, bhKE, bhQK?, bhQE, bhL, _, _ -> bhQD, bhKD, bhKE, bhQK ; linear 0"},
+     "bhQE, bhQD, bhKD, bhKE, ~bhQK?, bhQE, bhL, _, _ -> bhQD, bhKD, bhKE, bhQK ; nonempty ;"
+     "linear 0"},
     {"_scaled_dot_product_cudnn_attention",
-     "bhQD, bhKD, bhKE, bhQK? -> bhQE, bhQL, _, _, _, _, _, _, _ ; whole bh if return_debug_mask"},
-    {"_scaled_dot_product_cudnn_attention_backward",
-     "bhQE, bhQD, bhKD, bhKE, bhQE, bhQL, _, _, bhQK?, _, _ -> bhQD, bhKD, bhKE ; linear 0"},
+     "bhQD, bhKD, bhKE, ~bhQK? -> bhQE, bhQL, _, _, _, _, _, _, _ ;"
+     "whole bh if return_debug_mask ; nonempty |"
+     "b(hG)QD, bhKD, bhKE, ~b(hG)QK? -> b(hG)QE, b(hG)QL, _, _, _, _, _, _, _ ;"
+     "whole bh if return_debug_mask ; nonempty"},
     {"_scaled_dot_product_fused_attention_overrideable",
-     "bhQD, bhKD, bhKE, bhQK? -> bhQE, bhL.., _, _, _, _, _, _, _ ; whole bh if return_debug_mask"},
+     "bhQD, bhKD, bhKE, ~bhQK? -> bhQE, bhL.., _, _, _, _, _, _, _ ;"
+     "whole bh if return_debug_mask ; nonempty"},
+    {"_scaled_dot_product_cudnn_attention_backward",
+     "bhQE, bhQD, bhKD, bhKE, bhQE, bhQL, _, _, ~bhQK?, _, _ -> bhQD, bhKD, bhKE ; nonempty ;"
+     "linear 0 |"
+     "b(hG)QE, b(hG)QD, bhKD, bhKE, b(hG)QE, b(hG)QL, _, _, ~b(hG)QK?, _, _ ->"
+     "b(hG)QD, bhKD, bhKE ; nonempty ; linear 0"},
     {"_scaled_dot_product_fused_attention_overrideable_backward",
-     "bhQE, bhQD, bhKD, bhKE, bhQK?, bhQE, bhL.., _, _, _, _ -> bhQD, bhKD, bhKE, bhQK ; linear 0"},
+     "bhQE, bhQD, bhKD, bhKE, ~bhQK?, bhQE, bhL.., _, _, _, _ -> bhQD, bhKD, bhKE, bhQK ;"
+     "nonempty ; linear 0"},
     // Heads after rows; sequences of several lengths in one batch stay whole.
     {"_flash_attention_forward",
-     "bQhD, bKhD, bKhE, _?, _?, _?, _? -> bQhE, bhQ, _, _, _ ; whole bh if cum_seq_q"},
+     "bQhD, bKhD, bKhE, _?, _?, _?, _?, _? -> bQhE, bhQ, _, _, _ ; whole bh if cum_seq_q ;"
+     "whole bh if seqused_k ; whole bh if alibi_slopes ; whole bh if block_table ;"
+     "whole bh if return_debug_mask ; nonempty |"
+     "bQ(hG)D, bKhD, bKhE, _?, _?, _?, _?, _? -> bQ(hG)E, b(hG)Q, _, _, _ ; whole bh if cum_seq_q ;"
+     "whole bh if seqused_k ; whole bh if alibi_slopes ; whole bh if block_table ;"
+     "whole bh if return_debug_mask ; nonempty"},
+    {"_flash_attention_backward",
+     "bQhE, bQhD, bKhD, bKhE, bQhE, bhQ, _, _, _, _ -> bQhD, bKhD, bKhE ; whole bh if cum_seq_q ;"
+     "nonempty ; linear 0"},
     {"_efficient_attention_forward",
-     "bQhD, bKhD, bKhE, bhQK?, _?, _?, _? -> bQhE, bhL, _, _, _, _ ; whole bh if cu_seqlens_q"},
+     "bQhD, bKhD, bKhE, ~bhQK?, _?, _?, _? -> bQhE, bhL, _, _, _, _ ; whole bh if cu_seqlens_q ;"
+     "whole bh if seqlen_k ; nonempty"},
+    {"_efficient_attention_backward",
+     "bQhE, bQhD, bKhD, bKhE, ~bhQK?, bQhE, _?, _?, bhL, _, _ -> bQhD, bKhD, bKhE, bhQK ;"
+     "whole bh if cu_seqlens_q ; nonempty ; linear 0"},
+    {"_cudnn_attention_forward",
+     "bhQD, bhKD, bhKE, ~bhQK?, _?, _? -> bhQE, bhQL, _, _, _, _, _, _, _ ;"
+     "whole bh if cum_seq_q ; whole bh if return_debug_mask ; nonempty"},
+    {"_cudnn_attention_backward",
+     "bhQE, bhQD, bhKD, bhKE, bhQE, bhQL, _, _, ~bhQK?, _, _ -> bhQD, bhKD, bhKE ;"
+     "whole bh if cum_seq_q ; nonempty ; linear 0"},
 };
 
 }  // namespace

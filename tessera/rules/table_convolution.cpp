@@ -23,6 +23,14 @@ constexpr TableLine kTable[] = {
      "local $groups g ; local $bias_sizes 0.1 ; if transposed=false ; linear 0 |"
      "n(gO)T.., n(gI)S.., (gI)JK.. -> n(gI)S.., (gI)JK.., (gO) ; size g $groups ;"
      "local $groups g ; local $bias_sizes 0.1 ; linear 0"},
+    // Kernels that convolution chooses; the depthwise ones have one filter or more a channel.
+    {"slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d _slow_conv2d_forward",
+     "niS.., oiK.., +o? -> noT.. ; nonempty ; linear 0 ; linear 1"},
+    {"slow_conv_transpose2d slow_conv_transpose3d",
+     "niS.., ioK.., +o? -> noT.. ; nonempty ; linear 0 ; linear 1"},
+    {"_slow_conv2d_backward.output_mask",
+     "noT.., niS.., oiK.. -> niS.., oiK.., o!i ; nonempty ; linear 0"},
+    {"_conv_depthwise2d conv_depthwise3d", "ncS.., (cM)1K.., (cM)? -> n(cM)T.. ; nonempty"},
     {"conv_tbc", "TnI, KIO, O -> UnO"},
 
     {"_adaptive_avg_pool2d avg_pool2d adaptive_avg_pool2d", "*HW -> *IJ ; linear 0 ; nonempty"},
@@ -60,7 +68,8 @@ constexpr TableLine kTable[] = {
      "ncIJK -> ncHWD ; local $input_size result 0 ; linear 0 ; nonempty"},
     {"grid_sampler_2d _grid_sampler_2d_cpu_fallback", "ncHW, nijT -> ncij ; linear 0 ; nonempty"},
     {"grid_sampler_3d", "ncHWD, nijkT -> ncijk ; linear 0 ; nonempty"},
-    {"grid_sampler_2d_backward", "ncij, ncHW, nijT -> ncHW, nijT ; linear 0 ; nonempty"},
+    {"grid_sampler_2d_backward _grid_sampler_2d_cpu_fallback_backward",
+     "ncij, ncHW, nijT -> ncHW, nijT ; linear 0 ; nonempty"},
     {"grid_sampler_3d_backward", "ncijk, ncHWD, nijkT -> ncHWD, nijkT ; linear 0 ; nonempty"},
     {"affine_grid_generator", "nRC -> nHWT ; local $size result 0 ; nonempty"},
     {"im2col", "nCHW -> nAB ; linear 0 ; nonempty"},

@@ -7,7 +7,7 @@ namespace {
 constexpr TableLine kTable[] = {
     {"cholesky cholesky_inverse linalg_matrix_exp", "*MN -> *MN"},
     {"linalg_cholesky_ex linalg_inv_ex", "*MN -> *MN, *"},
-    {"cholesky_solve", "*MK, *MN -> *MK"},
+    {"cholesky_solve _cholesky_solve_helper", "*MK, *MN -> *MK"},
     {"_linalg_det", "*MN -> *, *MN, *M"},
     {"_linalg_slogdet", "*MN -> *, *, *MN, *M"},
     {"_linalg_eigh", "*MN -> *M, *MN"},

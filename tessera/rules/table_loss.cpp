@@ -25,18 +25,21 @@ constexpr TableLine kTable[] = {
     {"multilabel_margin_loss_backward",
      "n, nC, nC, nC -> nC ; if reduction=0 ; linear 0 |"
      "., nC, nC, nC -> nC ; weigh n if reduction=1 ; linear 0"},
+    // The total weight is read only where there is a mean.
     // The mean divides by the sum of the weights of all targets, which no rank knows: a handler's.
     {"nll_loss_forward",
      "nC, n, C? -> n, . ; if reduction=0 | nC, n, C? -> ., . ; if reduction=2 |"
      "nC, n, C? -> .!n, .!n ; handler nll n"},
     {"nll_loss_backward",
-     "n, nC, n, C?, _ -> nC ; if reduction=0 ; linear 0 |"
+     "n, nC, n, C?, & -> nC ; if reduction=0 ; linear 0 |"
+     "., nC, n, C?, & -> nC ; if reduction=2 ; linear 0 |"
      "., nC, n, C?, . -> nC ; linear 0"},
     {"nll_loss2d_forward",
      "nChw, nhw, C? -> nhw, . ; if reduction=0 | nChw, nhw, C? -> ., . ; if reduction=2 |"
      "nChw, nhw, C? -> .!nhw, .!nhw ; handler nll nhw"},
     {"nll_loss2d_backward",
-     "nhw, nChw, nhw, C?, _ -> nChw ; if reduction=0 ; linear 0 |"
+     "nhw, nChw, nhw, C?, & -> nChw ; if reduction=0 ; linear 0 |"
+     "., nChw, nhw, C?, & -> nChw ; if reduction=2 ; linear 0 |"
      "., nChw, nhw, C?, . -> nChw ; linear 0"},
 };
 

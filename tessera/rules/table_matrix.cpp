@@ -24,17 +24,27 @@ constexpr TableLine kTable[] = {
     {"_cdist_backward", "*mn, *mK, *nK, *mn -> *mK ; linear 0"},
 
     // A scale follows its operand: one number, or one for each row and column.
+    // Or one for each block along k, or of 128x128: b counts blocks along k, a and d across.
     {"_scaled_mm",
-     "mk, kn, ., ., +n?, _? -> mn | mk, kn, 1, 1, +n?, _? -> mn |"
-     "mk, kn, m1, 1n, +n?, _? -> mn"},
+     "mk, kn, ., ., +n?, _? -> mn ; align 16 0+1 | mk, kn, 1, 1, +n?, _? -> mn ; align 16 0+1 |"
+     "mk, kn, m1, 1n, +n?, _? -> mn ; align 16 0+1 |"
+     "m(bC), (bC)n, mb, bn, +n?, _? -> mn ; align 16 0+1 |"
+     "m(bC), (bC)(dE), mb, bd, +(dE)?, _? -> m(dE) ; align 16 0+1 |"
+     "(aX)(bC), (bC)n, ab, bn, +n?, _? -> (aX)n ; align 16 0+1 |"
+     "(aX)(bC), (bC)(dE), ab, bd, +(dE)?, _? -> (aX)(dE) ; align 16 0+1"},
     {"_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu",
      "mK, _, _ -> mN ; nonempty"},
-    // Groups are cut by offsets, so the dim they run along is whole.
+    // Groups are cut by offsets, so the dim they run along is whole. The kernels want strides of
+    // multiples of 16 bytes.
     {"_grouped_mm",
-     "gmk, gkn, _?, _? -> gmn ; linear 0 ; linear 1 |"
-     "Mk, Gkn, _?, _? -> Mn ; linear 0 ; linear 1 |"
-     "Gmk, kN, _?, _? -> mN ; linear 0 ; linear 1 |"
-     "mK, Kn, _?, _? -> Gmn ; linear 0 ; linear 1"},
+     "gmk, gkn, _?, _? -> gmn ; linear 0 ; linear 1 ; align 16 0+1 ; nonempty |"
+     "Mk, Gkn, _?, _? -> Mn ; linear 0 ; linear 1 ; align 16 0+1 ; nonempty |"
+     "Gmk, kN, _?, _? -> mN ; linear 0 ; linear 1 ; align 16 0+1 ; nonempty |"
+     "mK, Kn, _?, _? -> Gmn ; linear 0 ; linear 1 ; align 16 0+1 ; nonempty"},
+    {"_scaled_grouped_mm",
+     "gmk, gkn, gm, gn, _?, _?, _? -> gmn ; align 16 0+1 ; nonempty |"
+     "Mk, Gkn, M, Gn, _?, _?, _? -> Mn ; align 16 0+1 ; nonempty |"
+     "Gmk, kN, Gm, N, _?, _?, _? -> mN ; align 16 0+1 ; nonempty"},
 };
 
 }  // namespace

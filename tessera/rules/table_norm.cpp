@@ -32,6 +32,18 @@ constexpr TableLine kTable[] = {
     {"_weight_norm_interface", "oX.., o1.. -> oX.., o1.. ; if dim=0 ; nonempty"},
     {"_weight_norm_interface_backward",
      "oX.., oX.., o1.., o1.. -> oX.., o1.. ; if dim=0 ; linear 0 ; nonempty"},
+    {"_native_batch_norm_legit_functional",
+     "NcS.., c?, c?, c, c -> NcS.., c, c, c, c ; if training ; nonempty |"
+     "ncS.., c?, c?, c, c -> ncS.., _, _, c!n, c!n ; nonempty"},
+    {"_batch_norm_with_update_functional",
+     "NcS.., c?, c?, c, c -> NcS.., c, c, _, c, c ; nonempty"},
+    // The pieces of a batch norm over several devices.
+    {"batch_norm_stats", "NcS.. -> c, c ; nonempty"},
+    {"batch_norm_update_stats", "NcS.., c?, c? -> c, c ; nonempty"},
+    {"batch_norm_gather_stats", "&, Wc, Wc, c?, c? -> c, c ; nonempty"},
+    {"batch_norm_gather_stats_with_counts", "&, Wc, Wc, c?, c?, _ -> c, c ; nonempty"},
+    {"batch_norm_backward_reduce", "ncS.., ncS.., c, c, c? -> c, c, c, c ; nonempty ; linear 0"},
+    {"batch_norm_backward_elemt", "ncS.., ncS.., c, c, c?, c, c, _ -> ncS.. ; nonempty"},
     {"batch_norm_elemt", "ncS.., c?, c?, c, c -> ncS.. ; nonempty"},
 };
 

@@ -103,6 +103,7 @@ constexpr TableLine kTable[] = {
      "special_shifted_chebyshev_polynomial_w.x_scalar "
      "special_shifted_chebyshev_polynomial_w.n_scalar",
      "* -> *"},
+    {"_dirichlet_grad", "*, *, * -> *"},
     {"frexp.Tensor", "* -> *, *"},
     {"log_sigmoid_forward", "* -> *, *"},
 
@@ -140,6 +141,7 @@ constexpr TableLine kTable[] = {
     {"bernoulli.Tensor binomial _standard_gamma_grad", "*, * -> *"},
     {"native_dropout", "* -> *, *"},
     {"rrelu_with_noise", "*, * -> *"},
+    {"rrelu_with_noise_functional", "*, * -> *, *"},
 };
 
 }  // namespace

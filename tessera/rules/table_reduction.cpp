@@ -34,6 +34,11 @@ constexpr TableLine kTable[] = {
      "* -> * ; reduce $dim max ; nonempty $dim ; if p=inf |"
      "* -> * ; reduce $dim min ; nonempty $dim ; if p=-inf |"
      "* -> *!* ; handler norm $dim"},
+    {"trace", "MN -> . ; linear 0"},
+    {"histogram.bins_tensor", "*, B, *? -> C, B!* ; if density=false | *, B, *? -> C, B ; whole *"},
+    {"histogram.bin_ct", "*, *? -> C, D!* ; if density=false ; if range | *, *? -> C, D ; whole *"},
+    {"_masked_softmax", "*, * -> * ; whole $dim! ; if mask_type=2"},
+    {"_masked_softmax_backward", "*, *, * -> * ; whole $dim! ; linear 0"},
     {"histc", "* -> B ; whole * if min=0"},
 
     // Along a dim.

@@ -7,6 +7,7 @@ namespace {
 constexpr TableLine kTable[] = {
     {"tril triu", "*MN -> *MN ; move 0"},
     {"flip", "* -> * ; whole $dims ; move 0"},
+    {"block_diag", "[MN] -> KL ; linear 0"},
     {"roll", "* -> * ; whole $dims! ; move 0"},
     {"unfold", "* -> *W ; whole $dimension ; move 0"},
     {"unfold_backward", "*W -> * ; whole $dim ; local $input_sizes result 0 ; linear 0"},

@@ -25,11 +25,13 @@ Table convolution_table();
 Table shape_table();
 Table index_table();
 Table linalg_table();
+Table recurrent_table();
+Table quantize_table();
 
 inline std::vector<Table> all_tables() {
   return {matrix_table(), attention_table(), pointwise_table(),   reduction_table(),
           norm_table(),   loss_table(),      convolution_table(), shape_table(),
-          index_table(),  linalg_table()};
+          index_table(),  linalg_table(),    recurrent_table(),   quantize_table()};
 }
 
 /// Rules that notation cannot say.

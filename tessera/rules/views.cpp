@@ -81,6 +81,7 @@ Rule view_rule(const char* op, const char* attribute) {
 std::vector<Rule> view_rules() {
   std::vector<Rule> out = {view_rule("aten::view", "size"), view_rule("aten::_unsafe_view", "size"),
                            view_rule("aten::reshape", "shape"),
+                           view_rule("aten::_reshape_copy", "size"),
                            view_rule("aten::_reshape_alias", "size")};
   // Its strides are those of the global tensor; a view finds the local one's by itself.
   out.back().instead = "aten::view";

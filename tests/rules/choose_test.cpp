@@ -95,6 +95,15 @@ TEST(Choice, ViewsKeepUnevenShardsExactly) {
   EXPECT_EQ(chosen("a=4,b=2", "aten::view 16@S0,S0 size={4,4}"), "S0,S0 -> S0,S1");
 }
 
+TEST(Choice, NewTensorsAreMadeBesideTheOther) {
+  EXPECT_EQ(chosen("tp=4", "aten::new_zeros 8x6@S0 size={8,6}"), "S0 -> S0");
+  EXPECT_EQ(chosen("tp=4", "aten::new_zeros 8x6@S0 size={8,2}"), "S0 -> S0");
+  EXPECT_EQ(chosen("tp=4", "aten::new_zeros 8x6@S0 size={4,6}"), "S0 -> R");
+  EXPECT_EQ(chosen("tp=4", "aten::new_zeros 8x6@P(sum) size={8,6}"), "P(sum) -> R");
+  EXPECT_EQ(chosen("tp=4", "aten::new_empty_strided 8x6@P(sum) size={8,6} stride={1,8}"),
+            "P(sum) -> P(sum)");
+}
+
 TEST(Choice, ElementsOfAListChooseForThemselves) {
   EXPECT_EQ(chosen("tp=4", "aten::_foreach_mul.Scalar [8@S0;8@R;8x8@S1] scalar=2"),
             "S0 | R | S1 -> S0 R S1");

@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "tessera/base/errors.h"
+
 namespace tessera::test {
 namespace {
 
@@ -79,10 +81,74 @@ constexpr Golden kGoldens[] = {
      "is_causal=true",
      "S0,S0,S0,R -> S0,S0; S1,S1,S1,S1 -> S1,S1"},
     {"aten::_scaled_dot_product_flash_attention 4x8x16x2 4x8x16x2 4x8x16x2",
+     "S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R; S1,S1,S1 -> S1,S1,R,R,R,R,R,R,R;"
+     "S2,R,R -> S2,S2,R,R,R,R,R,R,R"},
+    {"aten::_scaled_dot_product_flash_attention 4x8x16x2 4x8x16x2 4x8x16x2 dropout_p=0.1",
      "S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R; S1,S1,S1 -> S1,S1,R,R,R,R,R,R,R"},
     // Two query heads a key head.
-    {"aten::_scaled_dot_product_flash_attention 4x8x16x2 4x4x16x2 4x4x16x2",
+    {"aten::_scaled_dot_product_flash_attention 4x8x16x2 4x4x16x2 4x4x16x2 is_causal=true",
      "S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R; S1,S1,S1 -> S1,S1,R,R,R,R,R,R,R"},
+    // Fewer key heads than ranks: only whole groups may be cut.
+    {"aten::_scaled_dot_product_flash_attention 4x8x16x2 4x2x16x2 4x2x16x2 is_causal=true",
+     "S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R"},
+    {"aten::_scaled_dot_product_flash_attention_backward 4x8x16x2 4x8x16x2 4x8x16x2 4x8x16x2 "
+     "4x8x16x2 4x8x16 - - max_q=16 max_k=16 2:i64 scalar:i64 is_causal=true",
+     "S0,S0,S0,S0,S0,S0,R,R,R,R -> S0,S0,S0; S1,S1,S1,S1,S1,S1,R,R,R,R -> S1,S1,S1;"
+     "P(sum),R,R,R,R,R,R,R,R,R -> P(sum),P(sum),P(sum);"
+     "P(avg),R,R,R,R,R,R,R,R,R -> P(avg),P(avg),P(avg)"},
+    {"aten::_scaled_dot_product_flash_attention_backward 4x8x16x2 4x8x16x2 4x4x16x2 4x4x16x2 "
+     "4x8x16x2 4x8x16 - - max_q=16 max_k=16 2:i64 scalar:i64",
+     "S0,S0,S0,S0,S0,S0,R,R,R,R -> S0,S0,S0; S1,S1,S1,S1,S1,S1,R,R,R,R -> S1,S1,S1;"
+     "S2,S2,R,R,S2,S2,R,R,R,R -> S2,P(sum),P(sum);"
+     "P(sum),R,R,R,R,R,R,R,R,R -> P(sum),P(sum),P(sum);"
+     "P(avg),R,R,R,R,R,R,R,R,R -> P(avg),P(avg),P(avg)"},
+    {"aten::_flash_attention_forward 4x16x8x2 4x16x8x2 4x16x8x2 - - - - -",
+     "S0,S0,S0,R,R,R,R,R -> S0,S0,R,R,R; S2,S2,S2,R,R,R,R,R -> S2,S1,R,R,R"},
+    {"aten::_scaled_dot_product_cudnn_attention_backward 4x8x16x2 4x8x16x2 4x8x16x2 4x8x16x2 "
+     "4x8x16x2 4x8x16x1 scalar:i64 scalar:i64 16x16 - -",
+     "S0,S0,S0,S0,S0,S0,R,R,R,R,R -> S0,S0,S0; S1,S1,S1,S1,S1,S1,R,R,R,R,R -> S1,S1,S1;"
+     "P(sum),R,R,R,R,R,R,R,R,R,R -> P(sum),P(sum),P(sum);"
+     "P(avg),R,R,R,R,R,R,R,R,R,R -> P(avg),P(avg),P(avg)"},
+    {"aten::_thnn_fused_lstm_cell 8x16 8x16 8x4 16 16", "S0,S0,S0,R,R -> S0,S0,S0"},
+    {"aten::_thnn_fused_lstm_cell_backward_impl 8x4 8x4 8x4 8x4 8x16",
+     "S0,S0,S0,S0,S0 -> S0,S0,P(sum)"},
+    {"aten::_thnn_fused_gru_cell 8x12 8x12 8x4 - -", "S0,S0,S0,R,R -> S0,S0"},
+    {"aten::_thnn_fused_gru_cell_backward 8x4 8x20",
+     "S0,S0 -> S0,S0,S0,P(sum),P(sum); P(sum),R -> P(sum),P(sum),P(sum),P(sum),P(sum);"
+     "P(avg),R -> P(avg),P(avg),P(avg),P(avg),P(avg)"},
+    {"aten::batch_norm_backward_reduce 8x4x3 8x4x3 4 4 4",
+     "S0,S0,R,R,R -> P(sum),P(sum),P(sum),P(sum); S1,S1,S0,S0,S0 -> S0,S0,S0,S0;"
+     "P(sum),R,R,R,R -> P(sum),P(sum),P(sum),P(sum);"
+     "P(avg),R,R,R,R -> P(avg),P(avg),P(avg),P(avg)"},
+    // Scales: one number, one a row and column, one a block; blocks are not cut through.
+    {"aten::_scaled_mm 64x128:f8_e4m3fn 128x64:f8_e4m3fn scalar scalar - -",
+     "S0,R,R,R,R,R -> S0; S1,S0,R,R,R,R -> P(sum); R,S1,R,R,R,R -> S1"},
+    {"aten::_scaled_mm 64x128:f8_e4m3fn 128x64:f8_e4m3fn 64x1 1x64 64 -",
+     "S0,R,S0,R,R,R -> S0; S1,S0,R,R,P(sum),R -> P(sum); R,S1,R,S1,S0,R -> S1"},
+    {"aten::_scaled_mm 64x512:f8_e4m3fn 512x64:f8_e4m3fn 64x4 4x64 - -",
+     "S0,R,S0,R,R,R -> S0; S1,S0,S1,S0,R,R -> P(sum); R,S1,R,S1,R,R -> S1"},
+    {"aten::_scaled_mm 64x512:f8_e4m3fn 512x512:f8_e4m3fn 64x4 4x4 - -",
+     "S0,R,S0,R,R,R -> S0; S1,S0,S1,S0,R,R -> P(sum); R,S1,R,S1,R,R -> S1"},
+    {"aten::_scaled_mm 64x384:f8_e4m3fn 384x512:f8_e4m3fn 64x3 3x4 - -",
+     "S0,R,S0,R,R,R -> S0; R,S1,R,S1,R,R -> S1"},
+    // Strides of multiples of 16 bytes: 8 elements of bf16.
+    {"aten::_grouped_mm 2x64x32:bf16 2x32x64:bf16 - -",
+     "S1,R,R,R -> S1; S2,S1,R,R -> P(sum); R,S2,R,R -> S2; P(sum),R,R,R -> P(sum);"
+     "P(avg),R,R,R -> P(avg); R,P(sum),R,R -> P(sum); R,P(avg),R,R -> P(avg)"},
+    {"aten::_grouped_mm 8x64x32:bf16 8x32x24:bf16 - -",
+     "S0,S0,R,R -> S0; S1,R,R,R -> S1; S2,S1,R,R -> P(sum); P(sum),R,R,R -> P(sum);"
+     "P(avg),R,R,R -> P(avg); R,P(sum),R,R -> P(sum); R,P(avg),R,R -> P(avg)"},
+    {"aten::_grouped_mm 64x32:bf16 2x32x64:bf16 2:i32 -",
+     "S1,S1,R,R -> P(sum); R,S2,R,R -> S1; P(sum),R,R,R -> P(sum); P(avg),R,R,R -> P(avg);"
+     "R,P(sum),R,R -> P(sum); R,P(avg),R,R -> P(avg)"},
+    {"aten::_grouped_mm 2x64x32:bf16 32x64:bf16 2:i32 -",
+     "S1,R,R,R -> S0; S2,S0,R,R -> P(sum); P(sum),R,R,R -> P(sum); P(avg),R,R,R -> P(avg);"
+     "R,P(sum),R,R -> P(sum); R,P(avg),R,R -> P(avg)"},
+    {"aten::_grouped_mm 64x32:bf16 32x64:bf16 2:i32 -",
+     "S0,R,R,R -> S1; R,S1,R,R -> S2; P(sum),R,R,R -> P(sum); P(avg),R,R,R -> P(avg);"
+     "R,P(sum),R,R -> P(sum); R,P(avg),R,R -> P(avg)"},
+    {"aten::_scaled_grouped_mm 64x32:f8_e4m3fn 2x32x64:f8_e4m3fn 64 2x64 2:i32 - -",
+     "R,S2,R,S1,R,R,R -> S1"},
     {"aten::_scaled_dot_product_efficient_attention 4x8x16x2 4x8x16x2 4x8x16x2 4x8x16x16",
      "S0,S0,S0,S0 -> S0,S0,R,R; S1,S1,S1,S1 -> S1,S1,R,R"},
     {"aten::_scaled_dot_product_cudnn_attention 4x8x16x2 4x8x16x2 4x8x16x2 4x1x16x16",
@@ -101,6 +167,10 @@ constexpr Golden kGoldens[] = {
     {"aten::mse_loss 8x6 8x6 reduction=2", "S0,S0 -> P(sum); S1,S1 -> P(sum)"},
     {"aten::mse_loss 8x6 8x6 reduction=0", "S0,S0 -> S0; S1,S1 -> S1"},
     {"aten::nll_loss_forward 8x6 8:i64 6 reduction=1", ""},
+    {"aten::nll_loss_backward scalar@R 8x6 8:i64 - scalar@P(sum) reduction=2",
+     "R,S0,S0,R,P(sum) -> S0; P(sum),R,R,R,P(sum) -> P(sum); P(avg),R,R,R,P(sum) -> P(avg)"},
+    {"aten::nll_loss_backward scalar 8x6 8:i64 - scalar reduction=1",
+     "R,S0,S0,R,R -> S0; P(sum),R,R,R,R -> P(sum); P(avg),R,R,R,R -> P(avg)"},
     {"aten::nll_loss_forward 8x6 8:i64 6 reduction=2", "S0,S0,R -> P(sum),P(sum)"},
     {"aten::_to_copy 8 dtype=4", "S0 -> S0"},
     {"aten::_to_copy 8 dtype=5",
@@ -186,6 +256,42 @@ TEST(RuleTables, OfferAHandlersRowsOnceThereIsOne) {
   EXPECT_EQ(rows("aten::embedding 32x8 4x5:i64"), "S0,R -> P(sum) by mask; ");
   EXPECT_EQ(rows("aten::embedding_dense_backward 4x5x8 4x5:i64 num_weights=32"),
             "R,R -> S0 by mask; ");
+}
+
+TEST(RuleTables, KeepQueryRowsShardedOnlyWithTheFlag) {
+  const auto has_rows = [](const char* op, const char* more) {
+    const TextCall call("tp=4", std::string(op) + " 4x8x16x2 4x8x16x2 4x8x16x2" + more);
+    for (const auto& r : rules::find_rule(call.op())->rows(call.get(), 0)) {
+      if (r.operands[0] == Shard(2)) return true;
+    }
+    return false;
+  };
+  const char* cpu = "aten::_scaled_dot_product_flash_attention_for_cpu";
+  const char* cuda = "aten::_scaled_dot_product_flash_attention";
+  EXPECT_TRUE(rules::flag_set("sequence"));
+  EXPECT_TRUE(has_rows(cpu, " -"));
+  EXPECT_TRUE(has_rows(cuda, ""));
+  EXPECT_FALSE(has_rows(cpu, " - is_causal=true"));
+  EXPECT_FALSE(has_rows(cuda, " is_causal=true"));
+  const uint64_t before = rules::generation();
+  rules::set_flag("sequence", false);
+  EXPECT_NE(rules::generation(), before);
+  EXPECT_FALSE(has_rows(cpu, " -"));
+  EXPECT_FALSE(has_rows(cuda, ""));
+  rules::set_flag("sequence", true);
+  EXPECT_TRUE(has_rows(cpu, " -"));
+  EXPECT_THROW(rules::set_flag("sequense", true), InvalidArgument);
+}
+
+TEST(RuleTables, AxesTogetherKeepTheAlignment) {
+  // 32 columns of bf16 over 2 or 4 ranks are 16 or 8; over 8 they are 4, of 8 bytes.
+  const auto chosen = [](const char* mesh, const char* line) {
+    const TextCall call(mesh, line);
+    const auto choice = rules::choose(*rules::find_rule(call.op()), call.get());
+    return placements_text(choice.results[0]);
+  };
+  EXPECT_EQ(chosen("a=2,b=2", "aten::_grouped_mm 2x64x64:bf16 2x64x32:bf16@S2,S2 - -"), "S2,S2");
+  EXPECT_EQ(chosen("a=4,b=2", "aten::_grouped_mm 2x64x64:bf16 2x64x32:bf16@S2,S2 - -"), "S2,R");
 }
 
 TEST(RuleTables, KnowTheShapesOfResults) {

@@ -41,7 +41,7 @@ TEST(Notation, MistakesAreShownWithTheirPlace) {
   fails("mk, kn -> mn ; linear 2", {"operand 2 of 2"});
   fails("mk, kn -> mn ; whole q", {"'q'", "no operand has"});
   fails("m(gc -> m", {"upper-case"});
-  fails("m, -> m", {"dims, '.' or '_'"});
+  fails("m, -> m", {"dims, '.', '_' or '&'"});
   fails("* -> * ; pass mean 0", {"mean", "sum, avg"});
   fails("* -> * ; reduce $dim", {"no reduction"});
   fails("* -> * extra", {"';', '|' or the end"});

@@ -70,6 +70,9 @@ constexpr const char* kAttention[] = {
     "aten::_scaled_dot_product_flash_attention_for_cpu 3x5x6x4 3x5x7x4 3x5x7x4 attn_mask=1x1x6x7",
     "aten::_scaled_dot_product_flash_attention_for_cpu 3x5x6x4 3x5x7x4 3x5x7x4 attn_mask=6x7",
     "aten::_scaled_dot_product_flash_attention_for_cpu 3x8x6x4 3x4x7x4 3x4x7x4",
+    "aten::_scaled_dot_product_flash_attention_for_cpu 3x8x6x4 3x4x6x4 3x4x6x4 is_causal=true",
+    "aten::_scaled_dot_product_flash_attention_for_cpu 3x8x6x4 3x4x7x4 3x4x7x4 attn_mask=3x8x6x7",
+    "aten::_scaled_dot_product_flash_attention_for_cpu 3x8x6x4 3x4x7x4 3x4x7x4 attn_mask=6x7",
 };
 
 TEST(RulesOfNorms, EveryRowIsRight) { EXPECT_GT(prove_lines(kNorms).rows, 150); }
@@ -80,13 +83,20 @@ TEST(RulesOfAttention, EveryRowIsRight) { EXPECT_GT(prove_lines(kAttention).rows
 TEST(RulesOfAttention, EveryRowOfTheBackwardIsRight) {
   at::NoGradGuard no_grad;
   Tally tally;
-  for (const bool causal : {false, true}) {
+  struct Case {
+    bool causal;
+    int64_t heads, key_heads;
+    std::vector<int64_t> mask;
+  };
+  for (const auto& [causal, heads, key_heads, mask_shape] :
+       {Case{false, 5, 5, {3, 5, 6, 6}}, Case{true, 5, 5, {}}, Case{false, 5, 5, {6, 6}},
+        Case{false, 8, 4, {}}, Case{true, 8, 4, {}}, Case{false, 8, 4, {3, 1, 6, 6}}}) {
     at::manual_seed(7);
     std::mt19937 rng(7);
     const auto real = at::TensorOptions().dtype(at::kDouble);
-    const auto q = at::randn({3, 5, 6, 4}, real), k = at::randn({3, 5, 6, 4}, real),
-               v = at::randn({3, 5, 6, 4}, real);
-    const auto mask = causal ? at::Tensor() : at::randn({3, 5, 6, 6}, real);
+    const auto q = at::randn({3, heads, 6, 4}, real), k = at::randn({3, key_heads, 6, 4}, real),
+               v = at::randn({3, key_heads, 6, 4}, real);
+    const auto mask = mask_shape.empty() ? at::Tensor() : at::randn(mask_shape, real);
     const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
         q, k, v, 0.0, causal, mask.defined() ? std::optional<at::Tensor>(mask) : std::nullopt);
     Sample sample{"aten::_scaled_dot_product_flash_attention_for_cpu_backward",
@@ -104,7 +114,7 @@ TEST(RulesOfAttention, EveryRowOfTheBackwardIsRight) {
     for (int i = 0; i < 4; ++i) prove_choice(p, DeviceMesh::parse("x=2,y=2"), rng, tally);
   }
   for (const auto& failure : tally.failures) ADD_FAILURE() << failure;
-  EXPECT_GT(tally.rows, 25);
+  EXPECT_GT(tally.rows, 60);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@
 ///   aten::sum.dim_IntList 5x4 dim={1}      other arguments by name, the rest by default
 ///   aten::gather 5x4 5x2:i64<4 dim=1       integers from 0 to 3
 ///   aten::cat [3x4;3x4] dim=0              a list; `-` is None
-///   aten::log 4x3:pos                      values in (0.1, 1.1)
+///   aten::log 4x3:pos                      values in (0.1, 1.1); prob, spd, tri, inc, perm, ...
 namespace tessera::test {
 
 struct Sample {
@@ -60,6 +60,8 @@ inline at::Tensor make_tensor(const std::string& word) {
   if (type == "f32") return at::randn(shape, at::kFloat);
   if (type == "bf16") return at::randn(shape, real).to(at::kBFloat16);
   if (type == "pos") return at::rand(shape, real) + 0.1;
+  if (type == "pos32") return at::rand(shape, at::kFloat) + 0.1;
+  if (type == "inc") return at::cumsum(at::rand(shape, real), -1) - 1;
   if (type == "prob") return at::rand(shape, real) * 0.8 + 0.1;
   if (type == "spd") {
     const at::Tensor a = at::randn(shape, real);
