@@ -294,8 +294,20 @@ bool crosses_inference_mode(const OpEntry& entry, const Stack& stack) {
          base.toTensor().is_inference() != c10::InferenceMode::is_enabled();
 }
 
+/// As the other tensor along dims of the same size, so that the two can be worked on together.
+Sharding placed_beside(const Sharding& plain, const Sharding& other) {
+  std::vector<Placement> placements(plain.placements().begin(), plain.placements().end());
+  for (int axis = 0; axis < other.mesh().ndim() && plain.ndim() == other.ndim(); ++axis) {
+    const Placement& p = other.placement(axis);
+    if (!p.is_sharded()) continue;
+    const auto dim = static_cast<size_t>(p.dim());
+    if (plain.shape()[dim] == other.shape()[dim]) placements[static_cast<size_t>(axis)] = p;
+  }
+  return plain.with_placements(std::move(placements), other.order());
+}
+
 /// libtorch writes sharded values into a plain tensor that it has just made (zeros to scatter
-/// into): it becomes a replicated one.
+/// into): it becomes one that lies as they do.
 void adopt_internal(const OpEntry& entry, Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   for (const int i : entry.written) {
@@ -305,8 +317,10 @@ void adopt_internal(const OpEntry& entry, Stack& stack) {
     if (sharded_meta(tensor) != nullptr || !plain_is_internal()) continue;
     for (const auto& other : operands_of(entry, stack)) {
       if (other.sharded == nullptr) continue;
-      const Sharding as = as_replicated(tensor, other.sharded->sharding().mesh());
-      become(tensor, tensor.alias(), as);
+      const Sharding& theirs = other.sharded->sharding();
+      const Sharding plain = as_replicated(tensor, theirs.mesh());
+      const Sharding as = placed_beside(plain, theirs);
+      become(tensor, exec::redistribute(tensor, plain, as).contiguous(), as);
       break;
     }
   }
