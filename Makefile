@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test pure demo bench check format asan tsan install clean
+.PHONY: help setup build test pure demo bench coverage check format asan tsan install clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -36,6 +36,11 @@ demo: build  ## run the main job
 bench: build  ## build the benchmarks and print the figures
 	@cmake --build --preset dev -j $(JOBS) --target benchmarks
 	@benchmarks/run.sh
+
+coverage: setup  ## write docs/op_coverage.md anew, from the rules and libtorch's ops
+	@tools/configure.sh dev
+	@cmake --build --preset dev -j $(JOBS) --target test_rules_proof_coverage
+	@TESSERA_WRITE_COVERAGE=1 build/tests/rules_proof/coverage_test --gtest_filter='*ThePage*'
 
 check:  ## the cheap checks, without a build: format, rooms, README
 	@tools/check_format.sh

@@ -197,6 +197,12 @@ void set_own_handler(std::string_view op, OwnHandler handler) {
   registered().own_handlers.insert_or_assign(std::string(op), std::move(handler));
 }
 
+bool has_handler(std::string_view op) {
+  std::lock_guard lock(registered().mutex);
+  const auto it = registered().entries.find(std::string(op));
+  return it != registered().entries.end() && it->second->handler != nullptr;
+}
+
 size_t registered_ops() {
   std::lock_guard lock(registered().mutex);
   return registered().entries.size();

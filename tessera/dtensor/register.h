@@ -25,6 +25,9 @@ void claim(std::string_view op);
 /// A handler for an op that may not be defined yet.
 void set_own_handler(std::string_view op, OwnHandler handler);
 
+/// True if a handler takes the op over.
+bool has_handler(std::string_view op);
+
 /// How many ops have the sharded kernel.
 size_t registered_ops();
 
