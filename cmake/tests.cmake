@@ -124,20 +124,22 @@ foreach(name IN LISTS TESSERA_EXAMPLES)
   tessera_test(examples.${name} LABELS examples COMMAND example_${name})
 endforeach()
 
-# The README's example, as a reader would copy it.
-set(readme_example "${PROJECT_BINARY_DIR}/readme_example.cpp")
-if(EXISTS "${PROJECT_SOURCE_DIR}/README.md")
-  set(check_readme "${PROJECT_SOURCE_DIR}/tools/check_readme.py")
-  add_custom_command(OUTPUT "${readme_example}"
-    COMMAND Python3::Interpreter "${check_readme}" --extract "${readme_example}"
-    DEPENDS "${PROJECT_SOURCE_DIR}/README.md" "${check_readme}"
+# The first example of a page, as a reader would copy it: test examples.<name>.
+function(tessera_page_example name page)
+  set(source "${PROJECT_BINARY_DIR}/${name}_example.cpp")
+  set(extract "${PROJECT_SOURCE_DIR}/tools/check_readme.py")
+  add_custom_command(OUTPUT "${source}"
+    COMMAND Python3::Interpreter "${extract}" --extract "${source}" "${page}"
+    DEPENDS "${PROJECT_SOURCE_DIR}/${page}" "${extract}"
     VERBATIM)
-  add_executable(readme_example "${readme_example}")
-  target_link_libraries(readme_example PRIVATE tessera tessera_options)
-  set_target_properties(readme_example PROPERTIES
+  add_executable(${name}_example "${source}")
+  target_link_libraries(${name}_example PRIVATE tessera tessera_options)
+  set_target_properties(${name}_example PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
-  tessera_test(examples.readme LABELS examples COMMAND readme_example)
-endif()
+  tessera_test(examples.${name} LABELS examples COMMAND ${name}_example)
+endfunction()
+tessera_page_example(readme README.md)
+tessera_page_example(rule_notation docs/rule_notation.md)
 
 if(NOT TESSERA_SANITIZE)
   tessera_test(install.consumer LABELS install

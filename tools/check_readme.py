@@ -3,8 +3,8 @@
 
     tools/check_readme.py [<root>]            every command of a ```bash block exists: `make X` is a
                                               target, a path is a file, links lead to files
-    tools/check_readme.py --extract <file>    writes the first ```cpp block to <file>, which CMake
-                                              compiles and a test runs
+    tools/check_readme.py --extract <file> [<page>]   writes the first ```cpp block of the page to
+                                              <file>, which CMake compiles and a test runs
 
 A path under build/ is checked by its kind: only bin/tessera, examples/ and python/ are promised.
 """
@@ -75,17 +75,17 @@ def check(root):
     return errors
 
 
-def extract(root, target):
-    examples = blocks((root / "README.md").read_text(encoding="utf-8"), "cpp")
+def extract(root, target, page="README.md"):
+    examples = blocks((root / page).read_text(encoding="utf-8"), "cpp")
     if not examples:
-        sys.exit("readme: README.md holds no ```cpp example")
+        sys.exit(f"readme: {page} holds no ```cpp example")
     target.write_text(examples[0], encoding="utf-8")
 
 
 def main():
     root = pathlib.Path(__file__).parents[1]
-    if len(sys.argv) == 3 and sys.argv[1] == "--extract":
-        extract(root, pathlib.Path(sys.argv[2]))
+    if len(sys.argv) in (3, 4) and sys.argv[1] == "--extract":
+        extract(root, pathlib.Path(sys.argv[2]), *sys.argv[3:])
         return
     if len(sys.argv) > 1:
         root = pathlib.Path(sys.argv[1])
