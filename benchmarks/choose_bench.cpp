@@ -1,4 +1,5 @@
-// Cold choice of a sharding rule's row: what an op costs the first time it meets a new sharding.
+// Cold choice of a sharding rule's row: what an op costs the first time it meets a new sharding;
+// and what it takes to load the rules.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -29,15 +30,36 @@ void measure(const std::string& mesh, const std::string& line, const std::string
   std::printf("| %-16s | %-60s | %9.1f |\n", mesh.c_str(), shown.c_str(), times[25]);
 }
 
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+/// Once a process: the tables are read when a rule is first asked for, a line when its op is.
+void measure_loading() {
+  auto start = std::chrono::steady_clock::now();
+  rules::find_rule("aten::mm");
+  const double first = milliseconds_since(start);
+  start = std::chrono::steady_clock::now();
+  const auto ops = rules::ruled_ops();
+  for (const auto& op : ops) rules::find_rule(op);
+  std::printf("rules: %zu ops; the first look-up takes %.2f ms, all lines %.2f ms\n\n", ops.size(),
+              first, milliseconds_since(start));
+}
+
 }  // namespace
 
 int main() {
+  measure_loading();
   std::printf("| mesh             | %-60s | cold us   |\n|---|---|---|\n", "call");
   const char* four = "a=2,b=2,c=2,d=2";
   for (const auto& [mesh, line] : std::vector<std::pair<std::string, std::string>>{
            {"tp=4", "aten::mm 64x32@S0 32x16@R"},
            {"tp=4", "aten::mm 64x32@S0 32x16@S0"},
            {"tp=4", "aten::add.Tensor 64x32@S0 64x32@S1"},
+           {"dp=2,tp=4", "aten::mm 64x32@S0,R 32x16@R,S1"},
+           {"dp=2,tp=4", "aten::mm 64x32@S0,S1 32x16@S0,S1"},
+           {"a=2,b=2,c=2", "aten::mm 64x32@S0,S1,R 32x16@S1,S0,S0"},
            {four, "aten::mm 64x32@S0,S1,R,R 32x16@S1,S0,S0,R"},
            {four, "aten::mm 64x32@S0,S0,S1,R 32x16@S1,R,S0,P(sum)"},
            {four, "aten::add.Tensor 64x32@S0,S1,S0,S1 64x32@S1,S0,S1,S0"}}) {

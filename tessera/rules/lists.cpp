@@ -131,7 +131,6 @@ Rule as_element(const Rule& element, const std::vector<TensorArg>& tensors) {
   rule.rows = [rows = element.rows, tensors](const OpCall& call, int axis) {
     auto out = rows(call, axis);
     std::erase_if(out, [&](const Row& row) {
-      if (!row.handler.empty()) return true;
       for (size_t i = 0; i < tensors.size(); ++i) {
         if (!tensors[i].list && !row.operands[i].is_replicate()) return true;
       }
