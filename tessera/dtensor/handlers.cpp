@@ -109,14 +109,6 @@ bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
   return true;
 }
 
-/// A question about global shapes; no element is looked at.
-bool is_same_size(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
-  const at::Tensor other = torch::jit::pop(stack).toTensor();
-  const at::Tensor self = torch::jit::pop(stack).toTensor();
-  torch::jit::push(stack, self.sizes() == other.sizes());
-  return true;
-}
-
 /// May the second tensor's insides take the place of the first's? Any tensor can become a sharded
 /// one; a sharded one stays sharded.
 bool can_become(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
@@ -164,7 +156,6 @@ void install_handlers() {
   set_handler("aten::_local_scalar_dense", local_scalar);
   set_handler("aten::equal", equal);
   set_handler("aten::allclose", allclose);
-  set_handler("aten::is_same_size", is_same_size);
   set_handler("aten::as_strided", as_strided);
   set_handler("aten::is_same_size", is_same_size);
   for (const char* op : {"aten::set_.source_Tensor", "aten::set_.source_Storage", "aten::set_",
