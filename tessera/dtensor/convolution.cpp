@@ -30,12 +30,27 @@ at::MemoryFormat output_format(const at::Tensor& input, const at::Tensor& weight
   return format == at::MemoryFormat::Contiguous ? weight.suggest_memory_format() : format;
 }
 
+/// What libtorch's kernel would find out after the exchange, and a rank without outputs never.
+void check_types(const at::Tensor& input, const at::Tensor& weight) {
+  require(input.scalar_type() == weight.scalar_type(), "convolution of ",
+          c10::toString(input.scalar_type()), " with a weight of ",
+          c10::toString(weight.scalar_type()), "; cast one");
+}
+
+void check_bias(const at::Tensor& weight, const at::Tensor& bias, int64_t channels) {
+  if (!bias.defined()) return;
+  check_types(bias, weight);
+  require(bias.dim() == 1 && bias.size(0) == channels, "convolution: a bias ",
+          shape_text(bias.sizes()), " for ", channels, " output channels");
+}
+
 /// One call: its layout, its windows and the arguments for the local convolution.
 class Convolution {
  public:
   Convolution(const at::Tensor& input, const at::Tensor& weight, ConvolutionArgs args,
               const DeviceMesh& mesh)
       : args_(std::move(args)) {
+    check_types(input, weight);
     const auto shape = convolution_shape({input.sizes().data(), input.sizes().size()},
                                          {weight.sizes().data(), weight.sizes().size()}, args_);
     format_ = output_format(input, weight);
@@ -169,12 +184,12 @@ class Operands {
 
 /// Is it ours: the input cut in a spatial dim, all on one mesh, no stranger among the tensors? What
 /// is not goes the common way, which also knows what to say about strangers.
-bool is_cut_in_space(const at::Tensor& input, std::span<const Operand> operands) {
+bool is_cut_in_space(const OpEntry& entry, const Stack& stack, const at::Tensor& input) {
   const ShardedMeta* meta = sharded_meta(input);
   if (meta == nullptr || input.dim() < 3) return false;
   const auto in_space = [](const Placement& p) { return p.is_sharded() && p.dim() >= 2; };
   if (!std::ranges::any_of(meta->sharding().placements(), in_space)) return false;
-  return std::ranges::all_of(operands, [&](const Operand& operand) {
+  return std::ranges::all_of(operands_of(entry, stack), [&](const Operand& operand) {
     if (!operand.tensor->defined()) return true;
     if (operand.sharded != nullptr) {
       return operand.sharded->sharding().mesh() == meta->sharding().mesh();
@@ -187,11 +202,13 @@ bool is_cut_in_space(const at::Tensor& input, std::span<const Operand> operands)
 bool convolution(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const at::Tensor& input = args[0].toTensor();
-  if (!is_cut_in_space(input, operands_of(entry, stack))) return false;
+  if (!is_cut_in_space(entry, stack, input)) return false;
   const at::Tensor& weight = args[1].toTensor();
   const Convolution call(input, weight, read_args({&args[3], 6}),
                          sharded_meta(input)->sharding().mesh());
   const Layout& layout = call.layout();
+  check_bias(weight, args[2].isTensor() ? args[2].toTensor() : at::Tensor(),
+             layout.output.shape()[1]);
   const Operands operands(entry, stack, {layout.input, layout.weight, layout.bias});
   const at::Tensor of_weight = operands.local(1);
   at::Tensor bias = operands.local(2);
@@ -221,7 +238,7 @@ bool convolution(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack)
 bool convolution_backward(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const at::Tensor& input = args[1].toTensor();
-  if (!is_cut_in_space(input, operands_of(entry, stack))) return false;
+  if (!is_cut_in_space(entry, stack, input)) return false;
   const auto wanted = args[10].toBoolList();
   const Convolution call(input, args[2].toTensor(), read_args({&args[4], 6}),
                          sharded_meta(input)->sharding().mesh());

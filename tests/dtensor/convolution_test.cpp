@@ -290,12 +290,16 @@ TEST(Convolution, BadCallsAreRefusedOnEveryRankBeforeAnythingMoves) {
     const at::Tensor kernel = weight(mesh, {2, 2, 9});
     const at::Tensor fits = weight(mesh, {2, 2, 3});
     const at::Tensor elsewhere = weight(other, {2, 2, 3});
+    const at::Tensor narrow = fits.to(at::kFloat);
+    const at::Tensor bias = weight(mesh, {3});
     comm::Recorder recorder(*comm::current_world());
     EXPECT_THROW(at::conv1d(x, channels), InvalidArgument);
     EXPECT_THROW(at::conv1d(x, kernel), InvalidArgument);
     EXPECT_THROW(at::conv1d(x, fits, {}, 0), InvalidArgument) << "stride";
     EXPECT_THROW(at::conv1d(x, numbers({2, 2, 3}, 2)), InvalidArgument) << "a plain weight";
     EXPECT_THROW(at::conv1d(x, elsewhere), InvalidArgument);
+    EXPECT_THROW(at::conv1d(x, narrow), InvalidArgument) << "another dtype";
+    EXPECT_THROW(at::conv1d(x, fits, bias), InvalidArgument);
     EXPECT_EQ(comm::expect_comm(recorder, "nothing"), "");
   });
 }
