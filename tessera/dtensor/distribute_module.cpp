@@ -66,8 +66,10 @@ void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
   replicate(module.named_buffers(), "buffer");
 }
 
-void reduce_gradients(torch::nn::Module& module) {
-  for (const at::Tensor& parameter : module.parameters()) {
+void reduce_gradients(torch::nn::Module& module) { reduce_gradients(module.parameters()); }
+
+void reduce_gradients(std::span<const at::Tensor> parameters) {
+  for (const at::Tensor& parameter : parameters) {
     if (!is_dtensor(parameter) || !parameter.requires_grad()) continue;
     // The hook belongs to the parameter, so it must not own it.
     c10::TensorImpl* impl = parameter.unsafeGetTensorImpl();

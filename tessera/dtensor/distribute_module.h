@@ -49,6 +49,7 @@ void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
 /// gradient stays as backward left it, often Partial over the axis that cuts the batch, and is
 /// reduced at each use: three times by Adam. Before accumulating over several backwards do without.
 void reduce_gradients(torch::nn::Module& module);
+void reduce_gradients(std::span<const at::Tensor> parameters);
 
 /// Changes the tensors among a module's arguments, or those in its result, in place: distributes,
 /// redistributes or takes their local parts.
