@@ -320,7 +320,8 @@ void adopt_internal(const OpEntry& entry, Stack& stack) {
       const Sharding& theirs = other.sharded->sharding();
       const Sharding plain = as_replicated(tensor, theirs.mesh());
       const Sharding as = placed_beside(plain, theirs);
-      become(tensor, exec::redistribute(tensor, plain, as).contiguous(), as);
+      // Not the tensor itself, which would then hold itself.
+      become(tensor, exec::redistribute(tensor.alias(), plain, as).contiguous(), as);
       break;
     }
   }
