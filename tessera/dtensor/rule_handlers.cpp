@@ -21,32 +21,6 @@ namespace {
 
 using torch::jit::Stack;
 
-/// Reduces a local result over the axes that cut what the op sums over: those where the first
-/// operand is cut and the result is whole.
-at::Tensor reduce_cut_axes(const OpEntry& entry, const Decision& decision, at::Tensor local,
-                           ReduceOp op) {
-  const Sharding& operand = decision.operands[0];
-  Sharding to = decision.results[0].with_dtype(static_cast<DType>(local.scalar_type()));
-  Sharding from = to;
-  for (int axis = 0; axis < to.mesh().ndim(); ++axis) {
-    if (operand.placement(axis).is_sharded() && to.placement(axis).is_replicate()) {
-      from = from.with(axis, Partial(op));
-    }
-  }
-  const comm::CallSite site({.op = entry.name, .implicit = true});
-  return exec::redistribute(local, from, to, {.may_alias = true, .consume = true});
-}
-
-c10::IValue named(const OpEntry&, const c10::OperatorHandle& op, const Stack& stack,
-                  std::string_view name) {
-  const auto& arguments = op.schema().arguments();
-  const size_t base = stack.size() - arguments.size();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].name() == name) return stack[base + i];
-  }
-  return {};
-}
-
 /// What the powers are added up in: halves overflow at a norm of 256.
 at::ScalarType wide_type(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
@@ -56,11 +30,11 @@ at::ScalarType wide_type(at::ScalarType dtype) {
 void norm(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
           Stack& stack) {
   at::Tensor self = stack[stack.size() - entry.args.size()].toTensor();
-  c10::IValue order = named(entry, op, stack, "ord");
-  if (order.isNone()) order = named(entry, op, stack, "p");
+  c10::IValue order = argument_named(op, stack, "ord");
+  if (order.isNone()) order = argument_named(op, stack, "p");
   const double p = order.isNone() ? 2 : order.toScalar().toDouble();
-  const c10::IValue dims = named(entry, op, stack, "dim");
-  const c10::IValue keep = named(entry, op, stack, "keepdim");
+  const c10::IValue dims = argument_named(op, stack, "dim");
+  const c10::IValue keep = argument_named(op, stack, "keepdim");
   const auto result = static_cast<at::ScalarType>(decision.results[0].dtype());
   // Absolute values have the real type that norms of complex numbers have.
   self = self.is_complex() ? self.abs() : self;
@@ -164,15 +138,40 @@ void mask(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& d
 
 }  // namespace
 
+at::Tensor reduce_cut_axes(const OpEntry& entry, const Decision& decision, at::Tensor local,
+                           ReduceOp op) {
+  const Sharding& operand = decision.operands[0];
+  Sharding to = decision.results[0].with_dtype(static_cast<DType>(local.scalar_type()));
+  Sharding from = to;
+  for (int axis = 0; axis < to.mesh().ndim(); ++axis) {
+    if (operand.placement(axis).is_sharded() && to.placement(axis).is_replicate()) {
+      from = from.with(axis, Partial(op));
+    }
+  }
+  const comm::CallSite site({.op = entry.name, .implicit = true});
+  return exec::redistribute(local, from, to, {.may_alias = true, .consume = true});
+}
+
+c10::IValue argument_named(const c10::OperatorHandle& op, const Stack& stack,
+                           std::string_view name) {
+  const auto& arguments = op.schema().arguments();
+  const size_t base = stack.size() - arguments.size();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == name) return stack[base + i];
+  }
+  return {};
+}
+
 RuleHandler rule_handler(std::string_view name) {
   if (name == "mask") return mask;
   if (name == "norm") return norm;
   if (name == "nll") return nll;
+  if (name == "moments") return moments;
   return nullptr;
 }
 
 void enable_rule_handlers() {
-  for (const char* name : {"mask", "norm", "nll"}) rules::enable_handler(name);
+  for (const char* name : {"mask", "norm", "nll", "moments"}) rules::enable_handler(name);
 }
 
 }  // namespace tessera::dtensor

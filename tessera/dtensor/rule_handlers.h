@@ -13,6 +13,19 @@ namespace tessera::dtensor {
 /// leaves the local results.
 RuleHandler rule_handler(std::string_view name);
 
+/// `moments`: variance over a cut dim; in moments.cpp.
+void moments(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
+             std::vector<c10::IValue>& stack);
+
+/// Reduces a local result over the axes that cut what the op sums over: those where the first
+/// operand is cut and the result is whole.
+at::Tensor reduce_cut_axes(const OpEntry& entry, const Decision& decision, at::Tensor local,
+                           ReduceOp op);
+
+/// The argument of this name on the stack; none if the op has none.
+c10::IValue argument_named(const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack,
+                           std::string_view name);
+
 /// Tells the rules which handlers there are.
 void enable_rule_handlers();
 

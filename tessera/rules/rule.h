@@ -33,6 +33,7 @@ struct Row {
   /// listed once `enable_handler(name)` was called.
   ///   mask   embedding and its backward: table rows that are not here count as zeros
   ///   norm   vector norms over a sharded dim: powers summed over the ranks, then the root
+  ///   moments  variance over a sharded dim: deviations of the parts and of their means
   ///   nll    nll_loss of a mean over a sharded batch: losses and weights summed, then divided
   std::string_view handler = {};
 

@@ -19,9 +19,10 @@ constexpr TableLine kTable[] = {
     {"prod prod.dim_int", "* -> * ; reduce $dim product ; pass product 0"},
     {"any any.dim any.dims _is_any_true", "* -> * ; reduce $dim max"},
     {"all all.dim all.dims _is_all_true", "* -> * ; reduce $dim min"},
-    {"var.correction std.correction argmax argmin logsumexp median nanmedian",
-     "* -> * ; drop $dim"},
-    {"var_mean.correction std_mean.correction max.dim min.dim median.dim nanmedian.dim mode "
+    {"argmax argmin logsumexp median nanmedian", "* -> * ; drop $dim"},
+    {"var.correction std.correction", "* -> *!* ; handler moments $dim"},
+    {"var_mean.correction std_mean.correction", "* -> *!*, *!* ; handler moments $dim"},
+    {"max.dim min.dim median.dim nanmedian.dim mode "
      "kthvalue aminmax _aminmax _aminmax.dim",
      "* -> *, * ; drop $dim"},
     {"linalg_vector_norm",

@@ -53,6 +53,7 @@ TEST(Products, MatmulOfManyDimsGathersNothing) {
            "S0,S1"},
           {"a matrix by a matrix", kMatmul, {{{6, 8}, "S0,R"}, {{8, 10}, "R,S1"}}, "S0,S1"},
           {"a matrix by a vector", kMatmul, {{{6, 8}, "S0,S1"}, {{8}, "R,S0"}}, "S0,P(sum)"},
+          {"a vector by a matrix", kMatmul, {{{6}, "R,R"}, {{6, 8}, "S1,R"}}, "S0,R"},
           {"two vectors", kMatmul, {{{8}, "S0,S0"}, {{8}, "S0,S0"}}, "P(sum),P(sum)"},
           {"a batch that is broadcast",
            kMatmul,
