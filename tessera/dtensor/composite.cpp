@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tessera/dtensor/dispatch.h"
+#include "tessera/exec/redistribute.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -125,6 +126,18 @@ class CompositeKernel final : public c10::OperatorKernel {
   std::shared_ptr<const OpEntry> entry_;
 };
 
+/// As the other tensor along dims of the same size, so that the two can be worked on together.
+Sharding placed_beside(const Sharding& plain, const Sharding& other) {
+  std::vector<Placement> placements(plain.placements().begin(), plain.placements().end());
+  for (int axis = 0; axis < other.mesh().ndim() && plain.ndim() == other.ndim(); ++axis) {
+    const Placement& p = other.placement(axis);
+    if (!p.is_sharded()) continue;
+    const auto dim = static_cast<size_t>(p.dim());
+    if (plain.shape()[dim] == other.shape()[dim]) placements[static_cast<size_t>(axis)] = p;
+  }
+  return plain.with_placements(std::move(placements), other.order());
+}
+
 }  // namespace
 
 bool makes_tensors(const c10::OperatorName& name) {
@@ -142,6 +155,25 @@ c10::KernelFunction composite_kernel(std::shared_ptr<const OpEntry> entry) {
 bool plain_is_internal() {
   constexpr int kNoBackward = -1;
   return inside_composites > 0 || torch::autograd::get_current_graph_task_id() != kNoBackward;
+}
+
+void adopt_internal(const OpEntry& entry, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  for (const int i : entry.written) {
+    const c10::IValue& value = stack[base + static_cast<size_t>(i)];
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const at::Tensor& tensor = value.toTensor();
+    if (sharded_meta(tensor) != nullptr || !plain_is_internal()) continue;
+    for (const auto& other : operands_of(entry, stack)) {
+      if (other.sharded == nullptr) continue;
+      const Sharding& theirs = other.sharded->sharding();
+      const Sharding plain = as_replicated(tensor, theirs.mesh());
+      const Sharding as = placed_beside(plain, theirs);
+      // Not the tensor itself, which would then hold itself.
+      become(tensor, exec::redistribute(tensor.alias(), plain, as).contiguous(), as);
+      break;
+    }
+  }
 }
 
 }  // namespace tessera::dtensor

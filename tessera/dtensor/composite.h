@@ -22,4 +22,8 @@ c10::KernelFunction composite_kernel(std::shared_ptr<const OpEntry> entry);
 /// composite op, and in the formulas of derivatives.
 bool plain_is_internal();
 
+/// libtorch writes sharded values into a plain tensor that it has just made (zeros to scatter
+/// into): it becomes one that lies as they do.
+void adopt_internal(const OpEntry& entry, torch::jit::Stack& stack);
+
 }  // namespace tessera::dtensor

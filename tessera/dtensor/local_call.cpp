@@ -1,0 +1,232 @@
+#include "tessera/dtensor/local_call.h"
+
+#include <ATen/core/List.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/call_site.h"
+#include "tessera/exec/redistribute.h"
+
+namespace tessera::dtensor {
+namespace {
+
+/// The local tensor that an operand goes into the op with.
+at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t index,
+                         const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  if (!decision.moves || index >= decision.operands.size() || !tensor.defined()) {
+    return meta != nullptr ? meta->local() : tensor;
+  }
+  const Sharding& target = decision.operands[index];
+  if (std::ranges::find(decision.write_back, index) != decision.write_back.end()) {
+    return borrow_written(entry, *meta, target);
+  }
+  if (!target.defined() || (meta != nullptr && target == meta->sharding())) {
+    return meta != nullptr ? meta->local() : tensor;
+  }
+  const comm::CallSite site({.op = entry.name, .implicit = true});
+  at::Tensor local = meta != nullptr ? meta->local() : tensor;
+  Sharding from = meta != nullptr ? meta->sharding() : as_replicated(tensor, target.mesh());
+  if (from.mesh() != target.mesh()) {  // one number, which all ranks here hold
+    local = exec::redistribute(local, from, from.replicated(), {.may_alias = true});
+    from = as_replicated(local, target.mesh());
+  }
+  // Kernels read contiguous tensors as rows of memory; a slice of one may have gaps.
+  if (from.is_replicated() && target.is_replicated()) return local;
+  return exec::redistribute(local, from, target, {.may_alias = true}).contiguous();
+}
+
+void scale_result(const Decision& decision, size_t index, const at::Tensor& local) {
+  if (index >= decision.scale.size() || decision.scale[index] == 1.0 || !local.defined()) return;
+  if (decision.scale[index] == 0.0) {
+    local.zero_();  // not a product: the mean of an empty part is NaN
+  } else {
+    local.mul_(decision.scale[index]);
+  }
+}
+
+/// The sizes that only the local result tells. Strides are row-major: ranks must agree on them, and
+/// an empty part tells none.
+Sharding completed(const OpenResult& open, const at::Tensor& local, const DeviceMesh& mesh) {
+  std::vector<int64_t> shape = open.shape;
+  if (static_cast<int64_t>(shape.size()) != local.dim()) {
+    // What a rule says nothing about (random states, debug output) is whole.
+    const bool whole = std::ranges::all_of(
+        open.placements, [](const Placement& placement) { return placement.is_replicate(); });
+    ensure(whole, "a rule's sharded result has other dims than the op's");
+    return as_replicated(local, mesh);
+  }
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    if (shape[dim] < 0) shape[dim] = local.size(static_cast<int64_t>(dim));
+  }
+  return Sharding(mesh, open.placements, std::move(shape),
+                  {.dtype = static_cast<DType>(local.scalar_type()), .order = open.order});
+}
+
+at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t index,
+                       at::Tensor local) {
+  if (!local.defined()) return local;
+  if (entry.is_view && (local.is_conj() || local.is_neg())) {
+    // The bits that say how to read memory stay below: the tensor above does not carry them.
+    return wrap_copy_of_view(local.resolve_conj().resolve_neg(), decision.results[index]);
+  }
+  if (entry.is_view && decision.moves) {
+    const bool known = index < decision.results.size() && decision.results[index].defined();
+    const Sharding as = known ? decision.results[index] : as_replicated(local, decision.mesh);
+    return wrap_copy_of_view(std::move(local), as);
+  }
+  if (index < decision.results.size() && decision.results[index].defined()) {
+    const Sharding& sharding = decision.results[index];
+    if (std::ranges::equal(local.sizes(), sharding.local_shape()) ||
+        !sharding.mesh().contains_me()) {
+      if (static_cast<DType>(local.scalar_type()) == sharding.dtype()) {
+        return wrap(std::move(local), sharding);
+      }
+      return wrap(local, sharding.with_dtype(static_cast<DType>(local.scalar_type())));
+    }
+    if (!sharding.is_replicated()) {
+      throw InternalError(join_text(entry.name, " gave a local result of ",
+                                    shape_text(local.sizes()), " where its rule says ",
+                                    shape_text(sharding.local_shape()), " of ", sharding));
+    }
+  }
+  const Sharding sharding = index < decision.open.size()
+                                ? completed(decision.open[index], local, decision.mesh)
+                                : as_replicated(local, decision.mesh);
+  return wrap(std::move(local), sharding);
+}
+
+/// Runs another op in the place of the one called: its arguments take those on the stack's place.
+void run_instead(const Replacement& replacement, Stack& stack, size_t base) {
+  Stack args;
+  for (const auto& [index, value] : replacement.args) {
+    args.push_back(index >= 0 ? stack[base + static_cast<size_t>(index)] : value);
+  }
+  stack.resize(base);
+  for (auto& arg : args) stack.push_back(std::move(arg));
+  replacement.op.callBoxed(&stack);
+}
+
+/// A handler gives results of its own, also in the place of an out= argument.
+void run_handler(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
+                 Stack& stack) {
+  std::vector<at::Tensor> outs;
+  const size_t base = stack.size() - entry.args.size();
+  for (const int i : entry.written) outs.push_back(stack[base + static_cast<size_t>(i)].toTensor());
+  decision.handler(entry, op, decision, stack);
+  for (size_t r = 0; r < entry.result_alias.size() && !outs.empty(); ++r) {
+    const auto at = std::ranges::find(entry.written, entry.result_alias[r]);
+    if (at == entry.written.end()) continue;
+    outs[static_cast<size_t>(at - entry.written.begin())].copy_(stack[base + r].toTensor());
+  }
+}
+
+}  // namespace
+
+void localise_args(const OpEntry& entry, const Decision& decision, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  size_t operand = 0;
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    c10::IValue& value = stack[base + i];
+    if (entry.args[i] == ArgKind::tensor) {
+      if (value.isTensor()) {
+        value = local_operand(entry, decision, operand, value.toTensor());
+      }
+      ++operand;
+    } else if (entry.args[i] == ArgKind::tensor_list && !value.isNone()) {
+      if (value.isTensorList()) {
+        c10::List<at::Tensor> locals;
+        const auto list = value.toTensorList();
+        locals.reserve(list.size());
+        for (const at::Tensor& tensor : list) {
+          locals.push_back(local_operand(entry, decision, operand++, tensor));
+        }
+        value = std::move(locals);
+      } else {
+        c10::List<std::optional<at::Tensor>> locals;
+        for (const auto& item : value.toListRef()) {
+          if (item.isNone()) {
+            locals.push_back(std::nullopt);
+          } else {
+            locals.push_back(local_operand(entry, decision, operand, item.toTensor()));
+          }
+          ++operand;
+        }
+        value = std::move(locals);
+      }
+    }
+  }
+  for (const auto& [index, value] : decision.local_args) {
+    stack[base + static_cast<size_t>(index)] = value;
+  }
+}
+
+void run_local(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
+               Stack& stack) {
+  if (decision.handler != nullptr) {
+    run_handler(entry, op, decision, stack);
+  } else if (decision.instead) {
+    run_instead(*decision.instead, stack, stack.size() - entry.args.size());
+  } else if (entry.local_kernel != nullptr) {
+    entry.local_kernel(stack);
+  } else {
+    op.callBoxed(&stack);
+  }
+}
+
+void wrap_results(const OpEntry& entry, const Decision& decision, Stack& stack, size_t base,
+                  std::span<c10::IValue> written) {
+  size_t result = 0;
+  for (size_t r = 0; r < entry.result_alias.size(); ++r) {
+    c10::IValue& value = stack[base + r];
+    if (value.isTensor()) scale_result(decision, result, value.toTensor());
+    if (const int from = entry.result_alias[r]; from >= 0) {
+      for (size_t w = 0; w < entry.written.size(); ++w) {
+        if (entry.written[w] == from) value = written[w];
+      }
+      ++result;
+    } else if (value.isTensor()) {
+      value = wrap_result(entry, decision, result++, std::move(value).toTensor());
+    } else if (entry.result_is_list[r]) {
+      c10::List<at::Tensor> wrapped;
+      for (const at::Tensor& local : value.toTensorVector()) {
+        wrapped.push_back(wrap_result(entry, decision, result++, local));
+      }
+      value = std::move(wrapped);
+    } else {
+      ++result;
+    }
+  }
+}
+
+void leave_out(const OpEntry& entry, const Decision& decision, Stack& stack) {
+  const auto args = torch::jit::last(stack, entry.args.size()).vec();
+  torch::jit::drop(stack, entry.args.size());
+  size_t result = 0;
+  const auto nothing = [&](size_t index) {
+    require(index < decision.results.size() && decision.results[index].defined(), entry.name,
+            " on mesh ", decision.mesh,
+            ", called on a rank outside it: the shape of its result is "
+            "known only to the mesh's ranks; call it there alone");
+    const Sharding& sharding = decision.results[index];
+    const auto shape = sharding.local_shape();
+    const auto dtype = static_cast<at::ScalarType>(sharding.dtype());
+    return wrap(at::empty(at::IntArrayRef(shape.data(), shape.size()), dtype), sharding);
+  };
+  for (size_t r = 0; r < entry.result_alias.size(); ++r) {
+    if (entry.result_alias[r] >= 0) {
+      stack.push_back(args[static_cast<size_t>(entry.result_alias[r])]);
+      ++result;
+    } else if (entry.result_is_list[r]) {
+      c10::List<at::Tensor> list;
+      while (result < decision.results.size()) list.push_back(nothing(result++));
+      stack.emplace_back(std::move(list));
+    } else {
+      stack.emplace_back(nothing(result++));
+    }
+  }
+}
+
+}  // namespace tessera::dtensor
