@@ -89,11 +89,11 @@ TEST(SteadyMemory, EverNewShapesAreForgotten) {
   run_ranks(2, [&](int rank) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
     uint64_t most = 0;
-    for (int64_t rows = 2; rows < shapes; ++rows) {
-      const at::Tensor part = at::ones({1, 2}, at::kFloat).expand({rows, 2});
-      const at::Tensor x =
-          from_local(part, mesh, {Replicate()}, {.shape = std::vector<int64_t>{rows, 2}});
-      EXPECT_EQ((x + x).sizes()[0], rows);
+    for (int64_t i = 0; i < shapes; ++i) {
+      const std::vector<int64_t> shape = {1 + i % 64, 1 + i / 64 % 64, 1 + i / 4096};
+      const at::Tensor part = at::ones({1, 1, 1}, at::kFloat).expand(shape);
+      const at::Tensor x = from_local(part, mesh, {Replicate()}, {.shape = shape});
+      EXPECT_EQ((x + x).sizes(), at::IntArrayRef(shape));
       if (rank == 0) most = std::max(most, dtensor::decision_stats().entries);
     }
     EXPECT_LE(most, 3 * 2 * 4096U);  // three ops, two ranks, and a table's bound for each
