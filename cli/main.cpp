@@ -28,6 +28,8 @@ int main(int argc, char** argv) {
     return std::cout ? 0 : fail("the output could not be written", kFailed);
   } catch (const CLI::Success& help) {  // --help, --version
     return app.exit(help);
+  } catch (const tessera::cli::ExitWith& end) {
+    return end.code;
   } catch (const CLI::ParseError& error) {
     std::cerr << "tessera: " << error.what() << "\n\n";
     const auto verbs = app.get_subcommands();

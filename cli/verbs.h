@@ -10,11 +10,17 @@ class App;
 /// callback prints its result to stdout and throws what goes wrong; main.cpp turns that into a
 /// message on stderr and an exit code.
 ///
-///   0  done        1  it failed        2  the call was wrong
+///   0  done        1  it failed        2  the call was wrong        (launch: as its ranks ended)
 namespace tessera::cli {
 
-void add_explain(CLI::App& app);
+/// Thrown by a verb that has said all there is to say: the program ends with this code.
+struct ExitWith {
+  int code;
+};
 
-inline constexpr std::array kVerbs = {&add_explain};
+void add_explain(CLI::App& app);
+void add_launch(CLI::App& app);
+
+inline constexpr std::array kVerbs = {&add_explain, &add_launch};
 
 }  // namespace tessera::cli

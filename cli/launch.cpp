@@ -1,0 +1,116 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "cli/rank_job.h"
+#include "cli/verbs.h"
+#include "tessera/base/errors.h"
+
+/// tessera launch -n 4 prog args...: the ranks of a job on this host.
+namespace tessera::cli {
+namespace {
+
+constexpr int kDefaultPort = 29500;  // torchrun's, for jobs of several hosts
+
+constexpr const char* kFooter = R"(
+Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, MASTER_ADDR
+and MASTER_PORT as from torchrun, and OMP_NUM_THREADS=1 if there are several and it is not set. Its
+stdin is empty. The first rank that fails ends the job: its last lines are shown and its exit code
+(128 + signal) is launch's. Ctrl-C ends all; a second one kills them.
+
+Examples
+  tessera launch -n 4 build/examples/gpt --mesh dp=2,tp=2
+  tessera launch -n 8 --nodes 2 --node-rank 0 --master-addr node0 ./train     (1 on the second host)
+  tessera launch -n 2 --log-dir logs python train.py)";
+
+struct Options {
+  JobShape shape;
+  std::string log_dir;
+  std::string colour = "auto";
+  double grace_s = 5;
+};
+
+bool coloured(const std::string& wish, int file) {
+  if (wish != "auto") return wish == "always";
+  const char* no = std::getenv("NO_COLOR");
+  return isatty(file) != 0 && (no == nullptr || *no == '\0');
+}
+
+/// Where the ranks meet: several hosts must be told, one finds a free port.
+void settle_meeting_point(JobShape& shape, const CLI::App& verb,
+                          std::optional<ReservedPort>& reserved) {
+  require(shape.node_rank < shape.nodes, "launch: --node-rank is ", shape.node_rank,
+          ", but --nodes ", shape.nodes, " makes it 0 to ", shape.nodes - 1);
+  if (shape.nodes > 1) {
+    require(verb.count("--master-addr") > 0, "launch: --nodes ", shape.nodes,
+            " needs --master-addr: the first host's name or address");
+  }
+  if (shape.master_port != 0) return;
+  if (shape.nodes > 1 || verb.count("--master-addr") > 0) {
+    shape.master_port = kDefaultPort;  // all hosts must name the same
+  } else {
+    shape.master_port = reserved.emplace().number();
+  }
+}
+
+void run(Options options, const CLI::App& verb) {
+  const auto words = verb.remaining();
+  require(!words.empty(), "launch: which program? tessera launch -n 4 prog args...");
+  require(!words.front().starts_with("-"), "launch: no option ", words.front(),
+          "; options of the program come after its name");
+
+  JobOptions job;
+  job.program = find_program(words.front());
+  job.arguments.assign(words.begin() + 1, words.end());
+  std::optional<ReservedPort> reserved;
+  settle_meeting_point(options.shape, verb, reserved);
+  job.shape = options.shape;
+  job.grace = std::chrono::milliseconds(static_cast<int64_t>(options.grace_s * 1000));
+  job.style = {.widest_rank = options.shape.world_size() - 1,
+               .colour_out = coloured(options.colour, STDOUT_FILENO),
+               .colour_err = coloured(options.colour, STDERR_FILENO),
+               .log_dir = options.log_dir};
+  if (!options.log_dir.empty()) std::filesystem::create_directories(options.log_dir);
+  if (limits_threads(options.shape)) {
+    std::cerr << "tessera launch: OMP_NUM_THREADS=1 for each rank, as it was not set\n";
+  }
+  throw ExitWith{RankJob(job).run()};
+}
+
+}  // namespace
+
+void add_launch(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand(
+      "launch", "Starts the ranks of a program on this host and stays with them to the end");
+  JobShape& shape = options->shape;
+  verb->add_option("-n,--nproc-per-node", shape.ranks, "ranks on this host")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  verb->add_option("--nodes", shape.nodes, "hosts of the job, each with as many ranks")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  verb->add_option("--node-rank", shape.node_rank, "which of them this is")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  verb->add_option("--master-addr", shape.master_addr, "where rank 0 is")->capture_default_str();
+  verb->add_option("--master-port", shape.master_port,
+                   "a port there; default: a free one, 29500 if there are several hosts")
+      ->check(CLI::Range(1, 65535));
+  verb->add_option("--log-dir", options->log_dir, "also write rank<N>.log there");
+  verb->add_option("--color", options->colour, "of the ranks' prefixes; auto: on a terminal")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
+  verb->add_option("--grace", options->grace_s, "seconds to end in, before SIGKILL")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  verb->prefix_command();
+  verb->footer(kFooter);
+  verb->callback([options, verb] { run(*options, *verb); });
+}
+
+}  // namespace tessera::cli

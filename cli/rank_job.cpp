@@ -1,0 +1,194 @@
+#include "cli/rank_job.h"
+
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <system_error>
+
+#include "tessera/base/text.h"
+
+namespace tessera::cli {
+namespace {
+
+/// Output of a process that left its group may keep a pipe open; it is not waited for longer.
+constexpr auto kDrainTime = std::chrono::milliseconds(500);
+
+void say(const std::string& text) { write_all(Stream::err, "tessera launch: " + text + "\n"); }
+
+std::string ranks_text(int count) {
+  return std::to_string(count) + (count == 1 ? " rank" : " ranks");
+}
+
+}  // namespace
+
+JobSignals::JobSignals() {
+  sigset_t handled;
+  sigemptyset(&handled);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&handled, number);
+  sigprocmask(SIG_BLOCK, &handled, &before_);
+  file_ = signalfd(-1, &handled, SFD_NONBLOCK | SFD_CLOEXEC);
+  if (file_ < 0) throw std::system_error(errno, std::generic_category(), "launch: no signalfd");
+}
+
+JobSignals::~JobSignals() { close(file_); }
+
+int JobSignals::next() const {
+  signalfd_siginfo info{};
+  return read(file_, &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+RankJob::RankJob(const JobOptions& options) : options_(options) {}
+
+void RankJob::start() {
+  members_.reserve(static_cast<size_t>(options_.shape.ranks));
+  for (int local = 0; local < options_.shape.ranks; ++local) {
+    const int rank = options_.shape.rank(local);
+    members_.push_back(
+        {.rank = rank,
+         .output = RankOutput(rank, options_.style),
+         .process = RankProcess({.program = options_.program,
+                                 .arguments = options_.arguments,
+                                 .environment = rank_environment(options_.shape, local),
+                                 .signal_mask = signals_.mask_before()})});
+    guard_.watch(members_.back().process.pid());
+  }
+}
+
+int RankJob::run() {
+  start();
+  while (running() > 0) {
+    wait_for_news();
+    note_signals();
+    note_endings();
+    enforce_deadline();
+  }
+  drain();
+  return code_.value_or(0);
+}
+
+void RankJob::wait_for_news() {
+  std::vector<pollfd> files = {{signals_.file(), POLLIN, 0}};
+  std::vector<std::pair<Member*, Stream>> readers;
+  for (auto& member : members_) {
+    if (member.out_open) {
+      files.push_back({member.process.out(), POLLIN, 0});
+      readers.emplace_back(&member, Stream::out);
+    }
+    if (member.err_open) {
+      files.push_back({member.process.err(), POLLIN, 0});
+      readers.emplace_back(&member, Stream::err);
+    }
+  }
+  int timeout = -1;
+  if (kill_time_) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(*kill_time_ - Clock::now());
+    timeout = std::max(0, static_cast<int>(left.count()) + 1);
+  }
+  if (poll(files.data(), files.size(), timeout) < 0) return;  // a signal: it is in the signalfd
+  for (size_t i = 0; i < readers.size(); ++i) {
+    if (files[i + 1].revents != 0) read_output(*readers[i].first, readers[i].second);
+  }
+}
+
+/// What there is now, one buffer of it: a rank that never stops printing does not starve the rest.
+void RankJob::read_output(Member& member, Stream stream) {
+  std::array<char, kLongestLine> buffer;
+  const int file = stream == Stream::out ? member.process.out() : member.process.err();
+  const ssize_t got = read(file, buffer.data(), buffer.size());
+  if (got > 0) {
+    member.output.take(stream, {buffer.data(), static_cast<size_t>(got)});
+  } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+    member.output.finish(stream);
+    (stream == Stream::out ? member.out_open : member.err_open) = false;
+  }
+}
+
+void RankJob::note_signals() {
+  for (int number = 0; (number = signals_.next()) != 0;) {
+    if (number == SIGCHLD) continue;  // note_endings looks
+    if (code_) {
+      say(signal_name(number) + " again: killing " + ranks_text(running()));
+      for (auto& member : members_) member.process.signal(SIGKILL);
+      continue;
+    }
+    code_ = 128 + number;
+    say(signal_name(number) + ": ending " + ranks_text(running()));
+    end_all(number);
+  }
+}
+
+void RankJob::note_endings() {
+  for (auto& member : members_) {
+    const auto& ending = member.process.poll_ending();
+    if (!ending || member.seen_ended) continue;
+    member.seen_ended = true;
+    if (ending->ok() || code_) continue;
+    code_ = ending->shell_code();
+    report_death(member, *ending);
+    if (const int left = running(); left > 0) {
+      say("ending the other " + ranks_text(left));
+      end_all(SIGTERM);
+    }
+  }
+}
+
+void RankJob::report_death(Member& member, const Ending& ending) {
+  for (const auto stream : {Stream::out, Stream::err}) {  // what it said last is still in the pipe
+    bool& open = stream == Stream::out ? member.out_open : member.err_open;
+    pollfd ready{stream == Stream::out ? member.process.out() : member.process.err(), POLLIN, 0};
+    while (open && poll(&ready, 1, 0) > 0) read_output(member, stream);
+  }
+  std::string text = join_text("rank ", member.rank, " (pid ", member.process.pid(),
+                               ") ended with ", ending.to_text());
+  const auto& lines = member.output.last_lines();
+  text += lines.empty() ? "; it printed nothing" : "; its last lines:";
+  for (const auto& line : lines) text += "\n  " + member.output.prefix(Stream::err) + line;
+  say(text);
+}
+
+void RankJob::end_all(int signal) {
+  for (auto& member : members_) {
+    if (!member.process.running()) continue;
+    member.process.signal(signal);
+    member.process.signal(SIGCONT);  // one that is stopped must hear it too
+  }
+  kill_time_ = Clock::now() + options_.grace;
+}
+
+void RankJob::enforce_deadline() {
+  if (!kill_time_ || Clock::now() < *kill_time_) return;
+  kill_time_.reset();
+  const int left = running();
+  if (left == 0) return;
+  say("killing " + ranks_text(left) + " that did not end in time");
+  for (auto& member : members_) member.process.signal(SIGKILL);
+}
+
+/// All ranks have ended: whatever they left running ends too, and the rest of the output is passed
+/// on.
+void RankJob::drain() {
+  for (const auto& member : members_) member.process.signal(SIGKILL);
+  kill_time_ = Clock::now() + kDrainTime;
+  const auto open = [](const Member& m) { return m.out_open || m.err_open; };
+  while (std::any_of(members_.begin(), members_.end(), open) && Clock::now() < *kill_time_) {
+    wait_for_news();
+    while (signals_.next() != 0) {
+    }
+  }
+  for (auto& member : members_) {
+    member.output.finish(Stream::out);
+    member.output.finish(Stream::err);
+  }
+}
+
+int RankJob::running() {
+  return static_cast<int>(std::count_if(members_.begin(), members_.end(),
+                                        [](Member& m) { return m.process.running(); }));
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/group_guard.h"
+#include "cli/rank_environment.h"
+#include "cli/rank_output.h"
+#include "cli/rank_process.h"
+
+/// The ranks of this host, from start to end.
+///
+///   all exit with 0                the job ends with 0
+///   one ends otherwise             its last lines are shown, the others get SIGTERM, after the
+///                                  grace time SIGKILL; the job ends with its code (128 + signal)
+///   SIGINT, SIGTERM, SIGHUP here   goes to all ranks, SIGKILL after the grace time or at the
+///                                  second signal; the job ends with 128 + signal
+///   this process is killed         so are the ranks and what they started
+namespace tessera::cli {
+
+struct JobOptions {
+  JobShape shape;
+  OutputStyle style;
+  std::chrono::milliseconds grace{5000};
+  std::string program;
+  std::vector<std::string> arguments;
+};
+
+/// Blocks, for the rest of this process, the signals that a job handles; must be there first.
+class JobSignals {
+ public:
+  JobSignals();
+  ~JobSignals();
+  JobSignals(const JobSignals&) = delete;
+  JobSignals& operator=(const JobSignals&) = delete;
+
+  int file() const { return file_; }
+  const sigset_t& mask_before() const { return before_; }
+  int next() const;  ///< a signal that came; 0 if none is left
+
+ private:
+  sigset_t before_{};
+  int file_ = -1;
+};
+
+class RankJob {
+ public:
+  explicit RankJob(const JobOptions& options);
+
+  /// Until every rank has ended; the exit code.
+  int run();
+
+ private:
+  struct Member {
+    int rank;
+    RankOutput output;
+    RankProcess process;
+    bool out_open = true;
+    bool err_open = true;
+    bool seen_ended = false;
+  };
+  using Clock = std::chrono::steady_clock;
+
+  void start();
+  void wait_for_news();
+  void read_output(Member& member, Stream stream);
+  void note_signals();
+  void note_endings();
+  void report_death(Member& member, const Ending& ending);
+  void end_all(int signal);
+  void enforce_deadline();
+  void drain();
+  int running();
+
+  JobOptions options_;
+  JobSignals signals_;
+  GroupGuard guard_;
+  std::vector<Member> members_;
+  std::optional<int> code_;                     // decided by the first rank or signal that ends it
+  std::optional<Clock::time_point> kill_time_;  // when those that are left are killed
+};
+
+}  // namespace tessera::cli
