@@ -31,6 +31,8 @@ void bind_comm(py::module_& m);
 void bind_ranks(py::module_& m);
 void bind_dtensor(py::module_& m);
 void bind_policy(py::module_& m);
+void bind_factories(py::module_& m);
+void bind_explain(py::module_& m);
 
 /// Arguments as a user writes them: "S0,R", [Shard(0), Replicate()], one placement for one axis,
 /// ours or PyTorch's.

@@ -4,7 +4,7 @@
 
 #include "bind/bind.h"
 #include "tessera/dtensor/decision.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/distribute_module.h"
 
 namespace tessera::python {
 namespace {
@@ -13,12 +13,6 @@ using Shape = std::optional<std::vector<int64_t>>;
 
 std::vector<Placement> or_none(std::optional<PlacementList> placements) {
   return placements ? std::move(placements->list) : std::vector<Placement>();
-}
-
-/// Every handle to `tensor` sees `as` from now on.
-void become(const at::Tensor& tensor, const at::Tensor& as) {
-  require(tensor.is_leaf(), "only a leaf can become a sharded tensor in place");
-  dtensor::become(tensor, to_local(as.detach()), sharding(as));
 }
 
 void bind_crossings(py::module_& m) {
@@ -53,7 +47,13 @@ void bind_crossings(py::module_& m) {
         return distribute_tensor(full, mesh, std::move(placements.list), {.source = source});
       },
       NoGil());
-  m.def("become", become);
+  m.def(
+      "distribute_in_place",
+      [](const at::Tensor& tensor, const DeviceMesh& mesh, PlacementList placements,
+         std::optional<int> source) {
+        distribute_in_place(tensor, mesh, std::move(placements.list), {.source = source});
+      },
+      NoGil());
 }
 
 void bind_redistribute(py::module_& m) {

@@ -12,4 +12,6 @@ PYBIND11_MODULE(_C, m) {
   bind_ranks(m);
   bind_dtensor(m);
   bind_policy(m);
+  bind_factories(m);
+  bind_explain(m);
 }

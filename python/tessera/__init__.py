@@ -38,12 +38,15 @@ from ._C import (
     decision_stats,
     make_plan,
 )
+from .convert import from_torch_dtensor, to_torch_dtensor
 from .comm import Recorder, expect_comm, write_trace
+from .factories import arange, empty, eye, full, ones, rand, randn, zeros
 from .mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_to_torch
 from .placement import Partial, RaggedShard, Replicate, Shard, StridedShard
 from .policy import implicit_comm, implicit_replication, strict_rules
 from .ranks import current_world, fake_world, manual_seed, run_ranks
-from .rules import register_rule, rule_of, ruled_ops
+from .module import distribute_module, local_map
+from .rules import explain, register_rule, rule_of, ruled_ops
 from .tensor import (
     device_mesh,
     distribute_,

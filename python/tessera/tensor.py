@@ -66,12 +66,8 @@ def distribute_(
     src_data_rank: int | None = 0,
 ) -> torch.Tensor:
     """The same in place: the tensor itself becomes sharded, for all who hold it (a module, an
-    optimizer, a tied weight). Its gradient is dropped."""
-    with torch.no_grad():
-        full = tensor.detach()
-        made = _C.distribute_tensor(full, mesh_from_torch(mesh), placements, src_data_rank)
-        tensor.grad = None
-        _C.become(tensor, made)
+    optimizer, a tied weight), and its gradient with it. A sharded tensor is redistributed."""
+    _C.distribute_in_place(tensor, mesh_from_torch(mesh), placements, src_data_rank)
     return tensor
 
 
