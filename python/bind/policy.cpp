@@ -1,6 +1,7 @@
 #include "tessera/dtensor/policy.h"
 
 #include "bind/bind.h"
+#include "tessera/dtensor/composite.h"
 
 namespace tessera::python {
 namespace {
@@ -27,9 +28,28 @@ void bind_scope(py::module_& m, const char* name) {
       .def_static("current", &Guard::current);
 }
 
+/// A Python function that makes tensors of its own; they count as replicated inside it.
+struct CompositeScope {
+  std::vector<std::unique_ptr<dtensor::InsideComposite>> open{};
+};
+
+/// Whatever a Python program passes has a Python object; an index that it does not hold itself was
+/// made of a list on the way.
+bool is_made_on_the_way(const at::Tensor& plain) {
+  return plain.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() == nullptr;
+}
+
 }  // namespace
 
 void bind_policy(py::module_& m) {
+  dtensor::set_literal_test(is_made_on_the_way);
+  py::class_<CompositeScope>(m, "CompositeScope")
+      .def(py::init<>())
+      .def("__enter__",
+           [](CompositeScope& self) {
+             self.open.push_back(std::make_unique<dtensor::InsideComposite>());
+           })
+      .def("__exit__", [](CompositeScope& self, const py::args&) { self.open.pop_back(); });
   py::enum_<ImplicitComm>(m, "ImplicitComm")
       .value("allow", ImplicitComm::allow)
       .value("warn", ImplicitComm::warn)

@@ -1,6 +1,5 @@
-#include <mutex>
-
 #include "bind/bind.h"
+#include "tessera/dtensor/register.h"
 #include "tessera/rules/choose.h"
 #include "tessera/rules/rule.h"
 
@@ -88,6 +87,7 @@ void bind_rules(py::module_& m) {
     rules::register_rule(op, notation);
   });
   m.def("register_function", register_function);
+  m.def("claim", [](const std::string& op) { dtensor::claim(op); });
   m.def("ruled_ops", &rules::ruled_ops);
   m.def("rule_text", [](const std::string& op) -> std::optional<std::string> {
     const rules::Rule* rule = rules::find_rule(op);

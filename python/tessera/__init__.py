@@ -20,7 +20,7 @@ import atexit as _atexit
 
 import torch as _torch  # noqa: F401 - its libraries must be there before ours
 
-from . import _C, _methods
+from . import _C, _functions, _methods
 from ._C import (
     CommEvent,
     DeviceMesh,
@@ -64,5 +64,6 @@ __version__ = "0.1.0"
 __all__ = [name for name in dir() if not name.startswith("_")]
 
 _methods.install()
+_functions.install()
 # Links are closed while the interpreter still lives: ranks wait for each other without its lock.
 _atexit.register(_C.close_process_world)

@@ -33,6 +33,7 @@ def register_rule(
     `results` is how many tensors the op returns. The op's Meta (fake) kernel tells the shapes of
     sharded results; without one it runs replicated.
     """
+    _C.claim(op)
     if isinstance(rule, str):
         _C.register_notation(op, rule)
     else:

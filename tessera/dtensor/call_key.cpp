@@ -40,7 +40,9 @@ void add_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor
   if (const ShardedMeta* meta = sharded_meta(tensor)) {
     return key.add(static_cast<const void*>(meta->sharding().id()));
   }
-  if (!is_taken_as_replicated(tensor)) refuse_plain(entry, tensor);
+  if (!is_taken_as_replicated(tensor) && !is_literal_index(entry, tensor)) {
+    refuse_plain(entry, tensor);
+  }
   key.add(kPlain + (static_cast<uint64_t>(tensor.scalar_type()) << 8) +
           (static_cast<uint64_t>(tensor.unsafeGetTensorImpl()->is_wrapped_number()) << 16));
   key.add(static_cast<uint64_t>(tensor.dim()));

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <string_view>
 
+#include "tessera/comm/call_site.h"
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/exec/redistribute.h"
 
@@ -93,6 +95,7 @@ constexpr auto kMakeTensors = std::to_array<std::string_view>({
     "stft",
     "svd",
     "take_along_dim",
+    "tensor_split",
     "trace_backward",
     "trapezoid",
     "trapz",
@@ -103,13 +106,16 @@ constexpr auto kMakeTensors = std::to_array<std::string_view>({
 
 thread_local int inside_composites = 0;
 
-class Inside {
- public:
-  Inside() { ++inside_composites; }
-  ~Inside() { --inside_composites; }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-};
+std::atomic<IsLiteral> literal_test{nullptr};
+
+/// An argument that says how many results there are, and so is read: every rank needs all of it.
+void read_whole(const OpEntry& entry, torch::jit::Stack& stack, size_t arg) {
+  c10::IValue& value = stack[stack.size() - entry.args.size() + arg];
+  const ShardedMeta* meta = sharded_meta(value.toTensor());
+  if (meta == nullptr) return;
+  const comm::CallSite site({.op = entry.name, .implicit = true});
+  value = exec::redistribute(meta->local(), meta->sharding(), meta->sharding().replicated());
+}
 
 class CompositeKernel final : public c10::OperatorKernel {
  public:
@@ -117,7 +123,10 @@ class CompositeKernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     check_plain(*entry_, *stack);
-    const Inside inside;
+    if (entry_->name == "aten::tensor_split.tensor_indices_or_sections") {
+      read_whole(*entry_, *stack, 1);
+    }
+    const InsideComposite inside;
     // Nobody has kernels under this key, so for a composite op it leads to the composite one.
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::AutogradPrivateUse2), stack);
   }
@@ -150,6 +159,19 @@ bool makes_tensors(const c10::OperatorName& name) {
 c10::KernelFunction composite_kernel(std::shared_ptr<const OpEntry> entry) {
   return c10::KernelFunction::makeFromBoxedFunctor(
       std::make_unique<CompositeKernel>(std::move(entry)));
+}
+
+InsideComposite::InsideComposite() { ++inside_composites; }
+InsideComposite::~InsideComposite() { --inside_composites; }
+
+void set_literal_test(IsLiteral test) { literal_test.store(test); }
+
+bool is_literal_index(const OpEntry& entry, const at::Tensor& plain) {
+  const IsLiteral test = literal_test.load();
+  return test != nullptr &&
+         (entry.name == "aten::index.Tensor" || entry.name.starts_with("aten::index_put") ||
+          entry.name == "aten::_index_put_impl_") &&
+         c10::isIntegralType(plain.scalar_type(), /*includeBool=*/true) && test(plain);
 }
 
 bool plain_is_internal() {

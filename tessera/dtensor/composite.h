@@ -18,6 +18,23 @@ bool makes_tensors(const c10::OperatorName& name);
 /// The kernel for it: checks the caller's tensors, then runs the composite op.
 c10::KernelFunction composite_kernel(std::shared_ptr<const OpEntry> entry);
 
+/// While it lives, this thread runs a function that makes tensors, one that is no op of libtorch's: a
+/// function written in Python, say.
+class InsideComposite {
+ public:
+  InsideComposite();
+  ~InsideComposite();
+  InsideComposite(const InsideComposite&) = delete;
+  InsideComposite& operator=(const InsideComposite&) = delete;
+};
+
+/// Tells an index that the host language made of a literal (Python's x[[0, 2]]) from a tensor that
+/// the caller holds. By default none is.
+using IsLiteral = bool (*)(const at::Tensor& plain);
+void set_literal_test(IsLiteral test);
+/// True for such an index among the arguments of an op that takes indexes.
+bool is_literal_index(const OpEntry& entry, const at::Tensor& plain);
+
 /// True where a plain tensor among sharded ones can only have been made by libtorch: inside a
 /// composite op, and in the formulas of derivatives.
 bool plain_is_internal();

@@ -90,22 +90,37 @@ bool allclose(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   return true;
 }
 
-/// A view by global strides has no meaning on a shard, unless it is the tensor as it is.
+/// A view by global strides. On a shard it has no meaning, unless it is the tensor as it is. A
+/// replicated tensor has its memory here; one whose strides are those of its own elements is
+/// gathered, and what is then no view refuses to be written to.
 bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor& self = args[0].toTensor();
-  const bool same = self.sizes().equals(args[1].toIntVector()) &&
-                    self.strides().equals(args[2].toIntVector()) &&
-                    (args[3].isNone() || args[3].toInt() == 0);
-  require(same, entry.name, "(", shape_text(args[1].toIntVector()), ", strides ",
-          list_text(args[2].toIntVector()), ") of a sharded tensor ",
-          sharded_meta(self)->sharding(),
+  const at::Tensor self = args[0].toTensor();
+  const ShardedMeta* meta = sharded_meta(self);
+  const Sharding& has = meta->sharding();
+  const std::vector<int64_t> size = args[1].toIntVector();
+  const std::vector<int64_t> stride = args[2].toIntVector();
+  const int64_t offset = args[3].isNone() ? 0 : args[3].toInt();
+  torch::jit::drop(stack, entry.args.size());
+  if (self.sizes().equals(size) && self.strides().equals(stride) && offset == 0) {
+    torch::jit::push(stack, wrap(meta->local(), has));
+    return true;
+  }
+  const bool here = has.is_replicated() && has.mesh().contains_me() &&
+                    self.strides().equals(meta->local().strides());
+  require(here || self.is_contiguous(), entry.name, "(", shape_text(size), ", strides ",
+          list_text(stride), ") of a sharded tensor ", has,
           ": strides address one memory, which a sharded tensor does not have; use view, slice, "
           "select or permute");
-  const ShardedMeta* meta = sharded_meta(self);
-  at::Tensor out = wrap(meta->local(), meta->sharding());
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, std::move(out));
+  if (here) {
+    const at::Tensor view =
+        meta->local().as_strided(size, stride, meta->local().storage_offset() + offset);
+    torch::jit::push(stack, wrap(view, as_replicated(view, has.mesh())));
+    return true;
+  }
+  const at::Tensor whole = local_as(entry, self, has.replicated()).contiguous();
+  const at::Tensor part = whole.as_strided(size, stride, whole.storage_offset() + offset);
+  torch::jit::push(stack, wrap_copy_of_view(part, as_replicated(part, has.mesh())));
   return true;
 }
 

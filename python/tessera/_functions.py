@@ -1,0 +1,62 @@
+"""Functions of torch that are written in Python and make tensors of their own on the way.
+
+What they make is the same on every rank, so inside them plain tensors count as replicated, as inside
+libtorch's own composite ops. What the caller passes is held to the usual rule.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from . import _C
+
+_FUNCTIONS = (
+    (torch, "svd_lowrank"),
+    (torch, "pca_lowrank"),
+    (torch, "lobpcg"),
+    (torch, "unravel_index"),
+    (torch.nn.functional, "embedding_bag"),
+    (torch.nn.functional, "fractional_max_pool2d"),
+    (torch.nn.functional, "fractional_max_pool2d_with_indices"),
+    (torch.nn.functional, "fractional_max_pool3d"),
+    (torch.nn.functional, "fractional_max_pool3d_with_indices"),
+    (torch.nn.functional, "linear_cross_entropy"),
+)
+
+
+def _check_plain(name: str, tensors: list[torch.Tensor]) -> None:
+    if _C.ImplicitReplication.current():
+        return
+    for tensor in tensors:
+        if not _C.is_dtensor(tensor) and tensor.numel() != 1:
+            raise _C.InvalidArgument(
+                f"{name}: a plain tensor of shape {tuple(tensor.shape)} among sharded ones; "
+                "distribute it, or take plain tensors as replicated with implicit_replication()"
+            )
+
+
+def _composite(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        tensors = [
+            leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)
+        ]
+        if not any(_C.is_dtensor(tensor) for tensor in tensors):
+            return function(*args, **kwargs)
+        _check_plain(function.__name__, tensors)
+        with _C.CompositeScope():
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def install() -> None:
+    for module, name in _FUNCTIONS:
+        function = getattr(module, name, None)  # some are not in every version of torch
+        if function is not None:
+            setattr(module, name, _composite(function))
