@@ -7,6 +7,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
+#include "tessera/dtensor/layout.h"
 #include "tessera/exec/redistribute.h"
 
 namespace tessera::dtensor {
@@ -81,10 +82,14 @@ at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t in
     const Sharding& sharding = decision.results[index];
     if (std::ranges::equal(local.sizes(), sharding.local_shape()) ||
         !sharding.mesh().contains_me()) {
-      if (static_cast<DType>(local.scalar_type()) == sharding.dtype()) {
-        return wrap(std::move(local), sharding);
+      if (static_cast<DType>(local.scalar_type()) != sharding.dtype()) {
+        return wrap(local, sharding.with_dtype(static_cast<DType>(local.scalar_type())));
       }
-      return wrap(local, sharding.with_dtype(static_cast<DType>(local.scalar_type())));
+      if (!entry.is_view && !lies_as_said(local, sharding) && sharding.mesh().contains_me())
+          [[unlikely]] {
+        return wrap_as_it_lies(local, sharding);
+      }
+      return wrap(std::move(local), sharding);
     }
     if (!sharding.is_replicated()) {
       throw InternalError(join_text(entry.name, " gave a local result of ",

@@ -1,0 +1,62 @@
+#include "tessera/dtensor/layout.h"
+
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "tessera/dtensor/sharded_tensor.h"
+
+namespace tessera::dtensor {
+namespace {
+
+/// Every rank's part has the same shape, with more than one element along each dim that is cut.
+bool is_alike_on_all_ranks(const Sharding& sharding) {
+  for (int dim = 0; dim < sharding.ndim(); ++dim) {
+    int64_t parts = 1;
+    for (const int axis : sharding.axes_of_dim(dim)) {
+      if (!sharding.placement(axis).is_plain_shard()) return false;
+      parts *= sharding.mesh().size(axis);
+    }
+    const int64_t size = sharding.shape()[static_cast<size_t>(dim)];
+    if (parts > 1 && (size % parts != 0 || size / parts < 2)) return false;
+  }
+  return true;
+}
+
+/// Dense strides of the global shape, with the dims in memory in the order of the local tensor's.
+std::vector<int64_t> stride_like(const at::Tensor& local, const Sharding& sharding) {
+  std::vector<size_t> dims(static_cast<size_t>(local.dim()));
+  std::iota(dims.begin(), dims.end(), 0);
+  std::ranges::stable_sort(
+      dims, [&](size_t a, size_t b) { return local.strides()[a] > local.strides()[b]; });
+  std::vector<int64_t> stride(dims.size());
+  int64_t next = 1;
+  for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {
+    stride[*dim] = next;
+    next *= std::max<int64_t>(sharding.shape()[*dim], 1);
+  }
+  return stride;
+}
+
+}  // namespace
+
+at::Tensor wrap_as_it_lies(const at::Tensor& local, const Sharding& foretold) {
+  if (local.is_non_overlapping_and_dense() && is_alike_on_all_ranks(foretold)) {
+    const auto shape = foretold.shape();
+    const Sharding as(foretold.mesh(), {foretold.placements().begin(), foretold.placements().end()},
+                      {shape.begin(), shape.end()},
+                      {.dtype = foretold.dtype(),
+                       .stride = stride_like(local, foretold),
+                       .order = foretold.order()});
+    return wrap(local, as);
+  }
+  const auto shape = foretold.local_shape();
+  const auto stride = foretold.local_stride();
+  at::Tensor laid =
+      at::empty_strided(at::IntArrayRef(shape.data(), shape.size()),
+                        at::IntArrayRef(stride.data(), stride.size()), local.options());
+  return wrap(laid.copy_(local), foretold);
+}
+
+}  // namespace tessera::dtensor

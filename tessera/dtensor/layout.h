@@ -1,0 +1,28 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/sharding/sharding.h"
+
+/// How results lie in memory. A sharding names global strides; views are judged by them, so they must
+/// be true of the local tensor. Kernels are free in the layout they choose, and what Meta kernels or
+/// rules foretell is a guess.
+namespace tessera::dtensor {
+
+/// True if the local tensor lies as the sharding's strides say.
+inline bool lies_as_said(const at::Tensor& local, const Sharding& sharding) {
+  const auto said = sharding.local_stride();
+  const auto sizes = local.sizes();
+  const auto strides = local.strides();
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] > 1 && strides[d] != said[d]) return false;
+  }
+  return true;
+}
+
+/// The sharded tensor of a fresh local result that lies otherwise than foretold. The sharding takes
+/// over its layout where all ranks must have the same one; where parts are uneven, and so a rank may
+/// see no difference, the local tensor is laid out as foretold instead.
+at::Tensor wrap_as_it_lies(const at::Tensor& local, const Sharding& foretold);
+
+}  // namespace tessera::dtensor
