@@ -62,6 +62,13 @@ DeviceMesh mesh_over_groups(const DeviceMesh& mesh, int my_rank, int world_size,
   return comm::mesh_from_groups(mesh, my_rank, world_size, groups);
 }
 
+/// Another group of such a mesh: my ranks along several axes, as plans that merge axes use them.
+void adopt_group(const DeviceMesh& mesh, const std::vector<int>& axes,
+                 const std::string& group_name) {
+  RankWorld& world = comm::world_of(mesh);
+  world.adopt(mesh.group(axes, world.rank()), c10d::resolve_process_group(group_name));
+}
+
 WorldPtr world_of(const DeviceMesh& mesh) { return comm::world_of(mesh).shared_from_this(); }
 
 /// "all_gather" or nothing, "tp" or nothing.
@@ -103,6 +110,7 @@ void bind_worlds(py::module_& m) {
   m.def("set_process_world", &comm::set_process_world);
   m.def("close_process_world", &comm::close_process_world, NoGil());
   m.def("mesh_over_groups", mesh_over_groups, NoGil());
+  m.def("adopt_group", adopt_group, NoGil());
   m.def("world_of", world_of);
   m.def(
       "group_name",

@@ -60,6 +60,12 @@ from .tensor import (
     to_local,
 )
 
+if _C.torch_version.split(".")[:2] != _torch.__version__.split(".")[:2]:
+    raise ImportError(
+        f"tessera was built for torch {_C.torch_version}, found {_torch.__version__}; build it anew "
+        "with the torch that is installed"
+    )
+
 __version__ = "0.1.0"
 __all__ = [name for name in dir() if not name.startswith("_")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -48,8 +49,8 @@ def mesh_from_group(
 ) -> DeviceMesh:
     """A mesh over process groups of torch.distributed, one for each axis.
 
-    For several groups `mesh` lists all ranks, one dimension an axis. The groups' own links are used:
-    nothing new is connected.
+    For several groups `mesh` lists all ranks, one dimension an axis; groups over several axes at
+    once are then made with torch.distributed.new_group, so every rank of the mesh calls this.
     """
     distributed = torch.distributed
     if isinstance(groups, distributed.ProcessGroup):
@@ -65,12 +66,26 @@ def mesh_from_group(
     paper = DeviceMesh(
         list(zip(names, ranks.shape, strict=True)), ranks.flatten().tolist(), device_type
     )
-    return _C.mesh_over_groups(
+    made = _C.mesh_over_groups(
         paper,
         distributed.get_rank(),
         distributed.get_world_size(),
         [group.group_name for group in groups],
     )
+    _add_merged_groups(made)
+    return made
+
+
+def _add_merged_groups(mesh: DeviceMesh) -> None:
+    """Groups over several axes at once, where plans merge the steps of these axes into one."""
+    wide = [axis for axis in range(mesh.ndim) if mesh.size(axis) > 1]
+    for count in range(2, len(wide) + 1):
+        for axes in itertools.combinations(wide, count):
+            names = tuple(mesh.axis_names[axis] for axis in axes)
+            ranks = mesh[names].ranks
+            if ranks == sorted(ranks):  # new_group sorts them
+                group = torch.distributed.new_group(ranks, use_local_synchronization=True)
+                _C.adopt_group(mesh, axes, group.group_name)
 
 
 # PyTorch's meshes and ours that stand for the same, each way; an entry goes with its key.

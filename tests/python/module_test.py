@@ -1,0 +1,166 @@
+"""torch.nn, torch.optim, autocast, checkpointing and hooks on sharded parameters."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import tessera
+
+
+def make():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
+
+
+def spread(model, mesh):
+    for tensor, placements in zip(model.parameters(), ("S0", "S0", "S1", "R"), strict=True):
+        tessera.distribute_(tensor, mesh, placements, src_data_rank=None)
+    return model
+
+
+def twin(plain, mesh):
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
+    model.load_state_dict(plain.state_dict())
+    return spread(model, mesh)
+
+
+def whole(tensor):
+    return tessera.full_tensor(tensor.detach())
+
+
+def inputs(mesh, full):
+    return tessera.distribute_tensor(full, mesh, "R", src_data_rank=None)
+
+
+@pytest.fixture
+def case():
+    plain, x = make(), torch.randn(5, 6)
+    plain(x).square().sum().backward()
+    return plain, x
+
+
+def test_parameters_become_sharded_in_place(ranks, case):
+    plain, x = case
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
+        model.load_state_dict(plain.state_dict())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        before = list(model.parameters())
+        spread(model, mesh)
+        assert all(a is b for a, b in zip(before, model.parameters(), strict=True))
+        assert all(isinstance(p, nn.Parameter) and p.requires_grad for p in before)
+        model(inputs(mesh, x)).square().sum().backward()
+        optimizer.step()
+        for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(whole(p), q.detach() - 0.1 * q.grad)
+
+    ranks(2, body)
+
+
+def test_deepcopy_and_state_dict_keep_the_shards(ranks, case):
+    plain, x = case
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = twin(plain, mesh)
+        other = copy.deepcopy(model)
+        state = model.state_dict()
+        with torch.no_grad():
+            for p in other.parameters():
+                p.zero_()
+        assert all(tessera.is_dtensor(value) for value in state.values())
+        assert other(inputs(mesh, x)).abs().sum().item() == 0
+        other.load_state_dict(state)
+        for p, q in zip(other.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(whole(p), q.detach())
+
+    ranks(2, body)
+
+
+def test_checkpointing_recomputes_the_same(ranks, case):
+    plain, x = case
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = twin(plain, mesh)
+        out = checkpoint(model, inputs(mesh, x), use_reentrant=False)
+        out.square().sum().backward()
+        for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(whole(p.grad), q.grad)
+
+    ranks(2, body)
+
+
+def test_hooks_see_sharded_activations_and_gradients(ranks, case):
+    plain, x = case
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = twin(plain, mesh)
+        seen = []
+        model[0].register_forward_hook(lambda m, i, o: seen.append(tessera.placements(o)))
+        model[0].register_full_backward_hook(
+            lambda m, gi, go: seen.append(tessera.is_dtensor(go[0]))
+        )
+        model(inputs(mesh, x)).square().sum().backward()
+        return seen
+
+    assert ranks(2, body)[0] == [(tessera.Shard(1),), True]
+
+
+def test_autocast_reaches_the_local_kernels(ranks, case):
+    plain, x = case
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = plain(x)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = twin(plain, mesh)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = model(inputs(mesh, x))
+        assert y.dtype == torch.bfloat16
+        torch.testing.assert_close(whole(y), expected, rtol=2e-2, atol=2e-2)
+
+    ranks(2, body)
+
+
+def test_local_map_runs_on_the_parts_and_differentiates(ranks):
+    full = torch.randn(6, 4, dtype=torch.float64)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=3")
+        x = tessera.distribute_tensor(full, mesh, "S0", src_data_rank=None).requires_grad_()
+        rows = tessera.local_map(
+            lambda a: a.sum(1), out_placements=["S0"], in_placements=["S0"]
+        )
+        y = rows(x)
+        torch.testing.assert_close(whole(y), full.sum(1))
+        (y**2).sum().backward()
+        torch.testing.assert_close(whole(x.grad), (2 * full.sum(1, True)).expand(6, 4))
+        with pytest.raises(tessera.InvalidArgument, match="redistribute_inputs"):
+            rows(tessera.redistribute(x, "S1"))
+
+    ranks(3, body)
+
+
+def test_factories_make_the_same_tensor_for_every_placement(ranks):
+    def body(rank):
+        results = []
+        for mesh_text, placements in (("tp=4", "S0"), ("tp=4", "S1"), ("dp=2,tp=2", "S1,S0")):
+            mesh = tessera.init_device_mesh(mesh_text)
+            tessera.manual_seed(7)
+            where = {"device_mesh": mesh, "placements": placements}
+            results.append(whole(tessera.randn(6, 5, **where)))
+            assert whole(tessera.full((3, 2), 2.5, **where)).eq(2.5).all()
+            assert tessera.ones(3, 2, dtype=torch.int32, **where).dtype == torch.int32
+            assert torch.equal(whole(tessera.eye(4, 3, **where)), torch.eye(4, 3))
+        assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+        line = tessera.arange(1, 10, 2, device_mesh=tessera.init_device_mesh("tp=4"))
+        return whole(line).tolist()
+
+    assert ranks(4, body)[0] == [1, 3, 5, 7, 9]
