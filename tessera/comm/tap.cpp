@@ -58,7 +58,8 @@ class TapBackend final : public c10d::Backend, public ReducesInto {
           std::min<std::chrono::milliseconds>(kLookAfter, inner_->getBackendOptions()->timeout / 4);
     }
     context_ = std::move(context);
-    inner_->setGroupUid(context_->group->name);
+    // A group of the user's keeps its name.
+    if (inner_->getGroupUid().empty()) inner_->setGroupUid(context_->group->name);
     setGroupUid(context_->group->name);
   }
 
