@@ -56,6 +56,12 @@ void bind_crossings(py::module_& m) {
       NoGil());
 }
 
+void bind_gradients(py::module_& m) {
+  m.def(
+      "reduce_gradients",
+      [](const std::vector<at::Tensor>& parameters) { reduce_gradients(parameters); }, NoGil());
+}
+
 void bind_redistribute(py::module_& m) {
   using DTypeArg = std::optional<at::ScalarType>;
   m.def(
@@ -87,6 +93,7 @@ void bind_dtensor(py::module_& m) {
   m.def("device_mesh", [](const at::Tensor& tensor) { return device_mesh(tensor); });
   bind_crossings(m);
   bind_redistribute(m);
+  bind_gradients(m);
   m.def("clear_decisions", &dtensor::clear_decisions);
   m.def("decision_stats", [] {
     const auto stats = dtensor::decision_stats();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,18 @@ def distribute_module(
         module.register_forward_hook(lambda m, inputs, outputs: output_fn(m, outputs, device_mesh))
     module._tessera_distributed = True  # type: ignore[assignment]
     return module
+
+
+def reduce_gradients(parameters: torch.nn.Module | Iterable[torch.Tensor]) -> None:
+    """From now on the gradient of each sharded parameter arrives placed as the parameter.
+
+    Without it a gradient stays as backward left it, often Partial over the axis that cuts the batch,
+    and is reduced at each use: three times by Adam. Before accumulating over several backwards do
+    without.
+    """
+    if isinstance(parameters, torch.nn.Module):
+        parameters = parameters.parameters()
+    _C.reduce_gradients(list(parameters))
 
 
 def _per_tensor(placements: Any, count: int, what: str) -> list[Any]:

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <string_view>
+#include <utility>
 
 #include "tessera/comm/call_site.h"
 #include "tessera/dtensor/dispatch.h"
@@ -108,7 +109,13 @@ thread_local int inside_composites = 0;
 
 std::atomic<IsLiteral> literal_test{nullptr};
 
-/// An argument that says how many results there are, and so is read: every rank needs all of it.
+/// Arguments that a composite op reads element by element: every rank needs all of them.
+constexpr auto kRead = std::to_array<std::pair<std::string_view, size_t>>({
+    {"aten::ctc_loss.Tensor", 2},
+    {"aten::ctc_loss.Tensor", 3},
+    {"aten::tensor_split.tensor_indices_or_sections", 1},
+});
+
 void read_whole(const OpEntry& entry, torch::jit::Stack& stack, size_t arg) {
   c10::IValue& value = stack[stack.size() - entry.args.size() + arg];
   const ShardedMeta* meta = sharded_meta(value.toTensor());
@@ -123,8 +130,8 @@ class CompositeKernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     check_plain(*entry_, *stack);
-    if (entry_->name == "aten::tensor_split.tensor_indices_or_sections") {
-      read_whole(*entry_, *stack, 1);
+    for (const auto& [op_name, arg] : kRead) {
+      if (entry_->name == op_name) read_whole(*entry_, *stack, arg);
     }
     const InsideComposite inside;
     // Nobody has kernels under this key, so for a composite op it leads to the composite one.

@@ -164,3 +164,21 @@ def test_factories_make_the_same_tensor_for_every_placement(ranks):
         return whole(line).tolist()
 
     assert ranks(4, body)[0] == [1, 3, 5, 7, 9]
+
+
+def test_reduce_gradients_places_them_as_their_parameters(ranks, case):
+    plain, x = case
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
+        model.load_state_dict(plain.state_dict())
+        tessera.distribute_module(model, mesh)
+        rows = tessera.distribute_tensor(x, mesh, "S0", src_data_rank=None)
+        tessera.reduce_gradients(model)
+        model(rows).square().sum().backward()
+        for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+            assert tessera.placements(p.grad) == tessera.placements(p)
+            torch.testing.assert_close(whole(p.grad), q.grad)
+
+    ranks(2, body)
