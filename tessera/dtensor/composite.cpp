@@ -197,6 +197,10 @@ void adopt_internal(const OpEntry& entry, Stack& stack) {
       if (other.sharded == nullptr) continue;
       const Sharding& theirs = other.sharded->sharding();
       const Sharding plain = as_replicated(tensor, theirs.mesh());
+      if (tensor.storage().use_count() > 1) {  // a view: what is written must reach its base
+        become(tensor, tensor.alias(), plain);
+        break;
+      }
       const Sharding as = placed_beside(plain, theirs);
       // Not the tensor itself, which would then hold itself.
       become(tensor, exec::redistribute(tensor.alias(), plain, as).contiguous(), as);
