@@ -18,8 +18,8 @@ bool makes_tensors(const c10::OperatorName& name);
 /// The kernel for it: checks the caller's tensors, then runs the composite op.
 c10::KernelFunction composite_kernel(std::shared_ptr<const OpEntry> entry);
 
-/// While it lives, this thread runs a function that makes tensors, one that is no op of libtorch's: a
-/// function written in Python, say.
+/// While it lives, this thread runs a function that makes tensors and is no op of libtorch's: one
+/// written in Python, say.
 class InsideComposite {
  public:
   InsideComposite();

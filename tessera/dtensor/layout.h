@@ -4,9 +4,9 @@
 
 #include "tessera/sharding/sharding.h"
 
-/// How results lie in memory. A sharding names global strides; views are judged by them, so they must
-/// be true of the local tensor. Kernels are free in the layout they choose, and what Meta kernels or
-/// rules foretell is a guess.
+/// How results lie in memory. A sharding names global strides; views are judged by them, so they
+/// must be true of the local tensor. Kernels are free in the layout they choose, and what Meta
+/// kernels or rules foretell is a guess.
 namespace tessera::dtensor {
 
 /// True if the local tensor lies as the sharding's strides say.
@@ -21,8 +21,8 @@ inline bool lies_as_said(const at::Tensor& local, const Sharding& sharding) {
 }
 
 /// The sharded tensor of a fresh local result that lies otherwise than foretold. The sharding takes
-/// over its layout where all ranks must have the same one; where parts are uneven, and so a rank may
-/// see no difference, the local tensor is laid out as foretold instead.
+/// over its layout where all ranks must have the same one; where parts are uneven, and so a rank
+/// may see no difference, the local tensor is laid out as foretold instead.
 at::Tensor wrap_as_it_lies(const at::Tensor& local, const Sharding& foretold);
 
 }  // namespace tessera::dtensor
