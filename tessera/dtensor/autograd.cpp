@@ -29,29 +29,9 @@ Sharding held(AutogradContext* ctx, const char* name) {
   return c10::static_intrusive_pointer_cast<Held>(ctx->saved_data[name].toCapsule())->sharding;
 }
 
-bool is_row_major(const Sharding& sharding) {
-  int64_t stride = 1;
-  for (size_t d = sharding.shape().size(); d-- > 0;) {
-    if (sharding.stride()[d] != stride) return false;
-    stride *= std::max<int64_t>(sharding.shape()[d], 1);
-  }
-  return true;
-}
-
 Sharding row_major(const Sharding& sharding) {
   if (is_row_major(sharding)) return sharding;
   return sharding.with_shape({sharding.shape().begin(), sharding.shape().end()});
-}
-
-/// A tensor reports strides, and kernels trust them: a part has those of its sharding.
-at::Tensor strided_as(const at::Tensor& given, const Sharding& as) {
-  const at::Tensor local =
-      given.is_conj() || given.is_neg() ? given.resolve_conj().resolve_neg() : given;
-  if (is_row_major(as)) return local.contiguous();
-  const auto strides = as.local_stride();
-  const at::IntArrayRef wanted(strides.data(), strides.size());
-  if (!as.mesh().contains_me() || local.strides() == wanted) return local;
-  return at::empty_strided(local.sizes(), wanted, local.options()).copy_(local);
 }
 
 struct FromLocal : torch::autograd::Function<FromLocal> {

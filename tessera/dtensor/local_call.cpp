@@ -34,9 +34,8 @@ at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t 
     local = exec::redistribute(local, from, from.replicated(), {.may_alias = true});
     from = as_replicated(local, target.mesh());
   }
-  // Kernels read contiguous tensors as rows of memory; a slice of one may have gaps.
   if (from.is_replicated() && target.is_replicated()) return local;
-  return exec::redistribute(local, from, target, {.may_alias = true}).contiguous();
+  return strided_as(exec::redistribute(local, from, target, {.may_alias = true}), target);
 }
 
 void scale_result(const Decision& decision, size_t index, const at::Tensor& local) {

@@ -1,5 +1,6 @@
 #include "tessera/dtensor/sharded_tensor.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/StorageImpl.h>
@@ -82,6 +83,29 @@ void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding
   auto made = make_impl(std::move(local), sharding);
   made->set_storage_keep_dtype(refusing_storage());
   impl->shallow_copy_from(made);
+}
+
+bool is_row_major(const Sharding& sharding) {
+  int64_t stride = 1;
+  for (size_t d = sharding.shape().size(); d-- > 0;) {
+    if (sharding.stride()[d] != stride) return false;
+    stride *= std::max<int64_t>(sharding.shape()[d], 1);
+  }
+  return true;
+}
+
+at::Tensor strided_as(const at::Tensor& given, const Sharding& as) {
+  const at::Tensor local =
+      given.is_conj() || given.is_neg() ? given.resolve_conj().resolve_neg() : given;
+  if (is_row_major(as)) return local.contiguous();
+  const auto strides = as.local_stride();
+  const at::IntArrayRef wanted(strides.data(), strides.size());
+  if (!as.mesh().contains_me() || local.strides() == wanted) return local;
+  for (size_t d = 0; d < wanted.size(); ++d) {
+    // An expanded dim that had to be moved holds its elements one by one.
+    if (wanted[d] == 0 && local.size(static_cast<int64_t>(d)) > 1) return local.contiguous();
+  }
+  return at::empty_strided(local.sizes(), wanted, local.options()).copy_(local);
 }
 
 }  // namespace tessera::dtensor

@@ -47,4 +47,10 @@ at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding);
 /// Makes an existing tensor, plain or sharded, a DTensor in place: every handle to it sees it.
 void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding);
 
+bool is_row_major(const Sharding& sharding);
+
+/// The local tensor with the strides of its sharding, copied if it has others: a tensor reports
+/// strides, and kernels trust them. Conjugate and negative bits are resolved.
+at::Tensor strided_as(const at::Tensor& local, const Sharding& as);
+
 }  // namespace tessera::dtensor

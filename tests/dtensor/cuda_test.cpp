@@ -1,10 +1,12 @@
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/rand_like.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -67,6 +69,29 @@ TEST_F(Cuda, AttentionOnShardedHeadsSendsNothing) {
       EXPECT_TRUE(at::allclose(full_tensor(x.grad()), alone.grad(), 3e-2, 3e-2));
     });
   }
+}
+
+TEST_F(Cuda, ProductsOfEightBitFloatsKeepTheirColumns) {
+  const auto half = at::TensorOptions(kGpu).dtype(at::kHalf);
+  const at::Tensor a = at::randn({32, 64}, half).to(at::kFloat8_e4m3fn);
+  const at::Tensor b = at::randn({32, 64}, half).to(at::kFloat8_e4m3fn).t();  // by columns
+  const at::Tensor one = at::ones({}, at::TensorOptions(kGpu).dtype(at::kFloat));
+  const at::Tensor plain =
+      at::_scaled_mm(a, b, one, one, std::nullopt, std::nullopt, at::kBFloat16);
+  comm::run_ranks(2, [&](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("cuda:tp=2");
+    const at::Tensor scale = distribute_tensor(one, mesh, {Replicate()});
+    for (const char* left : {"S0", "R", "S1"}) {
+      for (const char* right : {"S1", "R", "S0"}) {
+        const at::Tensor x = distribute_tensor(a, mesh, parse_placements(left));
+        const at::Tensor y = distribute_tensor(b.t(), mesh, {Replicate()}).t();
+        const at::Tensor w = redistribute(y, parse_placements(right));
+        const at::Tensor out =
+            at::_scaled_mm(x, w, scale, scale, std::nullopt, std::nullopt, at::kBFloat16);
+        EXPECT_TRUE(at::allclose(full_tensor(out), plain, 2e-2, 2e-1)) << left << " " << right;
+      }
+    }
+  });
 }
 
 TEST_F(Cuda, DrawsTheNumbersOfTheCpu) {
