@@ -43,11 +43,11 @@ void norm(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& d
   if (dims.isIntList() && !dims.toIntVector().empty()) over = dims.toIntVector();
   const bool keepdim = keep.isBool() && keep.toBool();
   const auto local_norm = [&](double power) {
-    if (self.numel() > 0 || !std::isinf(power)) {
+    if (self.numel() > 0 || (power >= 0 && !std::isinf(power))) {
       return at::linalg_vector_norm(self, power,
                                     over ? at::OptionalIntArrayRef(*over) : std::nullopt, keepdim);
     }
-    // The largest of nothing is no error here: other ranks have some.
+    // The largest of nothing, or a negative power, is no error here: other ranks have some.
     const auto shape = decision.results[0].local_shape();
     return at::zeros(at::IntArrayRef(shape.data(), shape.size()), self.options())
         .fill_(power > 0 ? 0 : std::numeric_limits<double>::infinity());
