@@ -1,31 +1,25 @@
 #!/usr/bin/env bash
-# Instructions that one warm op takes, plain and sharded, counted by callgrind: the difference of two
-# runs of 2,000 and 4,000 calls, so that start-up does not count.
-#
-#   benchmarks/count_instructions.sh [op ...]
+# Instructions of one warm op, plain and sharded (one mesh axis, no autograd), counted by callgrind.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-ops=("$@")
-[ ${#ops[@]} -gt 0 ] || ops=(add mm t view addmm sum layer_norm mul_ detach)
-command -v valgrind > /dev/null || { echo "count_instructions: valgrind is not installed" >&2; exit 1; }
+command -v valgrind > /dev/null || { echo "count_instructions: install valgrind" >&2; exit 1; }
+calls=$(sed -n 's/^constexpr int kCounted = \([0-9]*\);/\1/p' benchmarks/dispatch_bench.cpp)
+dumps=$(mktemp -d)
+trap 'rm -rf "$dumps"' EXIT
+valgrind --tool=callgrind --callgrind-out-file="$dumps/out" \
+  build/benchmarks/dispatch_bench count > "$dumps/log" 2>&1 || { tail -5 "$dumps/log" >&2; exit 1; }
 
-instructions() { # op times
-  valgrind --tool=callgrind --callgrind-out-file=/dev/null \
-    build/benchmarks/dispatch_bench count "$1" "$2" 2>&1 |
-    sed -n 's/.*Collected : \([0-9]*\).*/\1/p'
-}
-per_call() { # op
-  local few many
-  few=$(instructions "$1" 2000)
-  many=$(instructions "$1" 4000)
-  echo $(((many - few) / 2000))
+instructions() { # plain:add
+  local dump
+  dump=$(grep -l "^desc: Trigger: Client Request: $1\$" "$dumps"/out*)
+  echo $(($(sed -n 's/^\(summary\|totals\): \([0-9]*\).*/\2/p' "$dump" | head -1) / calls))
 }
 
 printf '| %-10s | %8s | %8s | %8s |\n' op plain sharded over
 printf '|------------|----------|----------|----------|\n'
-for op in "${ops[@]}"; do
-  plain=$(per_call "plain:$op")
-  sharded=$(per_call "$op")
+for op in $(sed -n 's/^desc: Trigger: Client Request: plain:\(.*\)/\1/p' "$dumps"/out*); do
+  plain=$(instructions "plain:$op")
+  sharded=$(instructions "sharded:$op")
   printf '| %-10s | %8d | %8d | %8d |\n' "$op" "$plain" "$sharded" $((sharded - plain))
 done

@@ -2,7 +2,7 @@
 // one rank of a fake world, so that nothing is sent.
 //
 //   dispatch_bench               the tables
-//   dispatch_bench count OP N    runs OP N times, for counting instructions (count_instructions.sh)
+//   dispatch_bench count         runs each op a few times for callgrind (count_instructions.sh)
 #include <ATen/Parallel.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
@@ -19,6 +19,10 @@
 #include <functional>
 #include <string>
 #include <vector>
+
+#if __has_include(<valgrind/callgrind.h>)
+#include <valgrind/callgrind.h>
+#endif
 
 #include "tessera/comm/fake.h"
 #include "tessera/comm/world.h"
@@ -206,26 +210,35 @@ void others() {
   line("stack of 1000 tensors, warm", repeated([&] { at::stack(many); }, 1));
 }
 
-int count(const std::string& name, int times) {
+constexpr int kCounted = 200;
+
+/// One dump for each op: what kCounted warm calls took.
+int count() {
+#if __has_include(<valgrind/callgrind.h>)
   at::AutoGradMode mode(false);
   Inputs plain = plain_inputs(false);
   Inputs sharded = sharded_inputs(1, false);
-  const bool is_plain = name.starts_with("plain:");
   for (const Op& op : ops()) {
-    if (op.name != name.substr(is_plain ? 6 : 0)) continue;
-    Inputs& in = is_plain ? plain : sharded;
-    for (int i = 0; i < times; ++i) op.run(in);
-    return 0;
+    for (Inputs* in : {&plain, &sharded}) {
+      for (int i = 0; i < kCounted; ++i) op.run(*in);
+      CALLGRIND_ZERO_STATS;
+      for (int i = 0; i < kCounted; ++i) op.run(*in);
+      const std::string what = std::string(in == &plain ? "plain:" : "sharded:") + op.name;
+      CALLGRIND_DUMP_STATS_AT(what.c_str());
+    }
   }
-  std::fprintf(stderr, "no op %s\n", name.c_str());
+  return 0;
+#else
+  std::fprintf(stderr, "count: built without valgrind's headers\n");
   return 2;
+#endif
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   at::set_num_threads(1);
-  if (argc == 4 && std::string(argv[1]) == "count") return count(argv[2], std::stoi(argv[3]));
+  if (argc == 2 && std::string(argv[1]) == "count") return count();
   warm();
   others();
 }
