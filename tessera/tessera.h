@@ -17,6 +17,7 @@
 #include "tessera/dtensor/own_ops.h"
 #include "tessera/dtensor/policy.h"
 #include "tessera/exec/redistribute.h"
+#include "tessera/fsdp/fully_shard.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/plan/plan.h"
 #include "tessera/sharding/boxes.h"

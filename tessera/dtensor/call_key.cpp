@@ -7,6 +7,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/composite.h"
+#include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/policy.h"
 
 namespace tessera::dtensor {
@@ -110,6 +111,7 @@ void add_call(const OpEntry& entry, const Stack& stack, DecisionKey& key) {
 }
 
 void check_plain(const OpEntry& entry, const Stack& stack) {
+  if (takes_lazy(entry, stack)) return;
   for (const auto& operand : operands_of(entry, stack)) {
     if (operand.sharded != nullptr || !operand.tensor->defined()) continue;
     if (!is_taken_as_replicated(*operand.tensor)) refuse_plain(entry, *operand.tensor);

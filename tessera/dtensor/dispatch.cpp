@@ -11,6 +11,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/call_key.h"
 #include "tessera/dtensor/composite.h"
+#include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/local_call.h"
 
 namespace tessera::dtensor {
@@ -80,6 +81,7 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
     mode_of_base.emplace(!c10::InferenceMode::is_enabled());
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (LazyLocal::any() && dispatch_lazy(entry, op, stack)) return;
   if (!entry.written.empty()) adopt_internal(entry, stack);
   if (entry.handler != nullptr && entry.handler(entry, op, stack)) return;
   const size_t base = stack.size() - entry.args.size();

@@ -27,6 +27,9 @@ const ShardedMeta& meta_or_throw(const at::Tensor& tensor, std::string_view func
   require(meta != nullptr, function, " needs a sharded tensor, got ",
           tensor.defined() ? join_text("a plain one of shape ", shape_text(tensor.sizes()))
                            : std::string("an undefined one"));
+  require(meta->local().defined(), function,
+          " of a view of a tensor that is gathered on demand (fully_shard): ",
+          "take the view of its to_local or full_tensor");
   return *meta;
 }
 

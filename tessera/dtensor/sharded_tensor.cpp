@@ -54,12 +54,16 @@ c10::Storage refusing_storage() {
 }
 
 c10::intrusive_ptr<ShardedImpl> make_impl(at::Tensor local, const Sharding& sharding,
-                                          bool is_copy = false) {
-  auto impl = c10::make_intrusive<ShardedImpl>(keys_for(local.device().type()), local.dtype(),
-                                               local.device());
+                                          c10::Device device, bool is_copy = false,
+                                          std::shared_ptr<LazyLocal> lazy = nullptr) {
+  const auto dtype =
+      local.defined() ? local.dtype()
+                      : c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(sharding.dtype()));
+  auto impl = c10::make_intrusive<ShardedImpl>(keys_for(device.type()), dtype, device);
   impl->set_sizes_and_strides(c10::IntArrayRef(sharding.shape().data(), sharding.shape().size()),
                               c10::IntArrayRef(sharding.stride().data(), sharding.stride().size()));
-  impl->set_backend_meta(c10::make_intrusive<ShardedMeta>(std::move(local), sharding, is_copy));
+  impl->set_backend_meta(
+      c10::make_intrusive<ShardedMeta>(std::move(local), sharding, is_copy, std::move(lazy)));
   return impl;
 }
 
@@ -71,16 +75,26 @@ at::Tensor as_tensor(c10::intrusive_ptr<ShardedImpl> impl) {
 }  // namespace
 
 at::Tensor wrap(at::Tensor local, const Sharding& sharding) {
-  return as_tensor(make_impl(std::move(local), sharding));
+  const c10::Device device = local.device();
+  return as_tensor(make_impl(std::move(local), sharding, device));
 }
 
 at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding) {
-  return as_tensor(make_impl(std::move(local), sharding, /*is_copy=*/true));
+  const c10::Device device = local.device();
+  return as_tensor(make_impl(std::move(local), sharding, device, /*is_copy=*/true));
 }
 
-void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding) {
+at::Tensor wrap_lazy(at::Tensor local, const Sharding& sharding, c10::Device device,
+                     std::shared_ptr<LazyLocal> lazy) {
+  return as_tensor(
+      make_impl(std::move(local), sharding, device, /*is_copy=*/false, std::move(lazy)));
+}
+
+void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding,
+            std::shared_ptr<LazyLocal> lazy) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  auto made = make_impl(std::move(local), sharding);
+  const c10::Device device = local.device();
+  auto made = make_impl(std::move(local), sharding, device, /*is_copy=*/false, std::move(lazy));
   made->set_storage_keep_dtype(refusing_storage());
   impl->shallow_copy_from(made);
 }

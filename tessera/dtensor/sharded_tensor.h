@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
+#include <memory>
+
 #include "tessera/sharding/sharding.h"
 
 /// What makes an at::Tensor a DTensor: the backend key PrivateUse3, global sizes, the local
@@ -11,20 +13,29 @@ namespace tessera::dtensor {
 
 constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse3;
 
+class LazyLocal;  // lazy.h
+
 class ShardedMeta final : public c10::BackendMeta {
  public:
-  ShardedMeta(at::Tensor local, Sharding sharding, bool is_copy = false)
-      : local_(std::move(local)), sharding_(std::move(sharding)), is_copy_(is_copy) {}
+  ShardedMeta(at::Tensor local, Sharding sharding, bool is_copy = false,
+              std::shared_ptr<LazyLocal> lazy = nullptr)
+      : local_(std::move(local)),
+        sharding_(std::move(sharding)),
+        is_copy_(is_copy),
+        lazy_(std::move(lazy)) {}
 
   const at::Tensor& local() const { return local_; }
   const Sharding& sharding() const { return sharding_; }
   /// What should be a view had to be gathered: a write to it would be lost, so it is refused.
   bool is_copy_of_view() const { return is_copy_; }
+  /// Who produces the value that ops compute with; nullptr: the local tensor is it.
+  const std::shared_ptr<LazyLocal>& lazy() const { return lazy_; }
 
  private:
   at::Tensor local_;
   Sharding sharding_;
   bool is_copy_;
+  std::shared_ptr<LazyLocal> lazy_;
 };
 
 inline bool is_sharded_impl(const c10::TensorImpl* impl) {
@@ -44,8 +55,13 @@ at::Tensor wrap(at::Tensor local, const Sharding& sharding);
 /// The same for a view that is none; see ShardedMeta::is_copy_of_view.
 at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding);
 
+/// A lazy DTensor; see lazy.h. `local` may be undefined.
+at::Tensor wrap_lazy(at::Tensor local, const Sharding& sharding, c10::Device device,
+                     std::shared_ptr<LazyLocal> lazy);
+
 /// Makes an existing tensor, plain or sharded, a DTensor in place: every handle to it sees it.
-void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding);
+void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding,
+            std::shared_ptr<LazyLocal> lazy = nullptr);
 
 bool is_row_major(const Sharding& sharding);
 

@@ -1,0 +1,296 @@
+#include "tessera/dtensor/lazy.h"
+
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <optional>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch.h"
+
+namespace tessera::dtensor {
+
+std::atomic<int64_t> LazyLocal::alive_{0};
+
+LazyLocal::LazyLocal() { alive_.fetch_add(1, std::memory_order_relaxed); }
+LazyLocal::~LazyLocal() { alive_.fetch_sub(1, std::memory_order_relaxed); }
+
+namespace {
+
+/// Calls visit(tensor, argument index) for each defined tensor among the arguments.
+template <class Visit>
+void for_each_tensor(const OpEntry& entry, const Stack& stack, const Visit& visit) {
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    const c10::IValue& value = stack[base + i];
+    if (entry.args[i] == ArgKind::tensor) {
+      if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor(), i);
+    } else if (entry.args[i] == ArgKind::tensor_list && value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) {
+        if (item.isTensor() && item.toTensor().defined()) visit(item.toTensor(), i);
+      }
+    }
+  }
+}
+
+/// Puts change(tensor) in the place of each lazy tensor among the arguments.
+template <class Change>
+void replace_lazy(const OpEntry& entry, Stack& stack, const Change& change) {
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    c10::IValue& value = stack[base + i];
+    if (entry.args[i] == ArgKind::tensor) {
+      if (!value.isTensor()) continue;
+      if (LazyLocal* lazy = lazy_local(value.toTensor())) value = change(value.toTensor(), *lazy);
+    } else if (entry.args[i] == ArgKind::tensor_list && value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        LazyLocal* lazy = lazy_local(tensor);
+        list.push_back(lazy != nullptr ? change(tensor, *lazy) : tensor);
+      }
+      value = std::move(list);
+    } else if (entry.args[i] == ArgKind::tensor_list && value.isList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const c10::IValue& item : value.toListRef()) {
+        LazyLocal* lazy = item.isTensor() ? lazy_local(item.toTensor()) : nullptr;
+        list.push_back(lazy != nullptr   ? std::optional(change(item.toTensor(), *lazy))
+                       : item.isTensor() ? std::optional(item.toTensor())
+                                         : std::nullopt);
+      }
+      value = std::move(list);
+    }
+  }
+}
+
+/// What is among an op's arguments, beside lazy tensors.
+struct Company {
+  bool plain = false;       ///< a plain tensor that is no mere number
+  bool other_mesh = false;  ///< sharded over other axes: activations of tensor parallelism
+  bool own_mesh = false;    ///< sharded as parameters are: gradients, optimizer state
+  bool lazy_view = false;
+  bool written = false;  ///< a lazy tensor is written to
+};
+
+const DeviceMesh* mesh_of_lazy(const OpEntry& entry, const Stack& stack) {
+  const DeviceMesh* mesh = nullptr;
+  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
+    if (lazy_local(tensor) != nullptr) mesh = &sharded_meta(tensor)->sharding().mesh();
+  });
+  return mesh;
+}
+
+/// A view has nothing at rest, only its recipe.
+bool is_lazy_view(const ShardedMeta& meta) { return !meta.local().defined(); }
+
+Company company_of(const OpEntry& entry, const Stack& stack, const DeviceMesh& mesh) {
+  Company out;
+  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t arg) {
+    const ShardedMeta* meta = sharded_meta(tensor);
+    if (meta == nullptr) {
+      out.plain = out.plain || tensor.dim() > 0;
+    } else if (meta->lazy() == nullptr) {
+      const bool own = meta->sharding().mesh() == mesh;
+      out.own_mesh = out.own_mesh || own;
+      out.other_mesh = out.other_mesh || (!own && tensor.dim() > 0);
+    } else {
+      out.lazy_view = out.lazy_view || is_lazy_view(*meta);
+      out.written = out.written ||
+                    std::ranges::find(entry.written, static_cast<int>(arg)) != entry.written.end();
+    }
+  });
+  return out;
+}
+
+bool autograd_records_or_replays() {
+  constexpr int kNoBackward = -1;
+  return c10::GradMode::is_enabled() || torch::autograd::get_current_graph_task_id() != kNoBackward;
+}
+
+bool computes(const Company& company) {
+  if (company.written) return false;
+  if (company.plain || company.other_mesh) return true;
+  return !company.own_mesh && autograd_records_or_replays();
+}
+
+void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  replace_lazy(entry, stack, [](const at::Tensor&, LazyLocal& lazy) { return lazy.produced(); });
+  bool any_sharded = false;
+  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
+    any_sharded = any_sharded || sharded_meta(tensor) != nullptr;
+  });
+  if (entry.local_kernel != nullptr && !any_sharded) {
+    entry.local_kernel(stack);
+  } else {
+    op.callBoxed(&stack);
+  }
+}
+
+/// What an op made of the shards of lazy tensors.
+class LazyResult final : public LazyLocal {
+ public:
+  LazyResult(at::Tensor computed, std::shared_ptr<LazyLocal> of)
+      : computed_(std::move(computed)), of_(std::move(of)) {}
+
+  at::Tensor produced() override { return of_->produced_from(computed_); }
+  at::Tensor produced_from(const at::Tensor& computed) override {
+    return of_->produced_from(computed);
+  }
+  at::Tensor shards() override { return computed_; }
+  void shards_change() override {}
+
+ private:
+  at::Tensor computed_;
+  std::shared_ptr<LazyLocal> of_;
+};
+
+at::Tensor as_lazy_result(const at::Tensor& computed, const std::shared_ptr<LazyLocal>& of) {
+  const ShardedMeta* meta = sharded_meta(computed);
+  if (meta == nullptr || meta->lazy() != nullptr || meta->is_copy_of_view()) return computed;
+  return wrap_lazy(meta->local(), meta->sharding(), computed.device(),
+                   std::make_shared<LazyResult>(computed, of));
+}
+
+/// An op on lazy tensors alone that writes to none of them.
+void compute_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  std::shared_ptr<LazyLocal> of;
+  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
+    if (lazy_local(tensor) != nullptr) of = sharded_meta(tensor)->lazy();
+  });
+  replace_lazy(entry, stack, [](const at::Tensor&, LazyLocal& lazy) { return lazy.shards(); });
+  op.callBoxed(&stack);
+  for (size_t r = 0; r < entry.result_alias.size(); ++r) {
+    c10::IValue& value = stack[base + r];
+    if (value.isTensor()) {
+      value = as_lazy_result(value.toTensor(), of);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& item : value.toTensorVector())
+        list.push_back(as_lazy_result(item, of));
+      value = std::move(list);
+    }
+  }
+}
+
+/// Views of lazy tensors take part as views of the shards; what they are written with stays there.
+void run_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  std::vector<c10::IValue> written;
+  for (const int i : entry.written) written.push_back(stack[base + static_cast<size_t>(i)]);
+  replace_lazy(entry, stack, [](const at::Tensor& tensor, LazyLocal& lazy) {
+    return is_lazy_view(*sharded_meta(tensor)) ? lazy.shards() : tensor;
+  });
+  op.callBoxed(&stack);
+  for (size_t r = 0; r < entry.result_alias.size(); ++r) {
+    const auto at = std::ranges::find(entry.written, entry.result_alias[r]);
+    if (at == entry.written.end()) continue;
+    stack[base + r] = written[static_cast<size_t>(at - entry.written.begin())];
+  }
+}
+
+void tell_of_writes(const OpEntry& entry, const Stack& stack) {
+  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t arg) {
+    if (std::ranges::find(entry.written, static_cast<int>(arg)) == entry.written.end()) return;
+    if (LazyLocal* lazy = lazy_local(tensor)) lazy->shards_change();
+  });
+}
+
+/// A view of a lazy tensor: which op with which arguments, and which of its results.
+class LazyView final : public LazyLocal {
+ public:
+  LazyView(std::shared_ptr<LazyLocal> base, c10::OperatorHandle op, Stack args,
+           std::optional<size_t> item)
+      : base_(std::move(base)), op_(std::move(op)), args_(std::move(args)), item_(item) {}
+
+  at::Tensor produced() override { return replayed(base_->produced()); }
+  at::Tensor produced_from(const at::Tensor& computed) override {
+    return base_->produced_from(computed);
+  }
+  at::Tensor shards() override { return replayed(base_->shards()); }
+  void shards_change() override { base_->shards_change(); }
+
+ private:
+  at::Tensor replayed(at::Tensor base) const {
+    Stack stack = args_;
+    stack[0] = std::move(base);
+    op_.callBoxed(&stack);
+    return item_ ? stack[0].toTensorVector()[*item_] : stack[0].toTensor();
+  }
+
+  std::shared_ptr<LazyLocal> base_;
+  c10::OperatorHandle op_;
+  Stack args_;                  // the first is the base's place
+  std::optional<size_t> item_;  // of a list of results
+};
+
+/// A tensor without memory that has the metadata of another: view ops on it tell those of theirs.
+at::Tensor outline(const at::Tensor& tensor) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(),
+                           tensor.options().device(c10::DeviceType::Meta));
+}
+
+bool is_identity(const OpEntry& entry) {
+  return entry.name == "aten::detach" || entry.name == "aten::alias";
+}
+
+void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  const at::Tensor self = stack[base].toTensor();
+  const ShardedMeta& meta = *sharded_meta(self);
+  if (is_identity(entry)) {
+    torch::jit::drop(stack, entry.args.size());
+    torch::jit::push(stack, wrap_lazy(meta.local(), meta.sharding(), self.device(), meta.lazy()));
+    return;
+  }
+  Stack args(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end());
+  args[0] = c10::IValue();
+  const auto wrapped = [&](const at::Tensor& like, std::optional<size_t> item) {
+    // On paper whole on every rank: the recipe says what it is.
+    return wrap_lazy(at::Tensor(), as_replicated(like, meta.sharding().mesh()), self.device(),
+                     std::make_shared<LazyView>(meta.lazy(), op, args, item));
+  };
+  stack[base] = outline(self);
+  op.callBoxed(&stack);
+  const c10::IValue result = torch::jit::pop(stack);
+  if (result.isTensor()) {
+    torch::jit::push(stack, wrapped(result.toTensor(), std::nullopt));
+    return;
+  }
+  c10::List<at::Tensor> views;
+  const auto likes = result.toTensorVector();
+  for (size_t i = 0; i < likes.size(); ++i) views.push_back(wrapped(likes[i], i));
+  torch::jit::push(stack, std::move(views));
+}
+
+}  // namespace
+
+bool takes_lazy(const OpEntry& entry, const Stack& stack) {
+  return LazyLocal::any() && mesh_of_lazy(entry, stack) != nullptr;
+}
+
+bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const DeviceMesh* mesh = mesh_of_lazy(entry, stack);
+  if (mesh == nullptr) return false;
+  if (entry.is_view && entry.args[0] == ArgKind::tensor &&
+      lazy_local(stack[stack.size() - entry.args.size()].toTensor()) != nullptr) {
+    view_lazily(entry, op, stack);
+    return true;
+  }
+  const Company company = company_of(entry, stack, *mesh);
+  if (computes(company)) {
+    run_on_produced(entry, op, stack);
+    return true;
+  }
+  if (company.written) {
+    tell_of_writes(entry, stack);
+  } else if (!company.own_mesh && entry.written.empty()) {
+    compute_on_shards(entry, op, stack);
+    return true;
+  }
+  if (!company.lazy_view) return false;
+  run_on_shards(entry, op, stack);
+  return true;
+}
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <memory>
+
+#include "tessera/dtensor/op_entry.h"
+#include "tessera/dtensor/sharded_tensor.h"
+
+/// Sharded tensors whose value for computing is produced when an op needs it. A parameter that
+/// fully_shard holds is one: at rest it is its shards, an op that computes with it gets the whole.
+///
+///   linear(x, p)              x is plain: the op runs on the produced tensor, its result is plain
+///   p.t(), p[0], p.view(...)  stay lazy: a recipe, replayed on the produced tensor. What autograd
+///                             saves for backward is therefore never the produced tensor
+///   p.add_(grad, -lr)         writes to the shards, as on any sharded tensor
+///   grad.add(p, decay)        among sharded tensors of p's mesh: on the shards
+///
+/// An op on lazy tensors alone computes with the produced value where autograd records or replays
+/// (grad mode is on, or backward runs), and works on the shards elsewhere, as optimizers do. Its
+/// result is lazy then: evaluation may yet bring it together with plain tensors.
+///
+/// This room does not know who produces. Where no lazy tensor exists, an op pays one load for it.
+namespace tessera::dtensor {
+
+class LazyLocal {
+ public:
+  LazyLocal();
+  virtual ~LazyLocal();
+  LazyLocal(const LazyLocal&) = delete;
+  LazyLocal& operator=(const LazyLocal&) = delete;
+
+  /// The tensor that ops compute with: plain, or sharded over other axes alone. Asked once for each
+  /// use; may communicate, so every rank asks in the same order. Not to be written to.
+  virtual at::Tensor produced() = 0;
+  /// The same of an ordinary sharded tensor that was computed from the shards.
+  virtual at::Tensor produced_from(const at::Tensor& computed) = 0;
+  /// The same tensor as an ordinary sharded one, sharing its memory.
+  virtual at::Tensor shards() = 0;
+  /// The shards are about to be written to.
+  virtual void shards_change() = 0;
+
+  /// Whether any object of this kind lives in the process.
+  static bool any() { return alive_.load(std::memory_order_relaxed) != 0; }
+
+ private:
+  static std::atomic<int64_t> alive_;
+};
+
+/// Runs the op if a lazy tensor is among its arguments and it must not go the common way.
+bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& stack);
+
+/// True if a lazy tensor is among the op's arguments: plain ones beside it are welcome then.
+bool takes_lazy(const OpEntry& entry, const torch::jit::Stack& stack);
+
+/// nullptr for plain tensors and for those that are what they hold.
+inline LazyLocal* lazy_local(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  return meta != nullptr ? meta->lazy().get() : nullptr;
+}
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,35 @@
+#include "tessera/fsdp/data_mesh.h"
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/world.h"
+#include "tessera/fsdp/flat_layout.h"
+
+namespace tessera::fsdp {
+namespace {
+
+std::shared_ptr<const comm::Group> group_on(const DeviceMesh& mesh, int axis) {
+  if (axis < 0 || mesh.size(axis) == 1) return nullptr;
+  return comm::group_of(mesh, mesh.axis_name(axis));
+}
+
+}  // namespace
+
+DataMesh::DataMesh(const DeviceMesh& mesh, int replicate_axis, int shard_axis)
+    : mesh_(mesh), replicate_axis_(replicate_axis), shard_axis_(shard_axis) {
+  require(mesh.contains_me(), "fully_shard on mesh ", mesh,
+          ", of which this rank is no part; call it on the mesh's ranks alone");
+  shard_group_ = group_on(mesh, shard_axis);
+  replicate_group_ = group_on(mesh, replicate_axis);
+}
+
+DataMesh DataMesh::shard(const DeviceMesh& mesh) { return {mesh, -1, 0}; }
+DataMesh DataMesh::replicate(const DeviceMesh& mesh) { return {mesh, 0, -1}; }
+DataMesh DataMesh::both(const DeviceMesh& mesh) { return {mesh, 0, 1}; }
+
+std::vector<Placement> DataMesh::placements(int dim) const {
+  std::vector<Placement> out(static_cast<size_t>(mesh_.ndim()));
+  if (shard_axis_ >= 0 && dim != kWhole) out[static_cast<size_t>(shard_axis_)] = Shard(dim);
+  return out;
+}
+
+}  // namespace tessera::fsdp

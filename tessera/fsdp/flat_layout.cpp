@@ -1,0 +1,151 @@
+#include "tessera/fsdp/flat_layout.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tessera/base/errors.h"
+#include "tessera/sharding/local_shape.h"
+
+namespace tessera::fsdp {
+namespace {
+
+/// Below this a message of its own costs more than a copy.
+constexpr int64_t kSmallBytes = 32 << 10;
+/// What any kernel may want of an address.
+constexpr int64_t kAlignment = 64;
+
+int64_t numel_of(const std::vector<int64_t>& shape) {
+  int64_t n = 1;
+  for (const int64_t size : shape) n *= size;
+  return n;
+}
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+int64_t bytes_of(at::ScalarType dtype, int64_t elements) {
+  return elements * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+at::Tensor typed(const at::Tensor& memory, int64_t offset, int64_t elements, at::ScalarType dtype) {
+  return memory.narrow(0, offset, bytes_of(dtype, elements)).view(dtype);
+}
+
+}  // namespace
+
+FlatLayout::FlatLayout(std::vector<ParamShape> params, int ranks, int rank)
+    : params_(std::move(params)), ranks_(ranks), rank_(rank) {
+  add_to_slots();
+  place_in_memory();
+}
+
+void FlatLayout::add_to_slots() {
+  std::map<at::ScalarType, size_t> shared;  // the slot of small parameters, by type
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const ParamShape& param = params_[i];
+    const int64_t most = numel_of(piece_shape(i, 0));  // rank 0 holds the largest piece
+    const bool direct =
+        param.dim == 0 && bytes_of(param.dtype, numel_of(param.whole)) > kSmallBytes;
+    if (direct) {
+      places_.push_back({slots_.size(), 0});
+      slots_.push_back({{i}, param.dtype, most, true});
+      continue;
+    }
+    const auto [at, fresh] = shared.try_emplace(param.dtype, slots_.size());
+    if (fresh) slots_.push_back({{}, param.dtype, 0, false});
+    Slot& slot = slots_[at->second];
+    places_.push_back({at->second, slot.piece});
+    slot.params.push_back(i);
+    slot.piece += most;
+  }
+}
+
+void FlatLayout::place_in_memory() {
+  for (const Slot& slot : slots_) {
+    slot_offsets_.push_back(gathered_bytes_);
+    gathered_bytes_ += aligned(bytes_of(slot.dtype, slot.piece * ranks_));
+  }
+  for (size_t i = 0; i < params_.size(); ++i) {
+    if (slots_[places_[i].slot].direct) continue;
+    places_[i].whole_offset = gathered_bytes_;
+    gathered_bytes_ += aligned(bytes_of(params_[i].dtype, numel_of(params_[i].whole)));
+  }
+}
+
+std::vector<int64_t> FlatLayout::piece_shape(size_t param, int rank) const {
+  std::vector<int64_t> shape = params_[param].whole;
+  const int dim = params_[param].dim;
+  if (dim == kWhole) return shape;
+  int64_t& size = shape[static_cast<size_t>(dim)];
+  size = chunk(size, ranks_, rank).size();
+  return shape;
+}
+
+at::Tensor FlatLayout::shard_in(size_t param, const at::Tensor& piece) const {
+  const std::vector<int64_t> shape = shard_shape(param);
+  return piece.narrow(0, places_[param].offset, numel_of(shape)).view(shape);
+}
+
+std::vector<at::Tensor> FlatLayout::slots_in(const at::Tensor& memory) const {
+  std::vector<at::Tensor> out;
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    out.push_back(typed(memory, slot_offsets_[s], slots_[s].piece * ranks_, slots_[s].dtype));
+  }
+  return out;
+}
+
+std::vector<at::Tensor> FlatLayout::wholes_in(const at::Tensor& memory) const {
+  std::vector<at::Tensor> out;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const Place& place = places_[i];
+    const int64_t offset = place.whole_offset >= 0 ? place.whole_offset : slot_offsets_[place.slot];
+    out.push_back(
+        typed(memory, offset, numel_of(params_[i].whole), params_[i].dtype).view(params_[i].whole));
+  }
+  return out;
+}
+
+/// Calls copy(piece, part of the whole) until all of the parameter is covered.
+template <class Copy>
+void FlatLayout::for_each_piece(size_t param, const at::Tensor& slot, const at::Tensor& whole,
+                                const Copy& copy) const {
+  const ParamShape& shape = params_[param];
+  const Place& place = places_[param];
+  const at::Tensor pieces = slot.view({ranks_, slots_[place.slot].piece});
+  if (shape.dim == kWhole) {
+    const int64_t count = whole.numel();
+    for (int r = 0; r < ranks_; ++r) {
+      copy(pieces[r].narrow(0, place.offset, count).view(shape.whole), whole);
+    }
+    return;
+  }
+  int first = 0;
+  if (shape.dim == 0 && whole.is_contiguous() && whole.numel() > 0) {
+    // The ranks that hold full pieces in one copy.
+    const int64_t rows = chunk(shape.whole[0], ranks_, 0).size();
+    first = static_cast<int>(shape.whole[0] / rows);
+    const int64_t each = rows * (whole.numel() / shape.whole[0]);
+    copy(pieces.narrow(0, 0, first).narrow(1, place.offset, each),
+         whole.narrow(0, 0, first * rows).view({first, each}));
+  }
+  for (int r = first; r < ranks_; ++r) {
+    const Interval held = chunk(shape.whole[static_cast<size_t>(shape.dim)], ranks_, r);
+    const auto piece = piece_shape(param, r);
+    if (numel_of(piece) == 0) continue;
+    copy(pieces[r].narrow(0, place.offset, numel_of(piece)).view(piece),
+         whole.narrow(shape.dim, held.begin, held.size()));
+  }
+}
+
+void FlatLayout::copy_out(size_t param, const at::Tensor& slot, const at::Tensor& whole) const {
+  for_each_piece(param, slot, whole,
+                 [](const at::Tensor& piece, const at::Tensor& part) { part.copy_(piece); });
+}
+
+void FlatLayout::copy_in(size_t param, const at::Tensor& whole, const at::Tensor& slot) const {
+  for_each_piece(param, slot, whole,
+                 [](const at::Tensor& piece, const at::Tensor& part) { piece.copy_(part); });
+}
+
+}  // namespace tessera::fsdp

@@ -1,0 +1,180 @@
+#include "tessera/fsdp/fully_shard.h"
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tessera/base/errors.h"
+#include "tessera/fsdp/param_group.h"
+#include "tessera/fsdp/timeline.h"
+
+namespace tessera {
+namespace {
+
+using fsdp::DataMesh;
+using fsdp::group_of_parameter;
+using fsdp::ParamGroup;
+
+struct Named {
+  std::string name;
+  at::Tensor tensor;
+};
+
+bool contains(const std::vector<at::Tensor>& list, const at::Tensor& tensor) {
+  return std::ranges::any_of(list, [&](const at::Tensor& t) { return t.is_same(tensor); });
+}
+
+void check(const Named& item, const DeviceMesh& mesh) {
+  const at::Tensor& tensor = item.tensor;
+  require(tensor.is_leaf() && !tensor.is_view(), "fully_shard: ", item.name, " is ",
+          tensor.is_view() ? "a view" : "computed by autograd",
+          "; parameters are tensors of their own");
+  require(tensor.is_floating_point() || tensor.is_complex(), "fully_shard: ", item.name, " is ",
+          c10::toString(tensor.scalar_type()), "; put it among the ignored ones");
+  require(!tensor.grad().defined(), "fully_shard: ", item.name,
+          " has a gradient, of this rank's batch alone; reset it before");
+  require(tensor.is_contiguous(), "fully_shard: ", item.name, " is not contiguous, strides ",
+          list_text(tensor.strides()), " of ", shape_text(tensor.sizes()),
+          "; make it so, or ignore it");
+  require(c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true) == mesh.device(),
+          "fully_shard: ", item.name, " is on ", tensor.device().str(), ", the mesh is of ",
+          mesh.device(), " devices; move the module first");
+  if (!is_dtensor(tensor)) return;
+  const Sharding& as = sharding(tensor);
+  require(!as.has_partial(), "fully_shard: ", item.name, " is ", as,
+          "; redistribute it to Shard or Replicate first");
+  for (const MeshAxis& axis : as.mesh().axes()) {
+    require(!mesh.has_axis(axis.name), "fully_shard over ", mesh, ": ", item.name, " is ", as,
+            ", already placed on axis ", axis.name,
+            "; shard it over the tensor-parallel axes alone before");
+  }
+}
+
+int dim_to_cut(const Named& item, const FullyShardOptions& options) {
+  std::optional<int> wanted;
+  if (options.shard_dim) wanted = options.shard_dim(item.name, item.tensor);
+  const int ndim = static_cast<int>(item.tensor.dim());
+  if (ndim == 0) return fsdp::kWhole;
+  const int dim = wanted.value_or(0);
+  require(dim >= -ndim && dim < ndim, "fully_shard: shard_dim gave ", dim, " for ", item.name,
+          " of ", shape_text(item.tensor.sizes()));
+  return dim < 0 ? dim + ndim : dim;
+}
+
+/// `module` is an address to recognise it by; nullptr for a list of tensors.
+void make_group(const std::vector<Named>& all, const DataMesh& mesh,
+                const FullyShardOptions& options, const void* module) {
+  std::vector<Named> free;
+  bool has_inner_groups = false;
+  std::set<const void*> seen;  // tied parameters have several names
+  for (const Named& item : all) {
+    if (!item.tensor.defined() || contains(options.ignored, item.tensor)) continue;
+    if (!seen.insert(item.tensor.unsafeGetTensorImpl()).second) continue;
+    const auto holder = group_of_parameter(item.tensor);
+    if (holder == nullptr) {
+      check(item, mesh.mesh());
+      free.push_back(item);
+      continue;
+    }
+    require(module == nullptr || holder->options().module != module,
+            "fully_shard twice on one module; its parameters are a group already");
+    require(module != nullptr, "fully_shard: ", item.name, " belongs to a group already");
+    has_inner_groups = true;
+  }
+  if (free.empty()) return;
+  std::vector<ParamGroup::Taken> taken;
+  for (const Named& item : free) {
+    require(item.tensor.device() == free[0].tensor.device(), "fully_shard: ", item.name, " is on ",
+            item.tensor.device().str(), ", ", free[0].name, " on ", free[0].tensor.device().str(),
+            "; a group lies on one device");
+    taken.push_back({item.tensor, dim_to_cut(item, options), options.data.source});
+  }
+  fsdp::GroupOptions group;
+  group.reshard_after_forward = options.reshard_after_forward.value_or(!has_inner_groups);
+  group.divide_by = options.gradient_divide_factor.value_or(mesh.size());
+  group.module = module;
+  require(group.divide_by > 0, "fully_shard: gradient_divide_factor is ", group.divide_by);
+  ParamGroup::create(fsdp::Timeline::of(mesh.mesh()), mesh, taken, group);
+}
+
+DataMesh data_mesh(const DeviceMesh& mesh) {
+  require(mesh.defined() && mesh.world() != nullptr, "fully_shard needs a mesh of real ranks");
+  require(mesh.ndim() == 1 || mesh.ndim() == 2, "fully_shard over ", mesh,
+          ": one axis to cut over, or two, replicas and then the cut; take a part of the mesh, "
+          "mesh[{\"dp\", \"fs\"}]");
+  return mesh.ndim() == 1 ? DataMesh::shard(mesh) : DataMesh::both(mesh);
+}
+
+std::vector<Named> named(torch::nn::Module& module) {
+  std::vector<Named> out;
+  for (const auto& item : module.named_parameters()) out.push_back({item.key(), item.value()});
+  return out;
+}
+
+std::vector<std::shared_ptr<ParamGroup>> groups_in(torch::nn::Module& module) {
+  std::vector<std::shared_ptr<ParamGroup>> out;
+  for (const at::Tensor& parameter : module.parameters()) {
+    auto group = group_of_parameter(parameter);
+    if (group != nullptr && std::ranges::find(out, group) == out.end()) out.push_back(group);
+  }
+  return out;
+}
+
+}  // namespace
+
+void fully_shard(torch::nn::Module& module, const DeviceMesh& mesh,
+                 const FullyShardOptions& options) {
+  make_group(named(module), data_mesh(mesh), options, &module);
+}
+
+void fully_shard(std::span<const at::Tensor> parameters, const DeviceMesh& mesh,
+                 const FullyShardOptions& options) {
+  std::vector<Named> list;
+  for (const at::Tensor& tensor : parameters) {
+    list.push_back({join_text("parameter ", list.size()), tensor});
+  }
+  make_group(list, data_mesh(mesh), options, nullptr);
+}
+
+void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
+               const FullyShardOptions& options) {
+  require(mesh.defined() && mesh.world() != nullptr && mesh.ndim() == 1,
+          "replicate needs a mesh of real ranks with one axis");
+  make_group(named(module), DataMesh::replicate(mesh), options, &module);
+}
+
+void unshard(torch::nn::Module& module) {
+  for (const auto& group : groups_in(module)) {
+    if (group->mesh().shard_group() != nullptr) group->gather();
+  }
+}
+
+void reshard(torch::nn::Module& module) {
+  for (const auto& group : groups_in(module)) group->release();
+}
+
+void set_requires_gradient_sync(torch::nn::Module& module, bool sync) {
+  for (const auto& group : groups_in(module)) group->requires_gradient_sync = sync;
+}
+
+GatheredMemory gathered_memory(const DeviceMesh& mesh) {
+  const auto timeline = fsdp::Timeline::of(mesh);
+  return {timeline->bytes()->alive.load(), timeline->bytes()->peak.load()};
+}
+
+void reset_peak_gathered_memory(const DeviceMesh& mesh) {
+  const auto bytes = fsdp::Timeline::of(mesh)->bytes();
+  bytes->peak.store(bytes->alive.load());
+}
+
+std::vector<ShardedGroupInfo> sharded_groups(torch::nn::Module& module) {
+  std::vector<ShardedGroupInfo> out;
+  for (const auto& group : groups_in(module)) {
+    out.push_back(
+        {group->layout().params(), group->layout().gathered_bytes(), group->is_gathered()});
+  }
+  return out;
+}
+
+}  // namespace tessera

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/mesh/device_mesh.h"
+
+namespace torch::nn {
+class Module;
+}
+
+/// Fully sharded data parallelism, by first touch. Parameters become sharded in place; when an op
+/// first touches one of a group, the group is gathered, and after its last use it is let go. No
+/// hooks, no wrappers: the module, its forward and the optimizer stay as they are.
+///
+///   for (auto& block : model->blocks) fully_shard(*block, mesh);   // a group each
+///   fully_shard(*model, mesh);                                     // a group of the rest
+///   torch::optim::AdamW optimizer(model->parameters());            // works on the shards
+///   loss(model(my_part_of_the_batch)).backward();                  // gradients arrive averaged
+///
+/// Activations are plain tensors: each rank computes with its part of the batch, and all ranks run
+/// the same ops. A gradient is the mean of the ranks' gradients, so a loss that is a mean over
+/// equal parts gives what one rank gives with the whole batch. docs/fsdp.md tells the story.
+namespace tessera {
+
+struct FullyShardOptions {
+  /// Let go after forward, and gather again in backward. By default true, but false for a module
+  /// that has groups inside: what is left of it is used at both ends.
+  std::optional<bool> reshard_after_forward = std::nullopt;
+  /// The dim to cut of a parameter; none or no function: dim 0.
+  std::function<std::optional<int>(const std::string& name, const at::Tensor& parameter)>
+      shard_dim = {};
+  /// Parameters that are left as they are, whose gradients are the caller's matter.
+  std::vector<at::Tensor> ignored = {};
+  /// What the sum of the ranks' gradients is divided by; by default the number of ranks.
+  std::optional<double> gradient_divide_factor = std::nullopt;
+  /// Whose values count, as an index into the mesh's ranks; none: every rank's own.
+  DistributeOptions data = {};
+};
+
+/// Makes one group of the module's parameters that no group holds yet. The mesh has one axis, over
+/// which they are cut, or two: replicas of the first, cut over the second. Parameters that are
+/// sharded already, on another mesh of the same world, keep that: tensor parallelism.
+void fully_shard(torch::nn::Module& module, const DeviceMesh& mesh,
+                 const FullyShardOptions& options = {});
+/// The same for a list of tensors.
+void fully_shard(std::span<const at::Tensor> parameters, const DeviceMesh& mesh,
+                 const FullyShardOptions& options = {});
+
+/// The same on a mesh of one axis, with whole parameters on every rank: only gradients are reduced,
+/// group by group while backward runs.
+void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
+               const FullyShardOptions& options = {});
+
+/// Gathers the module's groups now; they are let go as ever, or by reshard().
+void unshard(torch::nn::Module& module);
+void reshard(torch::nn::Module& module);
+
+/// While false, backwards keep each rank's whole gradients and reduce nothing; the first backward
+/// with true reduces their sum. For accumulation over several small batches.
+void set_requires_gradient_sync(torch::nn::Module& module, bool sync);
+
+/// What is gathered on this rank, by all groups of the mesh's world.
+struct GatheredMemory {
+  int64_t bytes = 0;
+  int64_t peak_bytes = 0;  ///< since the last reset
+};
+GatheredMemory gathered_memory(const DeviceMesh& mesh);
+void reset_peak_gathered_memory(const DeviceMesh& mesh);
+
+/// One group, for tests and reports.
+struct ShardedGroupInfo {
+  size_t parameters = 0;
+  int64_t gathered_bytes = 0;  ///< while it is gathered
+  bool gathered = false;
+};
+/// The groups of the module's parameters, in their order.
+std::vector<ShardedGroupInfo> sharded_groups(torch::nn::Module& module);
+
+}  // namespace tessera

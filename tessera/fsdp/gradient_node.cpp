@@ -1,0 +1,74 @@
+#include "tessera/fsdp/gradient_node.h"
+
+#include <limits>
+#include <type_traits>
+
+#include "tessera/base/errors.h"
+#include "tessera/fsdp/param_group.h"
+
+namespace tessera::fsdp {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+class GradientNode final : public Node {
+ public:
+  GradientNode(const at::Tensor& parameter, std::weak_ptr<ParamGroup> group, size_t index)
+      : Node(/*sequence_nr=*/std::numeric_limits<uint64_t>::max()),  // runs as soon as it can
+        parameter_(parameter.getIntrusivePtr()),
+        group_(std::move(group)),
+        index_(index) {
+    add_input_metadata(parameter);
+  }
+
+  variable_list apply(variable_list&& gradients) override {
+    const auto group = group_.lock();
+    const at::Tensor parameter(parameter_.lock());
+    if (group == nullptr || !parameter.defined() || !gradients[0].defined()) return {};
+    if (!parameter.requires_grad()) return {};
+    if (gradients[0].requires_grad()) {
+      throw NotSupported(
+          "backward(create_graph) into the grad of a fully_shard parameter, which is reduced over "
+          "the ranks and has no graph; take torch::autograd::grad for higher derivatives");
+    }
+    group->accept(index_, std::move(gradients[0]));
+    return {};
+  }
+
+  /// Hooks belong to the tensor: it may have got them after this node was made.
+  std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& tensor_pre_hooks() noexcept
+      override {
+    const at::Tensor parameter(parameter_.lock());
+    if (!parameter.defined()) return Node::tensor_pre_hooks();
+    return torch::autograd::impl::hooks(parameter);
+  }
+
+  std::string name() const override { return "tessera::fsdp::GradientNode"; }
+
+ private:
+  WeakTensor parameter_;
+  std::weak_ptr<ParamGroup> group_;
+  size_t index_;
+};
+
+template <class Pointer>
+Pointer make_node(const at::Tensor& parameter, std::weak_ptr<ParamGroup> group, size_t index) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
+    return std::make_shared<GradientNode>(parameter, std::move(group), index);
+  } else {
+    return c10::make_intrusive<GradientNode>(parameter, std::move(group), index);
+  }
+}
+
+}  // namespace
+
+NodePtr install_gradient_node(const at::Tensor& parameter, std::weak_ptr<ParamGroup> group,
+                              size_t index) {
+  using Weak = decltype(torch::autograd::AutogradMeta::grad_accumulator_);
+  NodePtr node = make_node<NodePtr>(parameter, std::move(group), index);
+  torch::autograd::impl::set_grad_accumulator(parameter, Weak(node));
+  return node;
+}
+
+}  // namespace tessera::fsdp

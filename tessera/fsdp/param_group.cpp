@@ -1,0 +1,271 @@
+#include "tessera/fsdp/param_group.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/lazy.h"
+#include "tessera/fsdp/timeline.h"
+
+namespace tessera::fsdp {
+namespace {
+
+/// One parameter of a group as dispatch sees it.
+class HeldParameter final : public dtensor::LazyLocal {
+ public:
+  HeldParameter(std::shared_ptr<ParamGroup> group, size_t index)
+      : group_(std::move(group)), index_(index) {}
+
+  at::Tensor produced() override { return group_->produced(index_); }
+  at::Tensor produced_from(const at::Tensor& computed) override {
+    return group_->produced_from(index_, computed);
+  }
+  at::Tensor shards() override { return group_->shards(index_); }
+  void shards_change() override { group_->shards_change(); }
+  const std::shared_ptr<ParamGroup>& group() const { return group_; }
+
+ private:
+  std::shared_ptr<ParamGroup> group_;
+  size_t index_;
+};
+
+/// The sharding at rest of a parameter that tensor parallelism has cut before: its axes cut first.
+Sharding combined(const Sharding& inner, const DataMesh& data, const Sharding& outer) {
+  const DeviceMesh mesh = DeviceMesh::concatenate({data.mesh(), inner.mesh()});
+  const int data_axes = data.mesh().ndim();
+  std::vector<Placement> placements(outer.placements().begin(), outer.placements().end());
+  placements.insert(placements.end(), inner.placements().begin(), inner.placements().end());
+  std::vector<int> order = inner.order();
+  for (int& axis : order) axis += data_axes;
+  for (const int axis : outer.order()) order.push_back(axis);
+  return Sharding(mesh, std::move(placements), {inner.shape().begin(), inner.shape().end()},
+                  {.dtype = inner.dtype(), .order = std::move(order)});
+}
+
+}  // namespace
+
+std::shared_ptr<ParamGroup> group_of_parameter(const at::Tensor& tensor) {
+  const auto* held = dynamic_cast<const HeldParameter*>(dtensor::lazy_local(tensor));
+  return held != nullptr ? held->group() : nullptr;
+}
+
+ParamGroup::ParamGroup(std::shared_ptr<Timeline> timeline, DataMesh mesh, GroupOptions options)
+    : timeline_(std::move(timeline)), mesh_(std::move(mesh)), options_(options) {}
+
+std::shared_ptr<ParamGroup> ParamGroup::create(std::shared_ptr<Timeline> timeline, DataMesh mesh,
+                                               const std::vector<Taken>& taken,
+                                               GroupOptions options) {
+  std::shared_ptr<ParamGroup> group(new ParamGroup(std::move(timeline), std::move(mesh), options));
+  group->take(taken);
+  group->timeline_->add(*group);
+  return group;
+}
+
+ParamGroup::~ParamGroup() {
+  timeline_->remove(*this);
+  try {
+    release();
+  } catch (const std::exception&) {  // a peer failed: whoever waits next hears of it
+  }
+}
+
+void ParamGroup::take(const std::vector<Taken>& taken) {
+  const c10::AutoGradMode no_grad(false);
+  std::vector<ParamShape> shapes;
+  std::vector<at::Tensor> parts;
+  for (const Taken& item : taken) {
+    const at::Tensor data = item.tensor.detach();
+    Param param;
+    if (is_dtensor(data)) param.inner = sharding(data);
+    const at::Tensor whole = param.inner ? to_local(data) : data;
+    const at::Tensor made =
+        distribute_tensor(whole, mesh_.mesh(), mesh_.placements(item.dim), {item.source});
+    param.sharding = param.inner ? combined(*param.inner, mesh_, sharding(made)) : sharding(made);
+    shapes.push_back(
+        {whole.sizes().vec(), whole.scalar_type(), mesh_.shard_size() == 1 ? kWhole : item.dim});
+    parts.push_back(to_local(made));
+    params_.push_back(std::move(param));
+  }
+  layout_ = std::make_unique<FlatLayout>(std::move(shapes), mesh_.shard_size(), mesh_.shard_rank());
+  for (const Slot& slot : layout_->slots()) {
+    const auto options = parts[slot.params[0]].options().dtype(slot.dtype);
+    pieces_.push_back(at::zeros({slot.piece}, options));
+  }
+  for (size_t i = 0; i < params_.size(); ++i) {
+    Param& param = params_[i];
+    param.shard = layout_->shard_in(i, pieces_[layout_->slot_of(i)]);
+    param.shard.copy_(parts[i]);
+    const at::Tensor& tensor = taken[i].tensor;
+    dtensor::become(tensor, param.shard, param.sharding,
+                    std::make_shared<HeldParameter>(shared_from_this(), i));
+    param.tensor = WeakTensor(tensor.getIntrusivePtr());
+    param.node = install_gradient_node(tensor, weak_from_this(), i);
+  }
+}
+
+at::Tensor ParamGroup::shards(size_t index) const {
+  return dtensor::wrap(params_[index].shard, params_[index].sharding);
+}
+
+at::Tensor ParamGroup::produced_from(size_t index, const at::Tensor& computed) const {
+  const c10::AutoGradMode no_grad(false);
+  const Param& param = params_[index];
+  if (!param.inner) return full_tensor(computed);
+  const auto data_axes = static_cast<size_t>(mesh_.mesh().ndim());
+  std::vector<Placement> inner;
+  std::vector<Placement> all(data_axes);
+  for (const Placement& placement : placements(computed).subspan(data_axes)) {
+    inner.push_back(placement.is_partial() ? Replicate() : placement);
+    all.push_back(inner.back());
+  }
+  const at::Tensor local = to_local(redistribute(computed, std::move(all)));
+  return from_local(local, param.inner->mesh(), std::move(inner),
+                    {.shape = computed.sizes().vec()});
+}
+
+at::Tensor ParamGroup::produced(size_t index) {
+  const Param& param = params_[index];
+  at::Tensor whole;
+  if (mesh_.shard_group() == nullptr) {
+    timeline_->leave_failed_backward();
+    whole = param.shard;
+  } else {
+    timeline_->touch(*this);
+    whole = gathered_->whole(index);
+    timeline_->touched(*this);
+  }
+  return param.inner ? dtensor::wrap(whole, *param.inner) : whole;
+}
+
+void ParamGroup::start_gather() {
+  if (gathered_ != nullptr && gathered_->is_current()) return;
+  release();
+  gathered_ =
+      std::make_unique<Gathered>(*layout_, mesh_, pieces_, timeline_->bytes(), /*async=*/true);
+  gathering_ = true;
+}
+
+void ParamGroup::gather() {
+  if (gathered_ != nullptr && !gathered_->is_current()) release();
+  if (gathered_ == nullptr) {
+    gathered_ =
+        std::make_unique<Gathered>(*layout_, mesh_, pieces_, timeline_->bytes(), /*async=*/false);
+    gathering_ = true;
+  }
+  if (!gathering_) return;
+  try {
+    gathered_->wait(*layout_);
+  } catch (...) {
+    gathered_.reset();
+    gathering_ = false;
+    throw;
+  }
+  gathering_ = false;
+}
+
+void ParamGroup::release() {
+  // Messages that still run write to the memory.
+  if (gathering_) gathered_->wait(*layout_);
+  gathered_.reset();
+  gathering_ = false;
+}
+
+at::Tensor ParamGroup::alive(const Param& param) const { return at::Tensor(param.tensor.lock()); }
+
+bool ParamGroup::all_arrived() const {
+  for (const Param& param : params_) {
+    if (param.arrived) continue;
+    const at::Tensor tensor = alive(param);
+    if (tensor.defined() && tensor.requires_grad()) return false;
+  }
+  return true;
+}
+
+/// The plain gradient of the gathered tensor's local part; undefined where it was a sharded one of
+/// the parameter's own mesh: that is of the global value already, and needs no sum over the batch.
+at::Tensor ParamGroup::local_gradient(Param& param, const at::Tensor& gradient) {
+  if (!is_dtensor(gradient)) {
+    ensure(!param.inner, "a plain gradient of a tensor-parallel parameter");
+    return gradient;
+  }
+  const auto dtype = static_cast<DType>(gradient.scalar_type());
+  if (param.inner && device_mesh(gradient) == param.inner->mesh()) {
+    return to_local(redistribute(gradient, param.inner->with_dtype(dtype)));
+  }
+  add_to_grad(param, to_local(redistribute(gradient, param.sharding.with_dtype(dtype))));
+  return {};
+}
+
+void ParamGroup::accept(size_t index, at::Tensor gradient) {
+  timeline_->enter_backward();
+  const c10::AutoGradMode no_grad(false);
+  Param& param = params_[index];
+  gradient = local_gradient(param, gradient);
+  if (gradient.defined() && param.kept.defined()) gradient = param.kept.add(gradient);
+  if (!requires_gradient_sync) {
+    if (gradient.defined()) param.kept = std::move(gradient);
+    param.arrived = true;
+    if (all_arrived()) {
+      forget_arrived();
+      release();
+    }
+    return;
+  }
+  param.kept.reset();
+  param.arrived = true;
+  if (gradient.defined()) {
+    if (reduction_ == nullptr) {
+      reduction_ = std::make_shared<Reduction>(*layout_, mesh_, options_.divide_by);
+    }
+    reduction_->add(index, gradient);
+  }
+  if (!all_arrived()) return;
+  release();
+  reduce_arrived();
+}
+
+void ParamGroup::reduce_arrived() {
+  if (requires_gradient_sync) {
+    for (size_t i = 0; i < params_.size(); ++i) {
+      if (!params_[i].kept.defined()) continue;
+      if (reduction_ == nullptr) {
+        reduction_ = std::make_shared<Reduction>(*layout_, mesh_, options_.divide_by);
+      }
+      reduction_->add(i, params_[i].kept);
+      params_[i].kept.reset();
+    }
+  }
+  for (Param& param : params_) param.arrived = false;
+  if (reduction_ == nullptr) return;
+  const std::shared_ptr<Reduction> reduction = std::move(reduction_);
+  reduction_ = nullptr;
+  timeline_->reduce(*reduction, [this, self = shared_from_this(), reduction] {
+    for (size_t i = 0; i < params_.size(); ++i) {
+      if (reduction->has(i)) add_to_grad(params_[i], reduction->shard(i));
+    }
+  });
+}
+
+void ParamGroup::forget_arrived() {
+  reduction_.reset();
+  for (Param& param : params_) param.arrived = false;
+}
+
+void ParamGroup::add_to_grad(Param& param, const at::Tensor& shard) {
+  at::Tensor tensor = alive(param);
+  if (!tensor.defined()) return;
+  const c10::AutoGradMode no_grad(false);
+  at::Tensor& grad = tensor.mutable_grad();
+  const at::Tensor wrapped =
+      dtensor::wrap(shard, param.sharding.with_dtype(static_cast<DType>(shard.scalar_type())));
+  if (grad.defined()) {
+    grad.add_(wrapped);
+  } else {
+    grad = wrapped;
+  }
+  if (auto& hook = torch::autograd::impl::post_acc_grad_hooks(tensor)) (*hook)(tensor);
+}
+
+}  // namespace tessera::fsdp

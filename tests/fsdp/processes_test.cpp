@@ -1,0 +1,80 @@
+// fully_shard between real processes over Gloo.
+#include "tessera/comm/processes.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/comm/recorder.h"
+#include "tessera/comm/world.h"
+#include "tessera/fsdp/fully_shard.h"
+#include "tests/fsdp/models.h"
+#include "tests/support/processes.h"
+
+namespace tessera {
+namespace {
+
+using comm::CommOp;
+using test::adamw;
+using test::Batch;
+using test::layers_of;
+using test::make_batch;
+using test::make_mlp;
+using test::parameters_differ;
+using test::sgd;
+using test::train;
+using testing::failures;
+using testing::run_processes;
+using testing::Scenario;
+
+/// Ten steps as one rank does them with the whole batch; small and large layers, uneven parts.
+void trains_as_one_rank(const char* text, const std::vector<int64_t>& widths,
+                        const test::MakeOptimizer& make) {
+  const DeviceMesh mesh = comm::init_device_mesh(text);
+  const auto world = comm::current_world();
+  const Batch batch = make_batch(12, widths.front(), widths.back());
+  auto plain = make_mlp(widths);
+  auto alone = make(plain->parameters());
+  train([&](const at::Tensor& x) { return plain->forward(x); }, *alone, batch, 10);
+  auto net = make_mlp(widths);
+  auto optimizer = make(net->parameters());
+  for (auto* layer : layers_of(net)) fully_shard(*layer, mesh);
+  const Batch mine = batch.part(world->rank(), world->size());
+  const auto forward = [&](const at::Tensor& x) { return net->forward(x); };
+  train(forward, *optimizer, mine, 9);
+  comm::Recorder recorder(*world);
+  train(forward, *optimizer, mine, 1);
+  const int layers = static_cast<int>(layers_of(net).size());
+  EXPECT_EQ(recorder.count(CommOp::all_gather), 2 * layers - 2) << recorder.to_text();
+  EXPECT_EQ(recorder.count(CommOp::reduce_scatter), layers) << recorder.to_text();
+  EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+  EXPECT_EQ(parameters_differ(*net, *plain), "") << text;
+}
+
+const Scenario kOnTwo("on two", [] {
+  trains_as_one_rank("dp=2", {6, 10, 7, 3}, sgd());
+  trains_as_one_rank("dp=2", {64, 96, 65, 70}, adamw());
+});
+
+const Scenario kOnThree("on three", [] {
+  trains_as_one_rank("dp=3", {6, 10, 7, 3}, adamw());
+  trains_as_one_rank("dp=3", {64, 96, 65, 70}, sgd());
+});
+
+const Scenario kReplicas("replicas", [] {
+  trains_as_one_rank("dp=2,fs=2", {6, 10, 7, 3}, adamw());
+  trains_as_one_rank("dp=2,fs=2", {64, 96, 65, 70}, sgd());
+});
+
+TEST(FullyShardProcesses, TwoTrainAsOneRank) {
+  EXPECT_EQ(failures(run_processes(kOnTwo, {.size = 2})), "");
+}
+
+TEST(FullyShardProcesses, ThreeTrainAsOneRank) {
+  EXPECT_EQ(failures(run_processes(kOnThree, {.size = 3})), "");
+}
+
+TEST(FullyShardProcesses, ReplicasOfShardsTrainAsOneRank) {
+  EXPECT_EQ(failures(run_processes(kReplicas, {.size = 4})), "");
+}
+
+}  // namespace
+}  // namespace tessera
