@@ -49,6 +49,21 @@ void MoveJob::finish(Exchange& exchange) {
   exchange.await_all();
 }
 
+JobList::JobList(std::vector<std::unique_ptr<ExchangeJob>> jobs) : jobs_(std::move(jobs)) {
+  for (const auto& job : jobs_) {
+    inputs.insert(inputs.end(), job->inputs.begin(), job->inputs.end());
+    outputs.insert(outputs.end(), job->outputs.begin(), job->outputs.end());
+  }
+}
+
+void JobList::begin(Exchange& exchange) {
+  for (const auto& job : jobs_) job->begin(exchange);
+}
+
+void JobList::finish(Exchange& exchange) {
+  for (const auto& job : jobs_) job->finish(exchange);
+}
+
 ReduceJob::Parts ReduceJob::all_reduce_parts(const at::Tensor& in, const at::Tensor& out, int rank,
                                              int size) {
   Parts parts;

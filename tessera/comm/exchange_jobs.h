@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
@@ -37,6 +38,18 @@ class MoveJob final : public ExchangeJob {
  private:
   Tensors give_;
   Tensors take_;
+};
+
+/// Several jobs as one call: the coalesced forms. All post their first messages before one is
+/// finished; they are finished in order on every rank.
+class JobList final : public ExchangeJob {
+ public:
+  explicit JobList(std::vector<std::unique_ptr<ExchangeJob>> jobs);
+  void begin(Exchange& exchange) override;
+  void finish(Exchange& exchange) override;
+
+ private:
+  std::vector<std::unique_ptr<ExchangeJob>> jobs_;
 };
 
 /// reduce_scatter and all_reduce. Every rank gets its part from each other one and reduces it in

@@ -129,16 +129,18 @@ class MatchedGloo final : public ProcessGroupGloo,
 
   intrusive_ptr<Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                       const c10d::AllgatherOptions& options) override {
-    const bool fits = plain(output) && plain(input) && output.numel() == input.numel() * size_ &&
-                      output.scalar_type() == input.scalar_type();
-    if (!fits) return ProcessGroupGloo::_allgather_base(output, input, options);
-    auto job = std::make_unique<MoveJob>(Tensors(static_cast<size_t>(size_), flat_view(input)),
-                                         pieces_of(output, {}, size_));
-    job->type = c10d::OpType::_ALLGATHER_BASE;
-    job->title = "gloo:all_gather";
-    job->inputs = {input};
-    job->outputs = {output};
-    return start(std::move(job), options);
+    if (!gathers(output, input)) return ProcessGroupGloo::_allgather_base(output, input, options);
+    return start(gather_job(output, input), options);
+  }
+
+  intrusive_ptr<Work> allgather_into_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    bool fits = outputs.size() == inputs.size();
+    for (size_t i = 0; fits && i < inputs.size(); ++i) fits = gathers(outputs[i], inputs[i]);
+    if (!fits) return ProcessGroupGloo::allgather_into_tensor_coalesced(outputs, inputs, options);
+    std::vector<std::unique_ptr<ExchangeJob>> jobs;
+    for (size_t i = 0; i < inputs.size(); ++i) jobs.push_back(gather_job(outputs[i], inputs[i]));
+    return start(listed(std::move(jobs), c10d::OpType::ALLGATHER_COALESCED), options);
   }
 
   intrusive_ptr<Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -147,7 +149,26 @@ class MatchedGloo final : public ProcessGroupGloo,
       return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
     }
     check_reduce(Collective::reduce_scatter_tensor, options.reduceOp, input.scalar_type());
-    return reduce_scatter_pieces(output, pieces_of(input, {}, size_), options);
+    return start(reduce_scatter_job(output, pieces_of(input, {}, size_), options.reduceOp),
+                 options);
+  }
+
+  intrusive_ptr<Work> reduce_scatter_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override {
+    const auto goes = [&](const at::Tensor& output, const at::Tensor& input) {
+      return reducible(output, input, options.reduceOp) && input.numel() == output.numel() * size_;
+    };
+    if (outputs.size() != inputs.size() || !std::ranges::equal(outputs, inputs, goes)) {
+      return ProcessGroupGloo::reduce_scatter_tensor_coalesced(outputs, inputs, options);
+    }
+    std::vector<std::unique_ptr<ExchangeJob>> jobs;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      check_reduce(Collective::reduce_scatter_tensor_coalesced, options.reduceOp,
+                   inputs[i].scalar_type());
+      jobs.push_back(
+          reduce_scatter_job(outputs[i], pieces_of(inputs[i], {}, size_), options.reduceOp));
+    }
+    return start(listed(std::move(jobs), c10d::OpType::_REDUCE_SCATTER_BASE), options);
   }
 
   intrusive_ptr<Work> reduce_scatter(Tensors& outputs, TensorLists& inputs,
@@ -160,7 +181,7 @@ class MatchedGloo final : public ProcessGroupGloo,
                       std::ranges::all_of(inputs[0], goes_with_output);
     if (!fits) return ProcessGroupGloo::reduce_scatter(outputs, inputs, options);
     check_reduce(Collective::reduce_scatter, options.reduceOp, outputs[0].scalar_type());
-    return reduce_scatter_pieces(outputs[0], inputs[0], options);
+    return start(reduce_scatter_job(outputs[0], inputs[0], options.reduceOp), options);
   }
 
   intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
@@ -227,17 +248,41 @@ class MatchedGloo final : public ProcessGroupGloo,
     return start(std::move(job), options);
   }
 
-  intrusive_ptr<Work> reduce_scatter_pieces(const at::Tensor& output, Tensors inputs,
-                                            const c10d::ReduceScatterOptions& options) {
+  bool gathers(const at::Tensor& output, const at::Tensor& input) const {
+    return plain(output) && plain(input) && output.numel() == input.numel() * size_ &&
+           output.scalar_type() == input.scalar_type();
+  }
+
+  std::unique_ptr<ExchangeJob> gather_job(const at::Tensor& output, const at::Tensor& input) {
+    auto job = std::make_unique<MoveJob>(Tensors(static_cast<size_t>(size_), flat_view(input)),
+                                         pieces_of(output, {}, size_));
+    job->type = c10d::OpType::_ALLGATHER_BASE;
+    job->title = "gloo:all_gather";
+    job->inputs = {input};
+    job->outputs = {output};
+    return job;
+  }
+
+  std::unique_ptr<ExchangeJob> reduce_scatter_job(const at::Tensor& output, Tensors inputs,
+                                                  const c10d::ReduceOp& op) {
     ReduceJob::Parts parts;
     for (const auto& input : inputs) parts.give.push_back(flat_view(input));
     parts.result = flat_view(output);
-    auto job = std::make_unique<ReduceJob>(std::move(parts), options.reduceOp.op_);
+    auto job = std::make_unique<ReduceJob>(std::move(parts), op.op_);
     job->type = c10d::OpType::_REDUCE_SCATTER_BASE;
     job->title = "gloo:reduce_scatter";
     job->inputs = std::move(inputs);
     job->outputs = {output};
-    return start(std::move(job), options);
+    return job;
+  }
+
+  static std::unique_ptr<ExchangeJob> listed(std::vector<std::unique_ptr<ExchangeJob>> jobs,
+                                             c10d::OpType type) {
+    const char* title = jobs.empty() ? "" : jobs[0]->title;
+    auto list = std::make_unique<JobList>(std::move(jobs));
+    list->type = type;
+    list->title = title;
+    return list;
   }
 
   intrusive_ptr<Work> send_piece(at::Tensor piece, int to, int tag) override {
