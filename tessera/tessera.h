@@ -18,6 +18,7 @@
 #include "tessera/dtensor/policy.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/fsdp/state.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/plan/plan.h"
 #include "tessera/sharding/boxes.h"

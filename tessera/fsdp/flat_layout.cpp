@@ -40,6 +40,14 @@ FlatLayout::FlatLayout(std::vector<ParamShape> params, int ranks, int rank)
   place_in_memory();
 }
 
+FlatLayout FlatLayout::with_dtype(at::ScalarType dtype) const {
+  FlatLayout out = *this;
+  for (ParamShape& param : out.params_) param.dtype = dtype;
+  for (Slot& slot : out.slots_) slot.dtype = dtype;
+  out.place_in_memory();
+  return out;
+}
+
 void FlatLayout::add_to_slots() {
   std::map<at::ScalarType, size_t> shared;  // the slot of small parameters, by type
   for (size_t i = 0; i < params_.size(); ++i) {
@@ -62,6 +70,8 @@ void FlatLayout::add_to_slots() {
 }
 
 void FlatLayout::place_in_memory() {
+  slot_offsets_.clear();
+  gathered_bytes_ = 0;
   for (const Slot& slot : slots_) {
     slot_offsets_.push_back(gathered_bytes_);
     gathered_bytes_ += aligned(bytes_of(slot.dtype, slot.piece * ranks_));

@@ -37,6 +37,9 @@ class FlatLayout {
  public:
   FlatLayout(std::vector<ParamShape> params, int ranks, int rank);
 
+  /// The same slots with elements of another type.
+  FlatLayout with_dtype(at::ScalarType dtype) const;
+
   int ranks() const { return ranks_; }
   size_t params() const { return params_.size(); }
   const ParamShape& param(size_t index) const { return params_[index]; }

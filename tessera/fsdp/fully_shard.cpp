@@ -93,6 +93,12 @@ void make_group(const std::vector<Named>& all, const DataMesh& mesh,
   fsdp::GroupOptions group;
   group.reshard_after_forward = options.reshard_after_forward.value_or(!has_inner_groups);
   group.divide_by = options.gradient_divide_factor.value_or(mesh.size());
+  group.param_dtype = options.mixed_precision.param_dtype;
+  group.reduce_dtype = options.mixed_precision.reduce_dtype;
+  for (const auto& dtype : {group.param_dtype, group.reduce_dtype}) {
+    require(!dtype || c10::isFloatingType(*dtype), "fully_shard: mixed precision in ",
+            c10::toString(dtype.value_or(at::kFloat)), ", which is no floating-point type");
+  }
   group.module = module;
   require(group.divide_by > 0, "fully_shard: gradient_divide_factor is ", group.divide_by);
   ParamGroup::create(fsdp::Timeline::of(mesh.mesh()), mesh, taken, group);

@@ -30,6 +30,14 @@ class Module;
 /// equal parts gives what one rank gives with the whole batch. docs/fsdp.md tells the story.
 namespace tessera {
 
+/// Types of parameters and gradients while they travel and compute; at rest they keep their own.
+/// Inputs are the caller's to cast: x.to(param_dtype).
+struct MixedPrecision {
+  std::optional<at::ScalarType> param_dtype = std::nullopt;  ///< gathered and computed with
+  /// Of the sum over the ranks; by default param_dtype.
+  std::optional<at::ScalarType> reduce_dtype = std::nullopt;
+};
+
 struct FullyShardOptions {
   /// Let go after forward, and gather again in backward. By default true, but false for a module
   /// that has groups inside: what is left of it is used at both ends.
@@ -41,6 +49,7 @@ struct FullyShardOptions {
   std::vector<at::Tensor> ignored = {};
   /// What the sum of the ranks' gradients is divided by; by default the number of ranks.
   std::optional<double> gradient_divide_factor = std::nullopt;
+  MixedPrecision mixed_precision = {};
   /// Whose values count, as an index into the mesh's ranks; none: every rank's own.
   DistributeOptions data = {};
 };

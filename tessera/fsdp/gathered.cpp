@@ -37,13 +37,16 @@ Gathered::Gathered(const FlatLayout& layout, const DataMesh& mesh, std::vector<a
   memory_ = counted_memory(layout.gathered_bytes(), device, bytes);
   slots_ = layout.slots_in(memory_);
   wholes_ = layout.wholes_in(memory_);
-  for (const at::Tensor& piece : pieces_) versions_.push_back(version_of(piece));
+  for (size_t s = 0; s < pieces_.size(); ++s) {
+    versions_.push_back(version_of(pieces_[s]));
+    sent_.push_back(pieces_[s].to(layout.slots()[s].dtype));
+  }
   const comm::CallSite site({.op = "fully_shard", .axis = mesh.shard_name()});
   auto& backend = mesh.shard_group()->backend(device.type());
   c10d::AllgatherOptions options;
   options.asyncOp = async;
-  work_ = slots_.size() == 1 ? backend._allgather_base(slots_[0], pieces_[0], options)
-                             : backend.allgather_into_tensor_coalesced(slots_, pieces_, options);
+  work_ = slots_.size() == 1 ? backend._allgather_base(slots_[0], sent_[0], options)
+                             : backend.allgather_into_tensor_coalesced(slots_, sent_, options);
 }
 
 void Gathered::wait(const FlatLayout& layout) {
@@ -55,6 +58,7 @@ void Gathered::wait(const FlatLayout& layout) {
     if (!layout.slots()[slot].direct) layout.copy_out(i, slots_[slot], wholes_[i]);
   }
   slots_.clear();
+  sent_.clear();
 }
 
 bool Gathered::is_current() const {

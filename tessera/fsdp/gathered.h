@@ -23,7 +23,7 @@ struct GatheredBytes {
 
 class Gathered {
  public:
-  /// Starts the all_gather of the shards, one flat tensor a slot.
+  /// Starts the all_gather of the shards, one flat tensor a slot, in the layout's types.
   Gathered(const FlatLayout& layout, const DataMesh& mesh, std::vector<at::Tensor> pieces,
            const std::shared_ptr<GatheredBytes>& bytes, bool async);
 
@@ -37,6 +37,7 @@ class Gathered {
   at::Tensor memory_;
   std::vector<at::Tensor> pieces_;
   std::vector<int64_t> versions_;  // of the pieces
+  std::vector<at::Tensor> sent_;   // the pieces, cast where the layout says so
   std::vector<at::Tensor> slots_;
   std::vector<at::Tensor> wholes_;
   c10::intrusive_ptr<c10d::Work> work_;

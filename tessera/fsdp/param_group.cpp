@@ -4,6 +4,8 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function_hook.h>
 
+#include <algorithm>
+
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/lazy.h"
@@ -89,6 +91,11 @@ void ParamGroup::take(const std::vector<Taken>& taken) {
     params_.push_back(std::move(param));
   }
   layout_ = std::make_unique<FlatLayout>(std::move(shapes), mesh_.shard_size(), mesh_.shard_rank());
+  const auto in_type = [this](std::optional<at::ScalarType> dtype) {
+    return std::make_unique<FlatLayout>(dtype ? layout_->with_dtype(*dtype) : *layout_);
+  };
+  gather_layout_ = in_type(options_.param_dtype);
+  reduce_layout_ = in_type(options_.reduce_dtype ? options_.reduce_dtype : options_.param_dtype);
   for (const Slot& slot : layout_->slots()) {
     const auto options = parts[slot.params[0]].options().dtype(slot.dtype);
     pieces_.push_back(at::zeros({slot.piece}, options));
@@ -98,6 +105,8 @@ void ParamGroup::take(const std::vector<Taken>& taken) {
     param.shard = layout_->shard_in(i, pieces_[layout_->slot_of(i)]);
     param.shard.copy_(parts[i]);
     const at::Tensor& tensor = taken[i].tensor;
+    ensure(std::ranges::equal(param.shard.sizes(), param.sharding.local_shape()),
+           "a shard lies otherwise than its sharding says");
     dtensor::become(tensor, param.shard, param.sharding,
                     std::make_shared<HeldParameter>(shared_from_this(), i));
     param.tensor = WeakTensor(tensor.getIntrusivePtr());
@@ -130,33 +139,34 @@ at::Tensor ParamGroup::produced(size_t index) {
   at::Tensor whole;
   if (mesh_.shard_group() == nullptr) {
     timeline_->leave_failed_backward();
-    whole = param.shard;
+    whole = param.shard.to(gather_layout_->param(index).dtype);
   } else {
     timeline_->touch(*this);
     whole = gathered_->whole(index);
     timeline_->touched(*this);
   }
-  return param.inner ? dtensor::wrap(whole, *param.inner) : whole;
+  if (!param.inner) return whole;
+  return dtensor::wrap(whole, param.inner->with_dtype(static_cast<DType>(whole.scalar_type())));
 }
 
 void ParamGroup::start_gather() {
   if (gathered_ != nullptr && gathered_->is_current()) return;
   release();
-  gathered_ =
-      std::make_unique<Gathered>(*layout_, mesh_, pieces_, timeline_->bytes(), /*async=*/true);
+  gathered_ = std::make_unique<Gathered>(*gather_layout_, mesh_, pieces_, timeline_->bytes(),
+                                         /*async=*/true);
   gathering_ = true;
 }
 
 void ParamGroup::gather() {
   if (gathered_ != nullptr && !gathered_->is_current()) release();
   if (gathered_ == nullptr) {
-    gathered_ =
-        std::make_unique<Gathered>(*layout_, mesh_, pieces_, timeline_->bytes(), /*async=*/false);
+    gathered_ = std::make_unique<Gathered>(*gather_layout_, mesh_, pieces_, timeline_->bytes(),
+                                           /*async=*/false);
     gathering_ = true;
   }
   if (!gathering_) return;
   try {
-    gathered_->wait(*layout_);
+    gathered_->wait(*gather_layout_);
   } catch (...) {
     gathered_.reset();
     gathering_ = false;
@@ -167,7 +177,7 @@ void ParamGroup::gather() {
 
 void ParamGroup::release() {
   // Messages that still run write to the memory.
-  if (gathering_) gathered_->wait(*layout_);
+  if (gathering_) gathered_->wait(*gather_layout_);
   gathered_.reset();
   gathering_ = false;
 }
@@ -198,6 +208,13 @@ at::Tensor ParamGroup::local_gradient(Param& param, const at::Tensor& gradient) 
   return {};
 }
 
+Reduction& ParamGroup::reduction() {
+  if (reduction_ == nullptr) {
+    reduction_ = std::make_shared<Reduction>(*reduce_layout_, mesh_, options_.divide_by);
+  }
+  return *reduction_;
+}
+
 void ParamGroup::accept(size_t index, at::Tensor gradient) {
   timeline_->enter_backward();
   const c10::AutoGradMode no_grad(false);
@@ -216,10 +233,7 @@ void ParamGroup::accept(size_t index, at::Tensor gradient) {
   param.kept.reset();
   param.arrived = true;
   if (gradient.defined()) {
-    if (reduction_ == nullptr) {
-      reduction_ = std::make_shared<Reduction>(*layout_, mesh_, options_.divide_by);
-    }
-    reduction_->add(index, gradient);
+    reduction().add(index, gradient);
   }
   if (!all_arrived()) return;
   release();
@@ -230,10 +244,7 @@ void ParamGroup::reduce_arrived() {
   if (requires_gradient_sync) {
     for (size_t i = 0; i < params_.size(); ++i) {
       if (!params_[i].kept.defined()) continue;
-      if (reduction_ == nullptr) {
-        reduction_ = std::make_shared<Reduction>(*layout_, mesh_, options_.divide_by);
-      }
-      reduction_->add(i, params_[i].kept);
+      reduction().add(i, params_[i].kept);
       params_[i].kept.reset();
     }
   }
@@ -258,8 +269,7 @@ void ParamGroup::add_to_grad(Param& param, const at::Tensor& shard) {
   if (!tensor.defined()) return;
   const c10::AutoGradMode no_grad(false);
   at::Tensor& grad = tensor.mutable_grad();
-  const at::Tensor wrapped =
-      dtensor::wrap(shard, param.sharding.with_dtype(static_cast<DType>(shard.scalar_type())));
+  const at::Tensor wrapped = dtensor::wrap(shard.to(tensor.scalar_type()), param.sharding);
   if (grad.defined()) {
     grad.add_(wrapped);
   } else {

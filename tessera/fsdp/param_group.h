@@ -22,8 +22,10 @@ class Timeline;
 
 struct GroupOptions {
   bool reshard_after_forward = true;
-  double divide_by = 1;          ///< what the sum of the ranks' gradients is divided by
-  const void* module = nullptr;  ///< whose parameters these are
+  double divide_by = 1;  ///< what the sum of the ranks' gradients is divided by
+  std::optional<at::ScalarType> param_dtype = std::nullopt;   ///< of gathered parameters
+  std::optional<at::ScalarType> reduce_dtype = std::nullopt;  ///< of gradients while reduced
+  const void* module = nullptr;                               ///< whose parameters these are
 };
 
 class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
@@ -44,7 +46,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   const GroupOptions& options() const { return options_; }
   const DataMesh& mesh() const { return mesh_; }
-  const FlatLayout& layout() const { return *layout_; }
+  const FlatLayout& layout() const { return *gather_layout_; }
   const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
 
   // What dispatch asks, by parameter.
@@ -79,6 +81,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   ParamGroup(std::shared_ptr<Timeline> timeline, DataMesh mesh, GroupOptions options);
   void take(const std::vector<Taken>& taken);
+  Reduction& reduction();
   at::Tensor local_gradient(Param& param, const at::Tensor& gradient);
   void add_to_grad(Param& param, const at::Tensor& shard);
   at::Tensor alive(const Param& param) const;
@@ -87,7 +90,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::shared_ptr<Timeline> timeline_;
   DataMesh mesh_;
   GroupOptions options_;
-  std::unique_ptr<FlatLayout> layout_;
+  std::unique_ptr<FlatLayout> layout_;         // at rest
+  std::unique_ptr<FlatLayout> gather_layout_;  // the same in the type of gathered parameters
+  std::unique_ptr<FlatLayout> reduce_layout_;  // the same in the type of the reduction
   std::vector<Param> params_;
   std::vector<at::Tensor> pieces_;  // this rank's, one flat tensor a slot
   std::unique_ptr<Gathered> gathered_;

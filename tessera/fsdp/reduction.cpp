@@ -51,7 +51,8 @@ void Reduction::add(size_t param, const at::Tensor& gradient) {
     return;
   }
   const int64_t room = slot.piece * layout_.ranks();
-  if (gradient.numel() == room && gradient.is_contiguous()) {
+  if (gradient.numel() == room && gradient.is_contiguous() &&
+      gradient.scalar_type() == slot.dtype) {
     inputs_[index] = gradient.view({room});
     return;
   }

@@ -92,6 +92,41 @@ const Scenario kGather("gather", [] {
   }
 });
 
+/// Several tensors in one call, each as if alone; two such calls under way at a time.
+const Scenario kCoalesced("coalesced", [] {
+  auto world = process_world();
+  c10d::Backend& links = links_of(*world);
+  for (const bool async : {false, true}) {
+    Tensors parts, gathered, whole, scattered, gathered_sum, scattered_sum;
+    for (const int64_t n : kSizes) {
+      parts.push_back(addends(world->rank(), n));
+      gathered.push_back(at::full({n * world->size()}, -1, at::kFloat));
+      Tensors all;
+      for (int rank = 0; rank < world->size(); ++rank) all.push_back(addends(rank, n));
+      gathered_sum.push_back(at::cat(all));
+      whole.push_back(addends(world->rank(), n * world->size()));
+      scattered.push_back(at::full({n}, -1, at::kFloat));
+      scattered_sum.push_back(
+          sum_in_order(world->size(), n * world->size()).narrow(0, n * world->rank(), n));
+    }
+    parts.push_back(at::full({3}, world->rank(), at::kLong));  // of another type
+    gathered.push_back(at::full({3 * world->size()}, -1, at::kLong));
+    gathered_sum.push_back(at::arange(world->size(), at::kLong).repeat_interleave(3));
+    const auto gather =
+        links.allgather_into_tensor_coalesced(gathered, parts, with<c10d::AllgatherOptions>(async));
+    const auto reduce = links.reduce_scatter_tensor_coalesced(
+        scattered, whole, with<c10d::ReduceScatterOptions>(async));
+    gather->wait();
+    reduce->wait();
+    for (size_t i = 0; i < gathered.size(); ++i) {
+      expect_bits(gathered[i], gathered_sum[i], "coalesced all_gather");
+    }
+    for (size_t i = 0; i < scattered.size(); ++i) {
+      expect_bits(scattered[i], scattered_sum[i], "coalesced reduce_scatter");
+    }
+  }
+});
+
 /// A Work that nobody waits for still does its part; a future waits by itself.
 const Scenario kUnwaited("unwaited", [] {
   auto world = process_world();
@@ -151,6 +186,10 @@ TEST_P(Exchanges, ReduceScatterAddsInTheOrderOfRanks) {
 
 TEST_P(Exchanges, AllGatherPutsEachPartInItsPlace) {
   EXPECT_EQ(failures(run_processes(kGather, {.size = GetParam()})), "");
+}
+
+TEST_P(Exchanges, CoalescedCallsTreatEachTensorAlone) {
+  EXPECT_EQ(failures(run_processes(kCoalesced, {.size = GetParam()})), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Exchanges, ::testing::Values(2, 3, 4));

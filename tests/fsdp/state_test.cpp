@@ -1,0 +1,88 @@
+#include "tessera/fsdp/state.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/threads.h"
+#include "tessera/dtensor/distribute_module.h"
+#include "tessera/fsdp/fully_shard.h"
+#include "tests/fsdp/models.h"
+
+namespace tessera {
+namespace {
+
+using comm::init_device_mesh;
+using comm::run_ranks;
+using test::layers_of;
+using test::make_mlp;
+
+TEST(FullState, IsThatOfOneRank) {
+  run_ranks(3, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=3");
+    auto plain = make_mlp({4, 7, 2});
+    auto net = make_mlp({4, 7, 2});
+    net->push_back(torch::nn::BatchNorm1d(2));
+    fully_shard(*net, mesh);
+    const FullState state = full_state(*net);
+    EXPECT_EQ(state.size(), 4u + 5u);
+    for (const auto& item : plain->named_parameters()) {
+      EXPECT_TRUE(at::equal(state.at(item.key()), item.value().detach())) << item.key();
+    }
+    EXPECT_TRUE(at::equal(state.at("3.running_var"), at::ones({2})));
+    const FullState first = full_state(*net, {.rank0_only = true});
+    EXPECT_EQ(first.contains("0.weight"), rank == 0);
+    EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+  });
+}
+
+/// Saved from one layout, loaded into others, also of tensor parallelism under fully_shard.
+TEST(FullState, LoadsIntoAnyLayout) {
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
+    auto source = make_mlp({4, 7, 2}, /*seed=*/50);
+    fully_shard(*source, mesh);
+    const FullState state = full_state(*source);
+    const auto loads = [&](torch::nn::Sequential net) {
+      load_full_state(*net, state);
+      const FullState got = full_state(*net);
+      for (const auto& [name, tensor] : state) EXPECT_TRUE(at::equal(got.at(name), tensor)) << name;
+    };
+    loads(make_mlp({4, 7, 2}));
+    auto sharded = make_mlp({4, 7, 2});
+    fully_shard(*sharded, mesh["dp"]);
+    unshard(*sharded);  // what was gathered is no longer right
+    loads(sharded);
+    const torch::NoGradGuard no_grad;
+    const at::Tensor x = at::ones({3, 4}, at::kDouble);
+    EXPECT_TRUE(at::equal(sharded->forward(x), source->forward(x)));
+    auto cut_twice = make_mlp({4, 7, 2});
+    distribute_in_place(layers_of(cut_twice)[0]->weight, mesh["tp"], {Shard(0)});
+    distribute_module(*cut_twice, mesh["tp"]);
+    fully_shard(*cut_twice, mesh["dp"]);
+    loads(cut_twice);
+  });
+}
+
+TEST(FullState, OfAnotherModuleIsRefusedBeforeAnythingChanges) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    auto net = make_mlp({4, 7, 2});
+    fully_shard(*net, mesh);
+    const FullState before = full_state(*net);
+    FullState state = full_state(*make_mlp({4, 7, 2}, /*seed=*/50));
+    FullState larger = state;
+    larger["0.weight"] = at::ones({8, 4});
+    EXPECT_THROW(load_full_state(*net, larger), InvalidArgument);
+    state.erase("2.bias");
+    EXPECT_THROW(load_full_state(*net, state), InvalidArgument);
+    state["2.bias"] = at::ones({2});
+    state["other"] = at::ones({2});
+    EXPECT_THROW(load_full_state(*net, state), InvalidArgument);
+    for (const auto& [name, tensor] : full_state(*net))
+      EXPECT_TRUE(at::equal(before.at(name), tensor));
+  });
+}
+
+}  // namespace
+}  // namespace tessera
