@@ -11,6 +11,8 @@ namespace {
 
 /// More than any redistribution: what is written in place should stay where it is.
 constexpr double kMovesWritten = 1e6;
+/// Less than any: on an axis of one rank nothing is sent, but what moved is no view any more.
+constexpr double kMovesAlone = 1e-12;
 
 ReduceOp family(const Placement& p) {
   return p.reduce_op() == ReduceOp::avg ? ReduceOp::sum : p.reduce_op();
@@ -102,6 +104,7 @@ double Candidates::move_seconds(size_t operand, int axis, const Placement& from,
   if (from == to) return 0;
   const auto bytes = static_cast<int64_t>(local_bytes_[operand]);
   const int ranks = call_.mesh.size(axis);
+  if (ranks == 1) return kMovesAlone;
   const cost::Link& link = links_[static_cast<size_t>(axis)];
   if (from.is_replicate()) {
     return cost::copy_seconds(machine_, to.is_sharded() ? bytes / ranks : bytes);

@@ -179,6 +179,19 @@ TEST(DTensor, ViewsShareTheLocalStorage) {
   });
 }
 
+TEST(DTensor, OnAnAxisOfOneRankViewsStayViewsToo) {
+  run_ranks(1, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=1,tp=1");
+    const at::Tensor x = spread(numbers({4, 6}), mesh, "R,S1");
+    for (const at::Tensor& view : {x.detach(), x.t(), x.view({2, 2, 6}), x.narrow(0, 1, 2)}) {
+      view.zero_();  // refused if the view had moved
+      EXPECT_TRUE(to_local(view).is_alias_of(to_local(x))) << sharding(view).to_text();
+    }
+    EXPECT_EQ(sharding(x.detach()).placements_text(), "R,S1");
+    EXPECT_EQ(sharding(x.t()).placements_text(), "R,S0");
+  });
+}
+
 TEST(DTensor, MeansOfUnevenPartsAreRight) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=4");
