@@ -2,7 +2,7 @@
 #
 #   cli/*.cpp                  -> bin/tessera
 #   examples/NNN_name.cpp      -> examples/NNN_name   each runs as a test (label `examples`)
-#   examples/name/*.cpp        -> examples/name
+#   examples/name/*.cpp        -> examples/name       tested by examples/name/test.sh
 #   benchmarks/name_bench.cpp  -> benchmarks/name_bench   built by the target `benchmarks` alone;
 #                                 the file has its own main (BENCHMARK_MAIN() or another)
 

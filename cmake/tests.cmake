@@ -121,8 +121,15 @@ foreach(file IN LISTS test_files)
   tessera_test(${folder}.${name} LABELS ${labels} COMMAND ${target})
 endforeach()
 
+# An example of several files is tested by its test.sh, which gets the command line and the program.
 foreach(name IN LISTS TESSERA_EXAMPLES)
-  tessera_test(examples.${name} LABELS examples COMMAND example_${name})
+  set(script "${PROJECT_SOURCE_DIR}/examples/${name}/test.sh")
+  if(EXISTS "${script}")
+    tessera_test(examples.${name} LABELS examples
+      COMMAND "${script}" $<TARGET_FILE:tessera_cli> $<TARGET_FILE:example_${name}>)
+  else()
+    tessera_test(examples.${name} LABELS examples COMMAND example_${name})
+  endif()
 endforeach()
 
 # The first example of a page, as a reader would copy it: test examples.<name>.

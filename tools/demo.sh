@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Runs the main job of a finished build: examples/demo, or the first numbered example. The first
-# comment line of its source says what it shows.
+# The main job of a finished build: examples/gpt learns a text on one rank, then on four as
+# dp=2,tp=2, and compares. Arguments go to both runs (--steps 50).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-for program in build/examples/demo build/examples/[0-9]*; do
-  if [ -x "$program" ]; then
-    name=$(basename "$program")
-    source=examples/$name.cpp
-    [ -e "$source" ] || source=examples/$name/main.cpp
-    shows=$(grep -m1 '^// ' "$source" || true)
-    echo "== $name: ${shows#// }"
-    exec "$program"
-  fi
-done
-echo "demo: no example is built yet (examples/)" >&2
-exit 1
+tessera=build/bin/tessera
+gpt=build/examples/gpt
+out=build/demo
+mkdir -p "$out"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # alike in both runs
+
+echo "== a GPT on one rank"
+"$tessera" launch -n 1 "$gpt" --mesh dp=1,tp=1 --every 50 --record "$out/one_rank.txt" "$@"
+echo
+echo "== the same on four processes: the batch over dp=2, the weights over tp=2"
+"$tessera" launch -n 4 "$gpt" --mesh dp=2,tp=2 --compare "$out/one_rank.txt" \
+  --record "$out/four_ranks.txt" --report "$out/report.html" "$@"
+echo
+echo "The report, with both loss curves, communication and memory: $PWD/$out/report.html"

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "model.h"
+#include "tessera/mesh/device_mesh.h"
+
+/// Who holds what on a mesh of axes dp and tp.
+namespace gpt {
+
+/// Cuts heads, hidden units and the vocabulary of the head over tp; the rest is replicated. Then
+/// fills all parameters with random values that depend on the seed alone, not on the mesh.
+void distribute(Gpt& model, const Settings& settings, const tessera::DeviceMesh& mesh);
+
+/// A value that layers cut over tp are about to read: each has a part of its gradient, which is
+/// added up here.
+at::Tensor spread(const at::Tensor& x);
+
+/// Adds up what such layers give.
+at::Tensor summed(const at::Tensor& x);
+
+}  // namespace gpt

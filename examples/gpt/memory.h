@@ -1,0 +1,19 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/adamw.h>
+
+#include <map>
+#include <string>
+
+/// What this rank holds, in bytes.
+namespace gpt {
+
+/// "parameters", "gradients", "optimizer state": this rank's parts; "process, at its peak": all of
+/// the process, libtorch included.
+std::map<std::string, int64_t> memory_by_owner(const torch::nn::Module& model,
+                                               torch::optim::AdamW& optimizer);
+
+int64_t resident_bytes();  ///< of this process, now
+
+}  // namespace gpt

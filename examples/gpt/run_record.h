@@ -1,0 +1,38 @@
+#pragma once
+
+#include <tessera/comm/recorder.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+/// The figures of one run, as rank 0 saw them: what the report shows and another run compares with.
+namespace gpt {
+
+/// The collectives of one kind on one mesh axis, over the whole run.
+struct Traffic {
+  int64_t calls = 0;
+  int64_t bytes = 0;
+  double seconds = 0;  ///< from call to return, waiting for peers included
+};
+
+struct RunRecord {
+  std::string mesh;
+  std::vector<double> losses;
+  double seconds = 0;  ///< of all steps
+  int64_t tokens = 0;
+  std::map<std::string, int64_t> memory;   ///< owner -> bytes on rank 0
+  std::map<std::string, Traffic> traffic;  ///< "tp all_reduce" -> what it took
+
+  /// Adds a step's collectives; gives the seconds that they took.
+  double add(const std::vector<tessera::comm::CommEvent>& events);
+  double communication_seconds() const;
+
+  void save(const std::string& file) const;
+  static RunRecord load(const std::string& file);
+};
+
+/// The largest difference between the losses of two runs; throws if they have not as many.
+double largest_difference(const RunRecord& a, const RunRecord& b);
+
+}  // namespace gpt

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+/// What the command line can say: every line is an option, `--layers 4`.
+namespace gpt {
+
+struct Settings {
+  std::string mesh = "dp=1,tp=1";  ///< axes dp (cuts the batch) and tp (cuts the weights)
+  std::string text = "examples/gpt/text.txt";
+
+  int64_t layers = 2;
+  int64_t width = 128;
+  int64_t heads = 4;
+  int64_t context = 64;  ///< bytes that the model sees
+
+  int64_t batch = 32;  ///< rows a step, over all ranks
+  int64_t steps = 300;
+  int64_t warm_up = 30;
+  double learning_rate = 6e-3;
+  double weight_decay = 0.1;
+  double clip = 1.0;
+  int64_t seed = 7;
+
+  int64_t every = 10;       ///< steps between two lines of progress
+  int64_t sample = 300;     ///< bytes to write at the end
+  std::string record;       ///< file for this run's figures
+  std::string compare;      ///< the record of another run, whose losses must be the same
+  double tolerance = 1e-5;  ///< of that comparison
+  std::string report;       ///< file for the HTML report
+};
+
+/// Throws std::invalid_argument, which lists the options; "--help" does so too.
+Settings parse_settings(int argc, char** argv);
+
+}  // namespace gpt
