@@ -67,6 +67,7 @@ int RankJob::run() {
     enforce_deadline();
   }
   drain();
+  report_others();
   return code_.value_or(0);
 }
 
@@ -123,31 +124,50 @@ void RankJob::note_signals() {
 }
 
 void RankJob::note_endings() {
+  Member* first = nullptr;
   for (auto& member : members_) {
     const auto& ending = member.process.poll_ending();
     if (!ending || member.seen_ended) continue;
     member.seen_ended = true;
     if (ending->ok() || code_) continue;
-    code_ = ending->shell_code();
-    report_death(member, *ending);
-    if (const int left = running(); left > 0) {
-      say("ending the other " + ranks_text(left));
-      end_all(SIGTERM);
-    }
+    // Of several at once, one that was killed is the cause: peers that miss it exit by themselves.
+    const bool killed = ending->signal != 0;
+    if (first == nullptr || (killed && first->process.poll_ending()->signal == 0)) first = &member;
+  }
+  if (first == nullptr) return;
+  code_ = first->process.poll_ending()->shell_code();
+  report_death(*first);
+  if (const int left = running(); left > 0) {
+    say("ending the other " + ranks_text(left));
+    end_all(SIGTERM);
   }
 }
 
-void RankJob::report_death(Member& member, const Ending& ending) {
-  for (const auto stream : {Stream::out, Stream::err}) {  // what it said last is still in the pipe
+void RankJob::report_death(Member& member) {
+  dead_ = &member;
+  for (const auto stream : {Stream::out, Stream::err}) {
+    // What it said last is still in the pipe, which holds no more than a few buffers.
     bool& open = stream == Stream::out ? member.out_open : member.err_open;
     pollfd ready{stream == Stream::out ? member.process.out() : member.process.err(), POLLIN, 0};
-    while (open && poll(&ready, 1, 0) > 0) read_output(member, stream);
+    for (int i = 0; i < 16 && open && poll(&ready, 1, 0) > 0; ++i) read_output(member, stream);
   }
   std::string text = join_text("rank ", member.rank, " (pid ", member.process.pid(),
-                               ") ended with ", ending.to_text());
+                               ") ended with ", member.process.poll_ending()->to_text());
   const auto& lines = member.output.last_lines();
   text += lines.empty() ? "; it printed nothing" : "; its last lines:";
   for (const auto& line : lines) text += "\n  " + member.output.prefix(Stream::err) + line;
+  say(text);
+}
+
+/// After a failure: how the others ended, since the first to die need not be the one to blame.
+void RankJob::report_others() {
+  if (dead_ == nullptr || members_.size() == 1) return;
+  std::string text = "the others:";
+  for (auto& member : members_) {
+    if (&member == dead_) continue;
+    text += join_text(" rank ", member.rank, " ", member.process.poll_ending()->to_text(), ",");
+  }
+  text.pop_back();
   say(text);
 }
 

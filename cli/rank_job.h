@@ -68,7 +68,8 @@ class RankJob {
   void read_output(Member& member, Stream stream);
   void note_signals();
   void note_endings();
-  void report_death(Member& member, const Ending& ending);
+  void report_death(Member& member);
+  void report_others();
   void end_all(int signal);
   void enforce_deadline();
   void drain();
@@ -78,6 +79,7 @@ class RankJob {
   JobSignals signals_;
   GroupGuard guard_;
   std::vector<Member> members_;
+  Member* dead_ = nullptr;                      // the first that failed
   std::optional<int> code_;                     // decided by the first rank or signal that ends it
   std::optional<Clock::time_point> kill_time_;  // when those that are left are killed
 };

@@ -271,6 +271,7 @@ TEST(CliLaunch, TheFirstRankThatFailsEndsTheJobWithItsCodeAndLastLines) {
   EXPECT_TRUE(holds(result.err, "  [1] the disk is full\n")) << result.err;
   EXPECT_FALSE(holds(result.err, "  [1] line 3\n")) << result.err;
   EXPECT_TRUE(holds(result.err, "ending the other 2 ranks")) << result.err;
+  EXPECT_TRUE(holds(result.err, "the others: rank 0 SIGTERM, rank 2 SIGTERM\n")) << result.err;
   EXPECT_TRUE(all_end(folder.file("pids")));
 }
 
