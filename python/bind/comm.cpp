@@ -4,6 +4,7 @@
 
 #include "bind/bind.h"
 #include "tessera/comm/expect.h"
+#include "tessera/comm/failure.h"
 #include "tessera/comm/fake.h"
 #include "tessera/comm/may_block.h"
 #include "tessera/comm/processes.h"
@@ -107,6 +108,8 @@ void bind_worlds(py::module_& m) {
   m.def("current_world", &comm::current_world, NoGil());
   m.def("entered_world", &comm::entered_world);
   m.def("world_over_group", world_over_group, NoGil());
+  m.def(
+      "report_failure", [](const std::string& why) { comm::report_failure(why); }, NoGil());
   m.def("set_process_world", &comm::set_process_world);
   m.def("close_process_world", &comm::close_process_world, NoGil());
   m.def("mesh_over_groups", mesh_over_groups, NoGil());

@@ -44,7 +44,7 @@ from .factories import arange, empty, eye, full, ones, rand, randn, zeros
 from .mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_to_torch
 from .placement import Partial, RaggedShard, Replicate, Shard, StridedShard
 from .policy import implicit_comm, implicit_replication, strict_rules
-from .ranks import current_world, fake_world, manual_seed, run_ranks
+from .ranks import current_world, fake_world, manual_seed, report_failure, run_ranks
 from .module import distribute_module, local_map, reduce_gradients
 from .rules import explain, register_rule, rule_of, ruled_ops
 from .tensor import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -95,6 +96,28 @@ def _join_torch_distributed() -> None:
 
 
 _joined: list[str] = []  # the default group whose ranks met for our world
+
+
+def report_failure(why: str) -> None:
+    """Tells the other ranks of this process's world that this one cannot go on, and why.
+
+    They get a PeerError with the reason at once, where they would have waited for the timeout. An
+    exception that nobody catches is reported by itself. The world can communicate no more.
+    """
+    _C.report_failure(why)
+
+
+def _report_uncaught() -> None:
+    previous = sys.excepthook
+
+    def hook(kind: Any, value: Any, trace: Any) -> None:
+        previous(kind, value, trace)
+        _C.report_failure(f"{kind.__name__}: {value}")
+
+    sys.excepthook = hook
+
+
+_report_uncaught()
 
 
 def fake_world(rank: int, size: int) -> Any:

@@ -106,3 +106,28 @@ def test_a_fake_rank_plans_without_the_others():
             torch.empty(1024, 16, device="meta"), mesh, "S0,S1", src_data_rank=None
         )
         assert tessera.to_local(x).shape == (8, 2)
+
+
+UNCAUGHT = """
+    import sys
+    import torch, tessera
+
+    mesh = tessera.init_device_mesh("cpu", (2,))
+    x = tessera.from_local(torch.ones(4), mesh, [tessera.Shard(0)])
+    tessera.full_tensor(x)
+    if tessera.current_world().rank == 1:
+        try:
+            raise RuntimeError("out of cheese")
+        except RuntimeError:
+            sys.excepthook(*sys.exc_info())  # what Python does when nobody catches it
+    else:
+        try:
+            tessera.full_tensor(x * 2)
+        except tessera.PeerError as error:
+            print("told:", error)
+"""
+
+
+def test_an_exception_that_nobody_catches_reaches_the_other_ranks(torchrun):
+    out = torchrun(2, UNCAUGHT)
+    assert "told:" in out and "out of cheese" in out, out
