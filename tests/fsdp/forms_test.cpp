@@ -7,6 +7,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
+#include "tessera/dtensor/decision.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tests/fsdp/models.h"
 
@@ -273,6 +274,35 @@ TEST(FullyShardForms, GoesOnAfterErrors) {
     EXPECT_EQ(parameters_differ(*net, *plain), "");
     train([&](const at::Tensor& x) { return net->forward(x); }, *optimizer, mine, 1);
     EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+  });
+}
+
+TEST(FullyShardForms, NothingGrowsOverManySteps) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch mine = make_batch(4, kWidths.front(), kWidths.back()).part(rank, 2);
+    auto net = make_mlp(kWidths);
+    shard_layers(net, mesh);
+    auto optimizer = adamw()(net->parameters());
+    const auto forward = [&](const at::Tensor& x) { return net->forward(x); };
+    int64_t peak = 0;
+    size_t shardings = 0;
+    uint64_t decisions = 0;
+    for (int step = 0; step < 200; ++step) {
+      train(forward, *optimizer, mine, 1);
+      if (step % 3 == 0) {
+        const torch::NoGradGuard no_grad;
+        net->forward(mine.x);
+      }
+      if (step == 20) {
+        peak = gathered_memory(mesh).peak_bytes;
+        shardings = live_shardings();
+        decisions = dtensor::decision_stats().misses;
+      }
+    }
+    EXPECT_EQ(gathered_memory(mesh).peak_bytes, peak);
+    EXPECT_LE(live_shardings(), shardings + 8);  // the other rank may be in the middle of an op
+    EXPECT_EQ(dtensor::decision_stats().misses, decisions);
   });
 }
 
