@@ -10,6 +10,7 @@
 #include <tessera/tessera.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <numbers>

@@ -18,7 +18,7 @@ struct Settings {
   int64_t batch = 32;  ///< rows a step, over all ranks
   int64_t steps = 300;
   int64_t warm_up = 30;
-  double learning_rate = 6e-3;
+  double learning_rate = 4e-3;
   double weight_decay = 0.1;
   double clip = 1.0;
   int64_t seed = 7;

@@ -1,5 +1,6 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -257,6 +258,32 @@ TEST(CliLaunch, PrefixesAreColouredOnlyIfWanted) {
   EXPECT_EQ(launch({"--color", "always", script}).out, "\033[36m[0]\033[0m hello\n");
 }
 
+TEST(CliLaunch, PrefixesAreColouredOnATerminal) {
+  const Folder folder;
+  const auto script = folder.script("echo hello");
+  int ours = -1, terminal = -1;
+  ASSERT_EQ(openpty(&ours, &terminal, nullptr, nullptr, nullptr), 0);
+  const auto shown = [&](const char* no_colour) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      setenv("NO_COLOR", no_colour, 1);
+      dup2(terminal, STDOUT_FILENO);
+      execl(TESSERA_CLI, TESSERA_CLI, "launch", script.c_str(), nullptr);
+      _exit(1);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    EXPECT_EQ(status, 0);
+    std::array<char, 256> text{};
+    const ssize_t got = read(ours, text.data(), text.size());
+    return std::string(text.data(), got > 0 ? static_cast<size_t>(got) : 0);
+  };
+  EXPECT_EQ(shown(""), "\033[36m[0]\033[0m hello\r\n");
+  EXPECT_EQ(shown("1"), "[0] hello\r\n");
+  close(terminal);
+  close(ours);
+}
+
 TEST(CliLaunch, TheFirstRankThatFailsEndsTheJobWithItsCodeAndLastLines) {
   const Folder folder;
   const auto script =
@@ -370,15 +397,37 @@ const testing::Scenario kAddRanks("add the ranks of a launch", [] {
   std::cout << "sum " << sum.item<int64_t>() << std::endl;
 });
 
-TEST(CliLaunch, TheRanksOfATesseraProgramMeet) {
-  setenv("TESSERA_TEST_SCENARIO", kAddRanks.name().c_str(), 1);
-  const CliResult result =
-      launch({"-n", "3", std::filesystem::read_symlink("/proc/self/exe").string()});
+/// What each rank of AKilledRankOfATesseraProgramIsTheOneThatIsBlamed does.
+const testing::Scenario kDieAmongPeers("die among peers", [] {
+  const DeviceMesh mesh = init_device_mesh("tp=3");
+  const at::Tensor mine = at::full({1}, 1);
+  for (int i = 0; i < 1'000'000; ++i) {
+    if (i == 5 && mesh.local_rank("tp") == 1) raise(SIGKILL);
+    full_tensor(from_local(mine, mesh, {Partial()}));
+  }
+});
+
+/// Starts this program as the ranks of a scenario.
+CliResult launch_scenario(const testing::Scenario& scenario) {
+  setenv("TESSERA_TEST_SCENARIO", scenario.name().c_str(), 1);
+  CliResult result = launch({"-n", "3", std::filesystem::read_symlink("/proc/self/exe").string()});
   unsetenv("TESSERA_TEST_SCENARIO");
+  return result;
+}
+
+TEST(CliLaunch, TheRanksOfATesseraProgramMeet) {
+  const CliResult result = launch_scenario(kAddRanks);
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   const auto lines = by_rank(result.out);
   EXPECT_EQ(lines.size(), 3U) << result.out;
   for (const auto& [rank, said] : lines) EXPECT_EQ(said.front(), "sum 6") << rank;
+}
+
+TEST(CliLaunch, AKilledRankOfATesseraProgramIsTheOneThatIsBlamed) {
+  const CliResult result = launch_scenario(kDieAmongPeers);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.out << result.err;
+  EXPECT_TRUE(holds(result.err, "launch: rank 1 (pid")) << result.err;
+  EXPECT_TRUE(holds(result.err, "ended with SIGKILL")) << result.err;
 }
 
 }  // namespace
