@@ -1,6 +1,7 @@
 // The forms that training takes: replicas, accumulation, unused and tied parameters, errors.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 
@@ -274,6 +275,55 @@ TEST(FullyShardForms, GoesOnAfterErrors) {
     EXPECT_EQ(parameters_differ(*net, *plain), "");
     train([&](const at::Tensor& x) { return net->forward(x); }, *optimizer, mine, 1);
     EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+  });
+}
+
+/// Forgets what a function computed inside, and computes it again in backward: activation
+/// checkpointing, as a backward inside of backward.
+struct Recompute : torch::autograd::Function<Recompute> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const test::Forward& fn) {
+    ctx->save_for_backward({x});
+    held = fn;
+    const torch::NoGradGuard no_grad;
+    return fn(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_();
+    at::Tensor y;
+    {
+      const torch::AutoGradMode records(true);
+      y = held(x);
+    }
+    torch::autograd::backward({y}, {grads[0]});
+    return {x.grad(), at::Tensor()};
+  }
+  static thread_local test::Forward held;
+};
+thread_local test::Forward Recompute::held;
+
+TEST(FullyShardForms, RecomputedActivationsTouchAgain) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
+    auto plain = make_mlp(kWidths);
+    auto net = make_mlp(kWidths);
+    shard_layers(net, mesh);
+    auto alone = adamw()(plain->parameters());
+    auto optimizer = adamw()(net->parameters());
+    const auto forward = [&](const at::Tensor& x) {
+      const auto layers = layers_of(net);
+      const at::Tensor h = at::tanh(layers[0]->forward(x));
+      return Recompute::apply(h, test::Forward([layers](const at::Tensor& in) {
+                                return layers[2]->forward(at::tanh(layers[1]->forward(in)));
+                              }));
+    };
+    train([&](const at::Tensor& x) { return plain->forward(x); }, *alone, batch, 10);
+    train(forward, *optimizer, batch.part(rank, 2), 10);
+    EXPECT_EQ(parameters_differ(*net, *plain), "");
+    EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+    Recompute::held = nullptr;
   });
 }
 
