@@ -13,7 +13,7 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # alike in both runs
 echo "== a GPT on one rank"
 "$tessera" launch -n 1 "$gpt" --mesh dp=1,tp=1 --every 50 --record "$out/one_rank.txt" "$@"
 echo
-echo "== the same on four processes: the batch over dp=2, the weights over tp=2"
+echo "== the same on four processes: fully_shard over dp=2, tensor parallelism over tp=2"
 "$tessera" launch -n 4 "$gpt" --mesh dp=2,tp=2 --compare "$out/one_rank.txt" \
   --record "$out/four_ranks.txt" --report "$out/report.html" "$@"
 echo

@@ -11,16 +11,18 @@ using namespace tessera;
 
 namespace {
 
+/// Nothing is sent to distribute a parameter: its values are drawn afterwards.
+const DistributeOptions kOwnData = {.source = std::nullopt};
+
 /// Two matrices in a row: the first is cut by outputs, the second by inputs, so that each rank of
 /// tp takes its heads or hidden units from one to the other and nothing is sent between them.
-void cut_over_tp(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh) {
+void cut_over_tp(const std::string& name, torch::nn::Module& module, const DeviceMesh& tp) {
   auto* linear = module.as<torch::nn::LinearImpl>();
   if (linear == nullptr) return;
   const bool by_inputs = name.ends_with("out") || name.ends_with("down");
-  distribute_in_place(linear->weight, mesh, {Replicate(), Shard(by_inputs ? 1 : 0)},
-                      {.source = std::nullopt});
+  distribute_in_place(linear->weight, tp, {Shard(by_inputs ? 1 : 0)}, kOwnData);
   if (linear->bias.defined() && !by_inputs) {
-    distribute_in_place(linear->bias, mesh, {Replicate(), Shard(0)}, {.source = std::nullopt});
+    distribute_in_place(linear->bias, tp, {Shard(0)}, kOwnData);
   }
 }
 
@@ -46,9 +48,10 @@ void fill(Gpt& model, const Settings& settings) {
 }  // namespace
 
 void distribute(Gpt& model, const Settings& settings, const DeviceMesh& mesh) {
-  distribute_module(*model, mesh, cut_over_tp, {.source = std::nullopt});
+  distribute_module(*model, mesh["tp"], cut_over_tp, kOwnData);
   fill(model, settings);
-  reduce_gradients(*model);  // over dp, each once, as it arrives
+  for (const auto& block : *model->blocks) fully_shard(*block, mesh["dp"], {.data = kOwnData});
+  fully_shard(*model, mesh["dp"], {.data = kOwnData});  // what is in no block
 }
 
 at::Tensor spread(const at::Tensor& x) {

@@ -6,8 +6,9 @@
 /// Who holds what on a mesh of axes dp and tp.
 namespace gpt {
 
-/// Cuts heads, hidden units and the vocabulary of the head over tp; the rest is replicated. Then
-/// fills all parameters with random values that depend on the seed alone, not on the mesh.
+/// Cuts heads, hidden units and the vocabulary of the head over tp, and what each rank then has
+/// over dp: gathered block by block when it is used. Parameters get random values that depend on
+/// the seed alone, not on the mesh.
 void distribute(Gpt& model, const Settings& settings, const tessera::DeviceMesh& mesh);
 
 /// A value that layers cut over tp are about to read: each has a part of its gradient, which is

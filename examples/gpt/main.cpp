@@ -1,5 +1,5 @@
-// Trains a small GPT on bytes of text, its batch cut over the mesh axis dp and its weights over tp,
-// and compares with the same run on one rank.
+// Trains a small GPT on bytes of text, its batch and its state cut over the mesh axis dp and its
+// layers over tp, and compares with the same run on one rank.
 //
 //   build/bin/tessera launch -n 4 build/examples/gpt --mesh dp=2,tp=2 --report report.html
 #include <ATen/TensorOperators.h>
@@ -63,6 +63,11 @@ void clip_gradients(const Gpt& model, double most) {
   at::_foreach_mul_(gradients, (most / (norm + 1e-6)).clamp_max(1.0));
 }
 
+/// Each rank of dp has the loss of its own rows.
+double mean_over_dp(const at::Tensor& loss, const DeviceMesh& mesh) {
+  return full_tensor(from_local(loss, mesh["dp"], {Partial(ReduceOp::avg)})).item<double>();
+}
+
 RunRecord train(Gpt& model, const Settings& s, const DeviceMesh& mesh, Progress& progress) {
   const Text text(s.text, s.context, s.batch, s.seed);
   auto optimizer = make_optimizer(model, s);
@@ -79,7 +84,7 @@ RunRecord train(Gpt& model, const Settings& s, const DeviceMesh& mesh, Progress&
     for (auto& group : optimizer.param_groups()) group.options().set_lr(learning_rate(s, step));
     optimizer.step();
 
-    run.losses.push_back(full_tensor(loss.detach()).item<double>());
+    run.losses.push_back(mean_over_dp(full_tensor(loss.detach()), mesh));
     run.seconds += watch.seconds();
     run.tokens += s.batch * s.context;
     run.add(recorder.events());

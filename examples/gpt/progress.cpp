@@ -14,18 +14,17 @@ void Progress::show(const RunRecord& run) {
   const auto filled = static_cast<size_t>(kWidth * step / settings_.steps);
   const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '.');
   const double seconds = run.seconds - seconds_;
-  const double communication = run.communication_seconds();
   char line[160];
   std::snprintf(line, sizeof(line),
                 "[%s] %3d%%  step %d/%d  loss %.4f  %.1fk tokens/s  communication %.0f%%  %d MiB",
                 bar.c_str(), static_cast<int>(100 * step / settings_.steps), static_cast<int>(step),
                 static_cast<int>(settings_.steps), run.losses.back(),
                 static_cast<double>(run.tokens - tokens_) / seconds / 1e3,
-                100 * (communication - communication_) / seconds,
+                100 * (run.communicating - communicating_) / seconds,
                 static_cast<int>(resident_bytes() >> 20));
   std::cout << line << std::endl;
   seconds_ = run.seconds;
-  communication_ = communication;
+  communicating_ = run.communicating;
   tokens_ = run.tokens;
 }
 

@@ -31,7 +31,7 @@ class Progress {
   const Settings& settings_;
   bool speaks_;
   double seconds_ = 0;  // at the last line
-  double communication_ = 0;
+  double communicating_ = 0;
   int64_t tokens_ = 0;
 };
 

@@ -68,13 +68,13 @@ void write_runs(std::ostream& out, const std::vector<RunRecord>& runs) {
   rows[0] = {"mesh"};
   rows[1] = {"last loss"};
   rows[2] = {"tokens a second"};
-  rows[3] = {"time in communication, %"};
+  rows[3] = {"time with a message under way, %"};
   std::set<std::string> owners;
   for (const auto& run : runs) {
     rows[0].push_back(run.mesh);
     rows[1].push_back(run.losses.empty() ? "" : fixed(run.losses.back(), 6));
     rows[2].push_back(fixed(static_cast<double>(run.tokens) / run.seconds, 0));
-    rows[3].push_back(fixed(100 * run.communication_seconds() / run.seconds, 1));
+    rows[3].push_back(fixed(100 * run.communicating / run.seconds, 1));
     for (const auto& [owner, bytes] : run.memory) owners.insert(owner);
   }
   for (const auto& owner : owners) {
@@ -115,8 +115,8 @@ void write_report(const std::string& file, const std::vector<RunRecord>& runs,
   out << "<h2>Speed and memory</h2>\n";
   write_runs(out, runs);
   out << "<h2>Communication of rank 0 on " << escaped(runs.front().mesh)
-      << "</h2>\n<p>Times are from call to return: they include waiting for ranks that come "
-         "later.</p>\n";
+      << "</h2>\n<p>Times are from call to result: they include waiting for ranks that come "
+         "later, and what runs beside computation or other messages.</p>\n";
   write_traffic(out, runs.front());
   out << "<h2>What it writes</h2>\n<pre>" << escaped(sample) << "</pre>\n</html>\n";
   if (!out.flush()) throw std::runtime_error(file + " cannot be written");

@@ -8,31 +8,40 @@
 
 namespace gpt {
 
-double RunRecord::add(const std::vector<tessera::comm::CommEvent>& events) {
-  double sum = 0;
+namespace {
+
+using tessera::comm::CommEvent;
+
+/// Seconds in which at least one of the events, given in the order of their start, is under way.
+double seconds_covered(const std::vector<CommEvent>& events) {
+  std::chrono::nanoseconds covered{0};
+  tessera::comm::Clock::time_point until{};
   for (const auto& event : events) {
-    const double seconds = std::chrono::duration<double>(event.duration).count();
-    const std::string axis = event.axis.empty() ? "all" : event.axis;
-    Traffic& traffic = this->traffic[axis + " " + std::string(op_name(event.op))];
-    traffic.calls += 1;
-    traffic.bytes += event.bytes();
-    traffic.seconds += std::max(0.0, seconds);
-    sum += std::max(0.0, seconds);
+    const auto end = event.start + std::max(event.duration, std::chrono::nanoseconds(0));
+    if (end > until) covered += end - std::max(event.start, until);
+    until = std::max(until, end);
   }
-  return sum;
+  return std::chrono::duration<double>(covered).count();
 }
 
-double RunRecord::communication_seconds() const {
-  double sum = 0;
-  for (const auto& [name, one] : traffic) sum += one.seconds;
-  return sum;
+}  // namespace
+
+void RunRecord::add(const std::vector<CommEvent>& events) {
+  communicating += seconds_covered(events);
+  for (const auto& event : events) {
+    const std::string axis = event.axis.empty() ? "all" : event.axis;
+    Traffic& one = traffic[axis + " " + std::string(op_name(event.op))];
+    one.calls += 1;
+    one.bytes += event.bytes();
+    one.seconds += std::max(0.0, std::chrono::duration<double>(event.duration).count());
+  }
 }
 
 // A word a value, a line a fact.
 void RunRecord::save(const std::string& file) const {
   std::ofstream out(file);
-  out << std::setprecision(12) << "mesh " << mesh << "\nseconds " << seconds << "\ntokens "
-      << tokens << "\n";
+  out << std::setprecision(12) << "mesh " << mesh << "\nseconds " << seconds << "\ncommunicating "
+      << communicating << "\ntokens " << tokens << "\n";
   for (const double loss : losses) out << "loss " << loss << "\n";
   for (const auto& [owner, bytes] : memory) out << "memory " << bytes << " " << owner << "\n";
   for (const auto& [name, one] : traffic) {
@@ -55,6 +64,8 @@ RunRecord RunRecord::load(const std::string& file) {
       in >> run.mesh;
     } else if (what == "seconds") {
       in >> run.seconds;
+    } else if (what == "communicating") {
+      in >> run.communicating;
     } else if (what == "tokens") {
       in >> run.tokens;
     } else if (what == "loss") {

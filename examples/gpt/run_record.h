@@ -13,20 +13,19 @@ namespace gpt {
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
-  double seconds = 0;  ///< from call to return, waiting for peers included
+  double seconds = 0;  ///< from call to result, waiting for peers included; some run side by side
 };
 
 struct RunRecord {
   std::string mesh;
   std::vector<double> losses;
-  double seconds = 0;  ///< of all steps
+  double seconds = 0;        ///< of all steps
+  double communicating = 0;  ///< seconds of these with a message of this rank under way
   int64_t tokens = 0;
   std::map<std::string, int64_t> memory;   ///< owner -> bytes on rank 0
   std::map<std::string, Traffic> traffic;  ///< "tp all_reduce" -> what it took
 
-  /// Adds a step's collectives; gives the seconds that they took.
-  double add(const std::vector<tessera::comm::CommEvent>& events);
-  double communication_seconds() const;
+  void add(const std::vector<tessera::comm::CommEvent>& events);  ///< a step's collectives
 
   void save(const std::string& file) const;
   static RunRecord load(const std::string& file);

@@ -22,8 +22,7 @@ std::string write_sample(Gpt& model, const Settings& s, const DeviceMesh& mesh) 
       window.mutable_data_ptr<int64_t>()[j] =
           static_cast<unsigned char>(text[text.size() - seen + j]);
     }
-    const at::Tensor logits =
-        model->forward(distribute_tensor(window, mesh, {Replicate(), Replicate()}));
+    const at::Tensor logits = model->forward(distribute_tensor(window, mesh["tp"], {Replicate()}));
     const at::Tensor next = full_tensor(logits.select(1, -1)).div(kTemperature).softmax(-1);
     text.push_back(static_cast<char>(at::multinomial(next, 1, false, random).item<int64_t>()));
   }

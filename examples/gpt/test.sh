@@ -25,7 +25,7 @@ for mesh in dp=2,tp=2 dp=1,tp=2 dp=4,tp=1; do
   train $ranks $mesh --compare "$folder/one" --report "$folder/report.html"
 done
 grep -q '<polyline' "$folder/report.html"
-grep -q 'dp all_reduce' "$folder/report.html"
+grep -q 'dp reduce_scatter' "$folder/report.html"
 
 echo "== other losses are seen"
 if train 2 dp=2,tp=1 --seed 8 --compare "$folder/one"; then

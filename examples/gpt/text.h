@@ -12,7 +12,7 @@ namespace gpt {
 inline constexpr int64_t kBytes = 256;  ///< the vocabulary
 
 struct Batch {
-  at::Tensor inputs;   ///< batch x context, rows over dp
+  at::Tensor inputs;   ///< this rank's rows x context, replicated over tp
   at::Tensor targets;  ///< the byte after each
 };
 
