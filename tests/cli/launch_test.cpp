@@ -1,11 +1,13 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 #include <pty.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -34,14 +36,15 @@ class Folder {
     std::string name = std::filesystem::temp_directory_path() / "tessera_launch_XXXXXX";
     path_ = mkdtemp(name.data());
   }
-  ~Folder() { std::filesystem::remove_all(path_); }
+  // Not std::filesystem::remove_all: some builds of libtorch export one that fits no other compiler.
+  ~Folder() { (void)std::system(("rm -rf '" + path_.string() + "'").c_str()); }
   std::string file(const std::string& name) const { return path_ / name; }
 
   /// A shell script that ranks can run.
   std::string script(const std::string& body) const {
     const std::string name = file("rank.sh");
     std::ofstream(name) << "#!/bin/bash\n" << body << "\n";
-    std::filesystem::permissions(name, std::filesystem::perms::owner_all);
+    chmod(name.c_str(), S_IRWXU);
     return name;
   }
 
