@@ -36,7 +36,7 @@ class Folder {
     std::string name = std::filesystem::temp_directory_path() / "tessera_launch_XXXXXX";
     path_ = mkdtemp(name.data());
   }
-  // Not std::filesystem::remove_all: some builds of libtorch export one that fits no other compiler.
+  // Not std::filesystem::remove_all: some builds of libtorch export one that crashes here.
   ~Folder() { (void)std::system(("rm -rf '" + path_.string() + "'").c_str()); }
   std::string file(const std::string& name) const { return path_ / name; }
 
