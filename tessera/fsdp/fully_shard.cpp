@@ -62,6 +62,21 @@ int dim_to_cut(const Named& item, const FullyShardOptions& options) {
   return dim < 0 ? dim + ndim : dim;
 }
 
+fsdp::DivideBy divide_by(const FullyShardOptions& options, int ranks) {
+  const double all = options.gradient_divide_factor.value_or(ranks);
+  require(all > 0, "fully_shard: gradient_divide_factor is ", all);
+  const auto& types = options.mixed_precision;
+  const auto summed_as = types.reduce_dtype ? types.reduce_dtype : types.param_dtype;
+  double before = 1;
+  if (options.gradient_predivide_factor) {
+    before = *options.gradient_predivide_factor;
+    require(before > 0, "fully_shard: gradient_predivide_factor is ", before);
+  } else if (summed_as == at::kHalf) {
+    while (before * before < all) before *= 2;
+  }
+  return {before, all / before};
+}
+
 /// `module` is an address to recognise it by; nullptr for a list of tensors.
 void make_group(const std::vector<Named>& all, const DataMesh& mesh,
                 const FullyShardOptions& options, const void* module) {
@@ -92,7 +107,7 @@ void make_group(const std::vector<Named>& all, const DataMesh& mesh,
   }
   fsdp::GroupOptions group;
   group.reshard_after_forward = options.reshard_after_forward.value_or(!has_inner_groups);
-  group.divide_by = options.gradient_divide_factor.value_or(mesh.size());
+  group.divide_by = divide_by(options, mesh.size());
   group.param_dtype = options.mixed_precision.param_dtype;
   group.reduce_dtype = options.mixed_precision.reduce_dtype;
   for (const auto& dtype : {group.param_dtype, group.reduce_dtype}) {
@@ -100,7 +115,6 @@ void make_group(const std::vector<Named>& all, const DataMesh& mesh,
             c10::toString(dtype.value_or(at::kFloat)), ", which is no floating-point type");
   }
   group.module = module;
-  require(group.divide_by > 0, "fully_shard: gradient_divide_factor is ", group.divide_by);
   ParamGroup::create(fsdp::Timeline::of(mesh.mesh()), mesh, taken, group);
 }
 
@@ -162,6 +176,11 @@ void reshard(torch::nn::Module& module) {
 
 void set_requires_gradient_sync(torch::nn::Module& module, bool sync) {
   for (const auto& group : groups_in(module)) group->requires_gradient_sync = sync;
+}
+
+void set_collectives(torch::nn::Module& module, const Collectives& collectives) {
+  const auto used = fsdp::with_defaults(collectives);
+  for (const auto& group : groups_in(module)) group->use(used);
 }
 
 GatheredMemory gathered_memory(const DeviceMesh& mesh) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/fsdp/collectives.h"
 #include "tessera/mesh/device_mesh.h"
 
 namespace torch::nn {
@@ -49,6 +50,9 @@ struct FullyShardOptions {
   std::vector<at::Tensor> ignored = {};
   /// What the sum of the ranks' gradients is divided by; by default the number of ranks.
   std::optional<double> gradient_divide_factor = std::nullopt;
+  /// The part of it that gradients are divided by before they are summed, the rest after. By
+  /// default 1, but about its root where they are summed as float16, whose range a sum leaves.
+  std::optional<double> gradient_predivide_factor = std::nullopt;
   MixedPrecision mixed_precision = {};
   /// Whose values count, as an index into the mesh's ranks; none: every rank's own.
   DistributeOptions data = {};
@@ -75,6 +79,9 @@ void reshard(torch::nn::Module& module);
 /// While false, backwards keep each rank's whole gradients and reduce nothing; the first backward
 /// with true reduces their sum. For accumulation over several small batches.
 void set_requires_gradient_sync(torch::nn::Module& module, bool sync);
+
+/// From now on the module's groups send with these functions; empty ones are the library's.
+void set_collectives(torch::nn::Module& module, const Collectives& collectives);
 
 /// What is gathered on this rank, by all groups of the mesh's world.
 struct GatheredMemory {

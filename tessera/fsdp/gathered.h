@@ -1,13 +1,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
 #include <memory>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "tessera/fsdp/collectives.h"
 #include "tessera/fsdp/data_mesh.h"
 #include "tessera/fsdp/flat_layout.h"
 
@@ -24,8 +23,8 @@ struct GatheredBytes {
 class Gathered {
  public:
   /// Starts the all_gather of the shards, one flat tensor a slot, in the layout's types.
-  Gathered(const FlatLayout& layout, const DataMesh& mesh, std::vector<at::Tensor> pieces,
-           const std::shared_ptr<GatheredBytes>& bytes, bool async);
+  Gathered(const FlatLayout& layout, const DataMesh& mesh, const Collectives& collectives,
+           std::vector<at::Tensor> pieces, const std::shared_ptr<GatheredBytes>& bytes, bool async);
 
   /// The parameters are there when it returns.
   void wait(const FlatLayout& layout);
@@ -40,7 +39,8 @@ class Gathered {
   std::vector<at::Tensor> sent_;   // the pieces, cast where the layout says so
   std::vector<at::Tensor> slots_;
   std::vector<at::Tensor> wholes_;
-  c10::intrusive_ptr<c10d::Work> work_;
+  WorkPtr work_;
+  bool copied_out_ = false;
 };
 
 }  // namespace tessera::fsdp

@@ -149,19 +149,26 @@ at::Tensor ParamGroup::produced(size_t index) {
   return dtensor::wrap(whole, param.inner->with_dtype(static_cast<DType>(whole.scalar_type())));
 }
 
+void ParamGroup::use(std::shared_ptr<const Collectives> collectives) {
+  timeline_->leave_failed_backward();
+  require(!timeline_->in_backward(), "set_collectives while backward runs");
+  release();
+  options_.collectives = std::move(collectives);
+}
+
 void ParamGroup::start_gather() {
   if (gathered_ != nullptr && gathered_->is_current()) return;
   release();
-  gathered_ = std::make_unique<Gathered>(*gather_layout_, mesh_, pieces_, timeline_->bytes(),
-                                         /*async=*/true);
+  gathered_ = std::make_unique<Gathered>(*gather_layout_, mesh_, *options_.collectives, pieces_,
+                                         timeline_->bytes(), /*async=*/true);
   gathering_ = true;
 }
 
 void ParamGroup::gather() {
   if (gathered_ != nullptr && !gathered_->is_current()) release();
   if (gathered_ == nullptr) {
-    gathered_ = std::make_unique<Gathered>(*gather_layout_, mesh_, pieces_, timeline_->bytes(),
-                                           /*async=*/false);
+    gathered_ = std::make_unique<Gathered>(*gather_layout_, mesh_, *options_.collectives, pieces_,
+                                           timeline_->bytes(), /*async=*/false);
     gathering_ = true;
   }
   if (!gathering_) return;
@@ -210,7 +217,8 @@ at::Tensor ParamGroup::local_gradient(Param& param, const at::Tensor& gradient) 
 
 Reduction& ParamGroup::reduction() {
   if (reduction_ == nullptr) {
-    reduction_ = std::make_shared<Reduction>(*reduce_layout_, mesh_, options_.divide_by);
+    reduction_ = std::make_shared<Reduction>(*reduce_layout_, mesh_, *options_.collectives,
+                                             options_.divide_by);
   }
   return *reduction_;
 }

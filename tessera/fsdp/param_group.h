@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "tessera/fsdp/collectives.h"
 #include "tessera/fsdp/data_mesh.h"
 #include "tessera/fsdp/flat_layout.h"
 #include "tessera/fsdp/gathered.h"
@@ -22,10 +23,12 @@ class Timeline;
 
 struct GroupOptions {
   bool reshard_after_forward = true;
-  double divide_by = 1;  ///< what the sum of the ranks' gradients is divided by
+  DivideBy divide_by = {};                                    ///< the ranks' gradients
   std::optional<at::ScalarType> param_dtype = std::nullopt;   ///< of gathered parameters
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;  ///< of gradients while reduced
-  const void* module = nullptr;                               ///< whose parameters these are
+  /// What it sends with; groups of which this is the same may share a collective.
+  std::shared_ptr<const Collectives> collectives = with_defaults({});
+  const void* module = nullptr;  ///< whose parameters these are
 };
 
 class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
@@ -67,6 +70,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void reduce_arrived();
   void forget_arrived();  ///< a backward failed
   bool requires_gradient_sync = true;
+
+  /// Sends with these functions from now on; what is under way is ended before.
+  void use(std::shared_ptr<const Collectives> collectives);
 
  private:
   struct Param {

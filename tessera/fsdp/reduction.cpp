@@ -1,19 +1,11 @@
 #include "tessera/fsdp/reduction.h"
 
-#include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
-#include "tessera/comm/block_pool.h"
 #include "tessera/comm/call_site.h"
 
 namespace tessera::fsdp {
 namespace {
-
-at::Tensor empty_flat(int64_t elements, at::ScalarType dtype, c10::Device device) {
-  if (device.is_cpu()) return comm::pooled_empty({elements}, dtype);
-  return at::empty({elements}, at::TensorOptions(dtype).device(device));
-}
 
 std::vector<at::Tensor> defined_ones(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> out;
@@ -25,24 +17,32 @@ std::vector<at::Tensor> defined_ones(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-Reduction::Reduction(const FlatLayout& layout, const DataMesh& mesh, double divide_by)
+Reduction::Reduction(const FlatLayout& layout, const DataMesh& mesh, const Collectives& collectives,
+                     DivideBy divide_by)
     : layout_(layout),
       mesh_(mesh),
+      collectives_(collectives),
       divide_by_(divide_by),
       taken_(layout.params(), false),
       inputs_(layout.slots().size()) {}
+
+at::Tensor Reduction::flat(int64_t elements, at::ScalarType dtype, c10::Device device) const {
+  const auto size = static_cast<int64_t>(c10::elementSize(dtype));
+  return collectives_.allocate(elements * size, device).view(dtype);
+}
 
 /// Zeroed: pieces of parameters without a gradient, and padding, are reduced with the rest.
 at::Tensor& Reduction::room_for(size_t slot, c10::Device device) {
   at::Tensor& room = inputs_[slot];
   if (!room.defined()) {
     const Slot& as = layout_.slots()[slot];
-    room = empty_flat(as.piece * layout_.ranks(), as.dtype, device).zero_();
+    room = flat(as.piece * layout_.ranks(), as.dtype, device).zero_();
   }
   return room;
 }
 
-void Reduction::add(size_t param, const at::Tensor& gradient) {
+void Reduction::add(size_t param, const at::Tensor& given) {
+  const at::Tensor gradient = divide_by_.before == 1 ? given : given.div(divide_by_.before);
   const size_t index = layout_.slot_of(param);
   const Slot& slot = layout_.slots()[index];
   taken_[param] = true;
@@ -56,7 +56,7 @@ void Reduction::add(size_t param, const at::Tensor& gradient) {
     inputs_[index] = gradient.view({room});
     return;
   }
-  at::Tensor input = empty_flat(room, slot.dtype, gradient.device());
+  at::Tensor input = flat(room, slot.dtype, gradient.device());
   input.narrow(0, 0, gradient.numel()).view(layout_.param(param).whole).copy_(gradient);
   input.narrow(0, gradient.numel(), room - gradient.numel()).zero_();
   inputs_[index] = std::move(input);
@@ -75,30 +75,21 @@ void Reduction::start() {
   for (size_t s = 0; s < inputs_.size(); ++s) {
     if (!inputs_[s].defined()) continue;
     const Slot& slot = layout_.slots()[s];
-    outputs_[s] = empty_flat(slot.piece, slot.dtype, inputs_[s].device());
+    outputs_[s] = flat(slot.piece, slot.dtype, inputs_[s].device());
   }
   std::vector<at::Tensor> in = defined_ones(inputs_);
   std::vector<at::Tensor> out = defined_ones(outputs_);
   const comm::CallSite site({.op = "fully_shard", .axis = mesh_.shard_name()});
-  auto& backend = group->backend(in[0].device().type());
-  c10d::ReduceScatterOptions options;
-  options.reduceOp = c10d::ReduceOp::SUM;
-  options.asyncOp = true;
-  work_ = in.size() == 1 ? backend._reduce_scatter_base(out[0], in[0], options)
-                         : backend.reduce_scatter_tensor_coalesced(out, in, options);
+  work_ = collectives_.reduce_scatter(out, in, *group, /*async=*/true);
 }
 
 void Reduction::all_reduce_replicas() {
   const auto* group = mesh_.replicate_group();
-  if (group == nullptr) return;
-  std::vector<at::Tensor> tensors = defined_ones(outputs_);
-  const comm::CallSite site({.op = "fully_shard", .axis = mesh_.replicate_name()});
-  auto& backend = group->backend(tensors[0].device().type());
-  if (tensors.size() == 1) {
-    backend.allreduce(tensors, {})->wait();
-  } else {
-    backend.allreduce_coalesced(tensors, {})->wait();
-  }
+  Tensors tensors = defined_ones(outputs_);
+  const comm::CallSite site(
+      {.op = "fully_shard",
+       .axis = group != nullptr ? std::string_view(mesh_.replicate_name()) : std::string_view()});
+  collectives_.all_reduce(tensors, group);
 }
 
 void Reduction::finish() {
@@ -106,8 +97,8 @@ void Reduction::finish() {
   work_.reset();
   inputs_.clear();
   all_reduce_replicas();
-  if (divide_by_ == 1) return;
-  for (const at::Tensor& output : defined_ones(outputs_)) output.div_(divide_by_);
+  if (divide_by_.after == 1) return;
+  for (const at::Tensor& output : defined_ones(outputs_)) output.div_(divide_by_.after);
 }
 
 void Reduction::abandon() {

@@ -1,12 +1,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/intrusive_ptr.h>
 
-#include <optional>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "tessera/fsdp/collectives.h"
 #include "tessera/fsdp/data_mesh.h"
 #include "tessera/fsdp/flat_layout.h"
 
@@ -14,9 +12,17 @@
 /// over the replicate axis.
 namespace tessera::fsdp {
 
+/// What gradients are divided by before and after they are summed. Before, because a sum of many in
+/// a narrow type overflows.
+struct DivideBy {
+  double before = 1;
+  double after = 1;
+};
+
 class Reduction {
  public:
-  Reduction(const FlatLayout& layout, const DataMesh& mesh, double divide_by);
+  Reduction(const FlatLayout& layout, const DataMesh& mesh, const Collectives& collectives,
+            DivideBy divide_by);
 
   /// Takes a parameter's whole gradient. Small ones are copied at once, large ones kept.
   void add(size_t param, const at::Tensor& gradient);
@@ -31,16 +37,18 @@ class Reduction {
   void abandon();
 
  private:
+  at::Tensor flat(int64_t elements, at::ScalarType dtype, c10::Device device) const;
   at::Tensor& room_for(size_t slot, c10::Device device);
   void all_reduce_replicas();
 
   const FlatLayout& layout_;
   const DataMesh& mesh_;
-  double divide_by_;
+  const Collectives& collectives_;
+  DivideBy divide_by_;
   std::vector<bool> taken_;
   std::vector<at::Tensor> inputs_;   // by slot, undefined where nothing was added
   std::vector<at::Tensor> outputs_;  // by slot
-  c10::intrusive_ptr<c10d::Work> work_;
+  WorkPtr work_;
 };
 
 }  // namespace tessera::fsdp
