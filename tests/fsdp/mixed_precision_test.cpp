@@ -5,7 +5,7 @@
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/fsdp/fully_shard.h"
-#include "tests/fsdp/models.h"
+#include "tests/fsdp/training.h"
 
 namespace tessera {
 namespace {

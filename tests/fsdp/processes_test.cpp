@@ -9,7 +9,7 @@
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/world.h"
 #include "tessera/fsdp/fully_shard.h"
-#include "tests/fsdp/models.h"
+#include "tests/fsdp/training.h"
 #include "tests/support/processes.h"
 
 namespace tessera {

@@ -7,7 +7,7 @@
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/distribute_module.h"
 #include "tessera/fsdp/fully_shard.h"
-#include "tests/fsdp/models.h"
+#include "tests/fsdp/training.h"
 
 namespace tessera {
 namespace {

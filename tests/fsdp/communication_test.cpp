@@ -1,0 +1,96 @@
+// What a step sends, and when.
+#include <gtest/gtest.h>
+
+#include "tests/fsdp/training.h"
+
+namespace tessera::test {
+namespace {
+
+/// The collectives of steps of three layers: one gather each in forward; in backward the last group
+/// is still there, and the first is needed only if its input has a gradient.
+void counts_collectives(bool input_gradient) {
+  run_ranks(2, [&](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch mine = make_batch(4, 6, 4).part(rank, 2);
+    auto net = make_mlp({6, 80, 70, 4});
+    shard_layers(net, mesh);
+    Recorder recorder(*comm::current_world());
+    for (int step = 0; step < 4; ++step) {
+      recorder.clear();
+      const at::Tensor x = mine.x.clone().requires_grad_(input_gradient);
+      const at::Tensor out = net->forward(x);
+      // From the second step on, backward's first gather begins before forward ends.
+      EXPECT_EQ(recorder.count(CommOp::all_gather), step == 0 ? 3 : 4) << recorder.to_text();
+      at::mse_loss(out, mine.y).backward();
+      EXPECT_EQ(recorder.count(CommOp::all_gather), input_gradient ? 5 : 4) << recorder.to_text();
+      EXPECT_EQ(recorder.count(CommOp::reduce_scatter), 3);
+      EXPECT_EQ(recorder.count(), input_gradient ? 8 : 7);
+      EXPECT_EQ(recorder.count_implicit(), 0);
+    }
+  });
+}
+
+TEST(FullyShardCommunication, GathersEachGroupOnceInForwardAndOnceInBackward) {
+  counts_collectives(/*input_gradient=*/true);
+}
+
+TEST(FullyShardCommunication, DoesNotGatherInBackwardWhatBackwardDoesNotNeed) {
+  counts_collectives(/*input_gradient=*/false);
+}
+
+/// From the second step on, the next group is on its way while one is used.
+TEST(FullyShardCommunication, PrefetchesInTheOrderOfThePreviousStep) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch mine = make_batch(4, 6, 4).part(rank, 2);
+    auto net = make_mlp({6, 8, 7, 9, 4});
+    shard_layers(net, mesh);
+    auto optimizer = sgd()(net->parameters());
+    Recorder recorder(*comm::current_world());
+    const auto asynchronous_gathers = [&] {
+      recorder.clear();
+      train(forward_of(net), *optimizer, mine, 1);
+      int count = 0;
+      for (const auto& event : recorder.events()) {
+        count += event.op == CommOp::all_gather && event.async ? 1 : 0;
+      }
+      return count;
+    };
+    EXPECT_EQ(asynchronous_gathers(), 0);
+    // Four layers: all but the first of forward, and in backward the second and third.
+    EXPECT_EQ(asynchronous_gathers(), 5);
+    EXPECT_EQ(asynchronous_gathers(), 5);
+  });
+}
+
+TEST(FullyShardCommunication, ReplicasGatherNothingAndReduceOncePerGroup) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch mine = make_batch(4, 6, 3).part(rank, 2);
+    auto net = make_mlp(kWidths);
+    replicate(*net, mesh);
+    Recorder recorder(*comm::current_world());
+    at::mse_loss(net->forward(mine.x), mine.y).backward();
+    EXPECT_EQ(recorder.count(CommOp::all_reduce), 1) << recorder.to_text();
+    EXPECT_EQ(recorder.count(), 1);
+  });
+}
+
+TEST(FullyShardCommunication, KeepsParametersBetweenForwardAndBackwardIfToldTo) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch mine = make_batch(4, 6, 3).part(rank, 2);
+    auto net = make_mlp(kWidths);
+    shard_layers(net, mesh, {.reshard_after_forward = false});
+    Recorder recorder(*comm::current_world());
+    for (int step = 0; step < 3; ++step) {
+      recorder.clear();
+      at::mse_loss(net->forward(mine.x), mine.y).backward();
+      EXPECT_EQ(recorder.count(CommOp::all_gather), 3) << "step " << step;
+      EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera::test
