@@ -17,6 +17,7 @@
 #include "tessera/dtensor/own_ops.h"
 #include "tessera/dtensor/policy.h"
 #include "tessera/exec/redistribute.h"
+#include "tessera/fsdp/clip_grad.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/fsdp/state.h"
 #include "tessera/mesh/device_mesh.h"

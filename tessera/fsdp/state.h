@@ -9,27 +9,41 @@ namespace torch::nn {
 class Module;
 }
 
-/// The values of a module's parameters and buffers by name, as one rank would have them. For any
-/// module with sharded tensors, by fully_shard or otherwise.
+/// The values of a module's parameters and buffers by name: as one rank would have them, or as they
+/// lie. For any module with sharded tensors, by fully_shard or otherwise. All functions here are
+/// called on every rank.
 ///
-///   auto state = full_state(*model, {.rank0_only = true});     // on every rank
+///   auto state = full_state(*model, {.rank0_only = true});
 ///   if (rank == 0) for (auto& [name, tensor] : state) ...       // write it
 ///   load_full_state(*model, state);                             // every rank has the state
+///   load_full_state(*model, state, {.rank0_only = true});       // rank 0 has it and sends it
 namespace tessera {
 
-using FullState = std::map<std::string, at::Tensor>;
+using NamedTensors = std::map<std::string, at::Tensor>;
+using FullState = NamedTensors;
 
 struct FullStateOptions {
-  /// Only the first rank of a tensor's mesh keeps it: the others get an empty state.
+  /// Only the first rank has it, of the largest mesh among the module's tensors: the others get, or
+  /// give, an empty state.
   bool rank0_only = false;
 };
 
 /// Whole copies on the CPU; gathered one by one, so that no rank holds more than the state and one
-/// tensor. Collective.
+/// tensor.
 FullState full_state(const torch::nn::Module& module, const FullStateOptions& options = {});
 
-/// Takes the values of a state with the same names and shapes; each rank copies its parts, nothing
-/// is sent. Names that are missing or too many are an InvalidArgument, before anything changes.
-void load_full_state(torch::nn::Module& module, const FullState& state);
+/// Takes the values of a state with the same names and shapes. Each rank copies its parts and
+/// nothing is sent; or, with rank0_only, is sent its parts, one tensor after another. Names that
+/// are missing or too many are an InvalidArgument on every rank, before anything changes.
+void load_full_state(torch::nn::Module& module, const FullState& state,
+                     const FullStateOptions& options = {});
+
+/// The tensors as they lie, without gradients: ordinary sharded tensors and plain ones, which share
+/// the module's memory. Nothing is gathered or sent. What a checkpoint writes, rank by rank.
+NamedTensors sharded_state(const torch::nn::Module& module);
+
+/// Takes the values of a state with the same names and shapes whose tensors are placed in any way,
+/// on any mesh of the same world.
+void load_sharded_state(torch::nn::Module& module, const NamedTensors& state);
 
 }  // namespace tessera

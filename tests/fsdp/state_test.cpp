@@ -4,6 +4,7 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/distribute_module.h"
 #include "tessera/fsdp/fully_shard.h"
@@ -31,7 +32,7 @@ TEST(FullState, IsThatOfOneRank) {
     }
     EXPECT_TRUE(at::equal(state.at("3.running_var"), at::ones({2})));
     const FullState first = full_state(*net, {.rank0_only = true});
-    EXPECT_EQ(first.contains("0.weight"), rank == 0);
+    EXPECT_EQ(first.size(), rank == 0 ? state.size() : 0);
     EXPECT_EQ(gathered_memory(mesh).bytes, 0);
   });
 }
@@ -61,6 +62,73 @@ TEST(FullState, LoadsIntoAnyLayout) {
     distribute_module(*cut_twice, mesh["tp"]);
     fully_shard(*cut_twice, mesh["dp"]);
     loads(cut_twice);
+  });
+}
+
+/// The first rank has the state and sends each its parts; buffers too.
+TEST(FullState, LoadsFromTheFirstRankAlone) {
+  run_ranks(4, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
+    const auto make = [](uint64_t seed) {
+      auto net = make_mlp({4, 7, 2}, seed);
+      net->push_back(torch::nn::BatchNorm1d(2));
+      return net;
+    };
+    auto source = make(50);
+    source->named_buffers()["3.running_mean"].fill_(5);
+    const FullState state = full_state(*source);
+    const auto loads = [&](torch::nn::Sequential net) {
+      load_full_state(*net, rank == 0 ? state : FullState(), {.rank0_only = true});
+      const FullState got = full_state(*net);
+      for (const auto& [name, tensor] : state) EXPECT_TRUE(at::equal(got.at(name), tensor)) << name;
+    };
+    auto replicas = make(1);
+    fully_shard(*replicas, mesh);
+    loads(replicas);
+    auto cut_twice = make(1);
+    distribute_in_place(layers_of(cut_twice)[0]->weight, mesh["tp"], {Shard(0)});
+    distribute_module(*cut_twice, mesh["tp"]);
+    fully_shard(*cut_twice, mesh["dp"]);
+    loads(cut_twice);
+    // What the first rank finds wrong, all ranks throw.
+    FullState less = state;
+    less.erase("0.bias");
+    try {
+      load_full_state(*replicas, rank == 0 ? less : FullState(), {.rank0_only = true});
+      ADD_FAILURE() << "a state that lacks a tensor was loaded";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("lacks 0.bias"), std::string::npos) << error.what();
+    }
+  });
+}
+
+/// The tensors where they lie, and from one layout into another.
+TEST(ShardedState, SharesMemoryAndLoadsIntoAnyLayout) {
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2,fs=2");
+    auto source = make_mlp({4, 7, 2}, 50);
+    source->push_back(torch::nn::BatchNorm1d(2));
+    fully_shard(*source, mesh);
+    const FullState want = full_state(*source);
+    comm::Recorder recorder(*comm::current_world());
+    const NamedTensors state = sharded_state(*source);
+    EXPECT_EQ(recorder.count(), 0);
+    EXPECT_EQ(sharding(state.at("0.weight")).placements_text(), "R,S0");
+    EXPECT_FALSE(state.at("0.weight").requires_grad());
+    EXPECT_TRUE(to_local(state.at("0.weight"))
+                    .is_alias_of(to_local(layers_of(source)[0]->weight.detach())));
+    auto other = make_mlp({4, 7, 2});
+    other->push_back(torch::nn::BatchNorm1d(2));
+    fully_shard(*other, mesh.flatten({"dp", "fs"}, "all"));
+    load_sharded_state(*other, state);
+    for (const auto& [name, tensor] : full_state(*other)) {
+      EXPECT_TRUE(at::equal(want.at(name), tensor)) << name;
+    }
+    NamedTensors wrong = state;
+    wrong["0.bias"] = at::ones({7});
+    EXPECT_THROW(load_sharded_state(*other, wrong), InvalidArgument);
+    wrong.erase("0.bias");
+    EXPECT_THROW(load_sharded_state(*other, wrong), InvalidArgument);
   });
 }
 
