@@ -1,8 +1,8 @@
 // Graphs of other forms than one forward and one backward.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 
+#include "tessera/base/errors.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
@@ -59,52 +59,122 @@ TEST(FullyShardGraphs, SeveralForwardsBeforeOneBackward) {
   });
 }
 
-/// Forgets what a function computed inside, and computes it again in backward: activation
-/// checkpointing, as a backward inside of backward.
-struct Recompute : torch::autograd::Function<Recompute> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
-                            const Forward& fn) {
-    ctx->save_for_backward({x});
-    held = fn;
-    const torch::NoGradGuard no_grad;
-    return fn(x);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
-    const at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_();
-    at::Tensor y;
-    {
-      const torch::AutoGradMode records(true);
-      y = held(x);
-    }
-    torch::autograd::backward({y}, {grads[0]});
-    return {x.grad(), at::Tensor()};
-  }
-  static thread_local Forward held;
-};
-thread_local Forward Recompute::held;
-
-TEST(FullyShardGraphs, RecomputedActivationsTouchAgain) {
+/// Two graphs at a time, gone through in either order.
+TEST(FullyShardGraphs, SeveralForwardsAndTheirBackwards) {
   run_ranks(2, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
     const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
     auto plain = make_mlp(kWidths);
     auto net = make_mlp(kWidths);
     shard_layers(net, mesh);
+    auto alone = sgd()(plain->parameters());
+    auto optimizer = sgd()(net->parameters());
+    const auto step = [](torch::nn::Sequential& of, torch::optim::Optimizer& with, const Batch& on,
+                         bool first_first) {
+      with.zero_grad();
+      at::Tensor first = at::mse_loss(of->forward(on.x), on.y);
+      at::Tensor second = at::mse_loss(of->forward(on.x * 2), on.y);
+      if (!first_first) std::swap(first, second);
+      first.backward();
+      second.backward();
+      with.step();
+    };
+    for (int i = 0; i < 6; ++i) {
+      step(plain, *alone, batch, i % 2 == 0);
+      step(net, *optimizer, batch.part(rank, 2), i % 2 == 0);
+      EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+    }
+    EXPECT_EQ(parameters_differ(*net, *plain), "");
+  });
+}
+
+/// The last layer's output takes no part in the loss of every other step, and a graph may be gone
+/// through twice.
+TEST(FullyShardGraphs, BackwardThroughAPartOfTheGraph) {
+  run_ranks(3, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=3");
+    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
+    auto plain = make_mlp(kWidths);
+    auto net = make_mlp(kWidths);
+    shard_layers(net, mesh);
+    auto alone = sgd()(plain->parameters());
+    auto optimizer = sgd()(net->parameters());
+    for (int step = 0; step < 6; ++step) {
+      const auto go = [&](torch::nn::Sequential& of, const Batch& on) {
+        const auto layers = layers_of(of);
+        const at::Tensor hidden = layers[1]->forward(at::tanh(layers[0]->forward(on.x)));
+        const at::Tensor out = layers[2]->forward(at::tanh(hidden));
+        if (step % 2 == 0) {
+          hidden.pow(2).mean().backward();
+          EXPECT_FALSE(layers[2]->weight.grad().defined());
+        } else {
+          hidden.pow(2).mean().backward({}, /*retain_graph=*/true);
+          at::mse_loss(out, on.y).backward();
+        }
+      };
+      alone->zero_grad();
+      optimizer->zero_grad();
+      go(plain, batch);
+      go(net, batch.part(rank, 3));
+      EXPECT_EQ(gathered_memory(mesh).bytes, 0) << "step " << step;
+      alone->step();
+      optimizer->step();
+    }
+    EXPECT_EQ(parameters_differ(*net, *plain), "");
+  });
+}
+
+/// A gradient that came before reducing was turned on again is reduced with the backward after
+/// that, though this one has none for it.
+TEST(FullyShardGraphs, KeptGradientsAreReducedEvenIfNoNewOneComes) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
+    auto plain = make_mlp(kWidths);
+    auto net = make_mlp(kWidths);
+    shard_layers(net, mesh);
+    const auto whole = [](torch::nn::Sequential& of, const Batch& on) {
+      return at::mse_loss(of->forward(on.x), on.y);
+    };
+    const auto part = [](torch::nn::Sequential& of, const Batch& on) {
+      return layers_of(of)[0]->forward(on.x).pow(2).mean();
+    };
+    whole(plain, batch).backward();
+    part(plain, batch).backward();
+    set_requires_gradient_sync(*net, false);
+    whole(net, batch.part(rank, 2)).backward();
+    EXPECT_FALSE(layers_of(net)[2]->weight.grad().defined());
+    set_requires_gradient_sync(*net, true);
+    part(net, batch.part(rank, 2)).backward();
+    EXPECT_EQ(gradients_differ(*net, *plain), "");
+  });
+}
+
+/// Evaluation between a forward and its backward; outputs with a graph that nobody goes through.
+TEST(FullyShardGraphs, OtherForwardsInTheMiddleOfAStep) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
+    const Batch mine = batch.part(rank, 2);
+    auto plain = make_mlp(kWidths);
+    auto net = make_mlp(kWidths);
+    shard_layers(net, mesh);
     auto alone = adamw()(plain->parameters());
     auto optimizer = adamw()(net->parameters());
-    const auto forward = [&](const at::Tensor& x) {
-      const auto layers = layers_of(net);
-      const at::Tensor h = at::tanh(layers[0]->forward(x));
-      return Recompute::apply(h, Forward([layers](const at::Tensor& in) {
-                                return layers[2]->forward(at::tanh(layers[1]->forward(in)));
-                              }));
-    };
-    train(forward_of(plain), *alone, batch, 10);
-    train(forward, *optimizer, batch.part(rank, 2), 10);
+    for (int step = 0; step < 6; ++step) {
+      train(forward_of(plain), *alone, batch, 1);
+      optimizer->zero_grad();
+      if (step % 3 == 1) net->forward(mine.x);
+      const at::Tensor loss = at::mse_loss(net->forward(mine.x), mine.y);
+      if (step % 3 == 2) {
+        const torch::NoGradGuard no_grad;
+        EXPECT_EQ(at::mse_loss(net->forward(mine.x), mine.y).item<double>(), loss.item<double>());
+      }
+      loss.backward();
+      optimizer->step();
+      EXPECT_EQ(gathered_memory(mesh).bytes, 0) << "step " << step;
+    }
     EXPECT_EQ(parameters_differ(*net, *plain), "");
-    EXPECT_EQ(gathered_memory(mesh).bytes, 0);
-    Recompute::held = nullptr;
   });
 }
 
@@ -122,11 +192,25 @@ TEST(FullyShardGraphs, SecondDerivativesByTheInput) {
       return x.grad();
     };
     EXPECT_TRUE(at::allclose(penalty(net), penalty(plain), 1e-10, 1e-12));
-    for (const auto& item : net->named_parameters()) {
-      EXPECT_TRUE(at::allclose(full_tensor(item.value().grad()),
-                               plain->named_parameters()[item.key()].grad(), 1e-10, 1e-12))
-          << item.key();
-    }
+    EXPECT_EQ(gradients_differ(*net, *plain), "");
+  });
+}
+
+/// What was reduced has no graph: said before anything is, and nothing is left of the attempt.
+TEST(FullyShardGraphs, GradientsThemselvesHaveNoGraph) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
+    auto plain = make_mlp(kWidths);
+    auto net = make_mlp(kWidths);
+    shard_layers(net, mesh);
+    const Batch mine = batch.part(rank, 2);
+    const at::Tensor loss = at::mse_loss(net->forward(mine.x), mine.y);
+    EXPECT_THROW(loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true), NotSupported);
+    at::mse_loss(plain->forward(batch.x), batch.y).backward();
+    at::mse_loss(net->forward(mine.x), mine.y).backward();
+    EXPECT_EQ(gradients_differ(*net, *plain), "");
+    EXPECT_EQ(gathered_memory(mesh).bytes, 0);
   });
 }
 

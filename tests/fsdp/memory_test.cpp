@@ -30,6 +30,59 @@ TEST(FullyShardMemory, HoldsAtMostTwoGroupsAndNothingAfterBackward) {
   });
 }
 
+/// The gathered bytes since it last looked.
+class MemoryWatch {
+ public:
+  MemoryWatch(torch::nn::Sequential& net, const DeviceMesh& mesh) : mesh_(mesh) {
+    for (const auto& group : sharded_groups(*net)) sizes_.push_back(group.gathered_bytes);
+  }
+  void expect_at_most(std::initializer_list<size_t> groups, const std::string& when) {
+    int64_t bytes = 0;
+    for (const size_t group : groups) bytes += sizes_[group];
+    EXPECT_LE(gathered_memory(mesh_).peak_bytes, bytes) << when;
+    reset_peak_gathered_memory(mesh_);
+  }
+
+ private:
+  DeviceMesh mesh_;
+  std::vector<int64_t> sizes_;
+};
+
+/// Looked at between any two layers of forward and backward: the group in use and the one after it
+/// are there, and no third.
+TEST(FullyShardMemory, HoldsTheGroupInUseAndTheNext) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch mine = make_batch(6, 64, 64).part(rank, 2);
+    auto net = make_mlp({64, 70, 180, 90, 80, 64});
+    shard_layers(net, mesh);
+    auto optimizer = adamw()(net->parameters());
+    train(forward_of(net), *optimizer, mine, 1);  // learns the order
+    MemoryWatch watch(net, mesh);
+    reset_peak_gathered_memory(mesh);
+    const auto layers = layers_of(net);
+    const size_t last = layers.size() - 1;
+    for (int step = 0; step < 3; ++step) {
+      optimizer->zero_grad();
+      at::Tensor x = mine.x.clone().requires_grad_();
+      for (size_t i = 0; i <= last; ++i) {
+        // Its gradient comes when the backward of this layer is over.
+        x.register_hook([&watch, i](const at::Tensor& gradient) {
+          const std::string when = "backward of layer " + std::to_string(i);
+          i == 0 ? watch.expect_at_most({0}, when) : watch.expect_at_most({i, i - 1}, when);
+          return gradient;
+        });
+        x = layers[i]->forward(i == 0 ? x : at::tanh(x));
+        watch.expect_at_most({i, i < last ? i + 1 : i - 1},
+                             "forward of layer " + std::to_string(i));
+      }
+      at::mse_loss(x, mine.y).backward();
+      EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+      optimizer->step();
+    }
+  });
+}
+
 TEST(FullyShardMemory, NothingGrowsOverManySteps) {
   run_ranks(2, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=2");

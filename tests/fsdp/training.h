@@ -71,6 +71,20 @@ inline std::string parameters_differ(const torch::nn::Module& got, const torch::
   return "";
 }
 
+/// The same for gradients, which are there on both sides or on neither. Collective.
+inline std::string gradients_differ(const torch::nn::Module& got, const torch::nn::Module& want) {
+  const auto expected = want.named_parameters();
+  for (const auto& item : got.named_parameters()) {
+    const at::Tensor grad = item.value().grad();
+    const at::Tensor other = expected[item.key()].grad();
+    if (grad.defined() != other.defined()) return item.key() + ": on one side only";
+    if (!grad.defined()) continue;
+    const at::Tensor full = is_dtensor(grad) ? full_tensor(grad) : grad;
+    if (!at::allclose(full, other, 1e-10, 1e-12)) return item.key();
+  }
+  return "";
+}
+
 /// Each layer a group.
 inline void shard_layers(torch::nn::Sequential& net, const DeviceMesh& mesh,
                          const FullyShardOptions& options = {}) {
