@@ -66,9 +66,10 @@ class FindTorch(unittest.TestCase):
             self.assertIn("CUDA ON, NCCL OFF", printed)
 
     def test_a_cuda_torch_with_the_headers_that_pip_installs_has_nccl(self):
-        headers = ["../nvidia/nccl/include/nccl.h", "../nvidia/cu13/include/crt/host_config.h"]
+        toolkit = ("cuda_runtime", "crt/host_config", "cusparse", "cublas_v2", "cusolverDn")
+        headers = [f"../nvidia/cu13/include/{name}.h" for name in toolkit]
         self.make("2.11.0", CPU + CUDA)
-        self.make("2.11.0", headers)
+        self.make("2.11.0", ["../nvidia/nccl/include/nccl.h", *headers])
         worked, printed = self.configure()
         self.assertTrue(worked, printed)
         self.assertIn("CUDA ON, NCCL ON", printed)
