@@ -90,6 +90,18 @@ class LateKernel final : public c10::OperatorKernel {
   std::shared_ptr<const OpEntry> entry_;
 };
 
+/// For an op that libtorch lacks a kernel for, when all its tensors are plain.
+class PlainKernel final : public c10::OperatorKernel {
+ public:
+  explicit PlainKernel(LocalKernel kernel) : kernel_(kernel) {}
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    kernel_(*stack);
+  }
+
+ private:
+  LocalKernel kernel_;
+};
+
 /// Composite ops that are taken whole:
 ///   linear                             has a derivative of its own, and needs no flattening of
 ///                                      sharded dims: [B, S/n, D] stays as it is
@@ -168,6 +180,10 @@ void set_handler(std::string_view op, Handler handler) {
 
 void set_local_kernel(std::string_view op, LocalKernel kernel) {
   change_entry(op, [&](OpEntry& entry) { entry.local_kernel = kernel; });
+  // A plain input and weight with a bias that fully_shard holds are a linear of ours, whose
+  // derivative then sees plain tensors alone.
+  add_kernel(c10::OperatorName(std::string(op), ""), c10::DispatchKey::CompositeExplicitAutograd,
+             c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<PlainKernel>(kernel)));
 }
 
 void set_infer(std::string_view op, Infer infer) {
