@@ -3,14 +3,19 @@
 
 include(CMakePackageConfigHelpers)
 set(config_dir "${CMAKE_INSTALL_LIBDIR}/cmake/tessera")
+# In a wheel (python/CMakeLists.txt) torch is the package beside this one; lib/ and bin/ lie in it.
+set(torch_rpath "${TESSERA_TORCH_DIR}/lib")
+if(SKBUILD)
+  set(torch_rpath "$ORIGIN/../../torch/lib")
+endif()
 
 set_target_properties(tessera PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
-  INSTALL_RPATH "${TESSERA_TORCH_DIR}/lib")
+  INSTALL_RPATH "${torch_rpath}")
 install(TARGETS tessera EXPORT tesseraTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET tessera_cli)
   set_target_properties(tessera_cli PROPERTIES
-    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${TESSERA_TORCH_DIR}/lib")
+    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN/../lib;${torch_rpath}")
   install(TARGETS tessera_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(DIRECTORY tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}

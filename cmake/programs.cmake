@@ -17,6 +17,10 @@ if(cli_sources)
   target_precompile_headers(tessera_cli REUSE_FROM tessera_torch_pch)
 endif()
 
+if(SKBUILD)  # a wheel holds the command line alone
+  return()
+endif()
+
 file(GLOB example_files CONFIGURE_DEPENDS
   "${PROJECT_SOURCE_DIR}/examples/*.cpp" "${PROJECT_SOURCE_DIR}/examples/*/*.cpp")
 set(TESSERA_EXAMPLES "")
