@@ -23,13 +23,6 @@ from .mesh import mesh_from_torch
 from .placement import Placements
 
 
-def _shape(size: tuple[Any, ...]) -> list[int]:
-    """zeros(2, 3) and zeros((2, 3)) are the same."""
-    if len(size) == 1 and isinstance(size[0], Sequence):
-        return list(size[0])
-    return list(size)
-
-
 def _where(mesh: Any, placements: Placements | None) -> tuple[DeviceMesh, Placements]:
     if mesh is None:
         raise _C.InvalidArgument("a factory needs device_mesh=, the mesh of the new tensor")
@@ -37,71 +30,59 @@ def _where(mesh: Any, placements: Placements | None) -> tuple[DeviceMesh, Placem
     return ours, ["R"] * ours.ndim if placements is None else placements
 
 
-def _of_shape(name: str, what: str) -> Callable[..., torch.Tensor]:
+def _factory(
+    name: str, what: str, arguments: Callable[..., tuple[Any, ...]]
+) -> Callable[..., torch.Tensor]:
+    """`arguments` makes what the C++ factory takes of what the caller writes before the keywords that
+    all factories share."""
     make = getattr(_C, name)
 
     def factory(
-        *size: Any,
+        *args: Any,
         device_mesh: Any = None,
         placements: Placements | None = None,
         dtype: torch.dtype | None = None,
         requires_grad: bool = False,
+        **kwargs: Any,
     ) -> torch.Tensor:
-        return make(_shape(size), *_where(device_mesh, placements), dtype, requires_grad)
+        mesh, placed = _where(device_mesh, placements)
+        return make(*arguments(*args, **kwargs), mesh, placed, dtype, requires_grad)
 
     factory.__name__ = factory.__qualname__ = name
     factory.__doc__ = f"{what}, sharded; without placements replicated."
     return factory
 
 
-empty = _of_shape("empty", "Memory as it is")
-zeros = _of_shape("zeros", "Zeros")
-ones = _of_shape("ones", "Ones")
-rand = _of_shape("rand", "Uniform numbers from [0, 1)")
-randn = _of_shape("randn", "Standard normal numbers")
+def _shape(*size: Any) -> tuple[Any, ...]:
+    """zeros(2, 3) and zeros((2, 3)) are the same."""
+    if len(size) == 1 and isinstance(size[0], Sequence):
+        return (list(size[0]),)
+    return (list(size),)
 
 
-def full(
-    size: Sequence[int],
-    fill_value: Any,
-    *,
-    device_mesh: Any = None,
-    placements: Placements | None = None,
-    dtype: torch.dtype | None = None,
-    requires_grad: bool = False,
-) -> torch.Tensor:
-    """One value everywhere, sharded; the dtype is the value's unless given."""
-    mesh, placed = _where(device_mesh, placements)
-    return _C.full(list(size), fill_value, mesh, placed, dtype, requires_grad)
+def _bounds(*bounds: Any) -> tuple[Any, ...]:
+    if len(bounds) == 1:
+        return 0, bounds[0], 1
+    if len(bounds) == 2:
+        return *bounds, 1
+    if len(bounds) != 3:
+        raise _C.InvalidArgument(f"arange takes end, or start, end and step; got {bounds}")
+    return bounds
 
 
-def arange(
-    *bounds: Any,
-    device_mesh: Any = None,
-    placements: Placements | None = None,
-    dtype: torch.dtype | None = None,
-    requires_grad: bool = False,
-) -> torch.Tensor:
-    """arange(end), arange(start, end), arange(start, end, step), sharded."""
-    mesh, placed = _where(device_mesh, placements)
-    start, end, step = {
-        1: lambda: (0, bounds[0], 1),
-        2: lambda: (*bounds, 1),
-        3: lambda: bounds,
-    }[len(bounds)]()
-    return _C.arange(start, end, step, mesh, placed, dtype, requires_grad)
+def _shape_and_value(size: Sequence[int], fill_value: Any) -> tuple[Any, ...]:
+    return list(size), fill_value
 
 
-def eye(
-    rows: int,
-    columns: int | None = None,
-    *,
-    device_mesh: Any = None,
-    placements: Placements | None = None,
-    dtype: torch.dtype | None = None,
-    requires_grad: bool = False,
-) -> torch.Tensor:
-    """Ones on the diagonal, sharded."""
-    mesh, placed = _where(device_mesh, placements)
-    width = rows if columns is None else columns
-    return _C.eye(rows, width, mesh, placed, dtype, requires_grad)
+def _rows_and_columns(n: int, m: int | None = None) -> tuple[Any, ...]:
+    return n, n if m is None else m
+
+
+empty = _factory("empty", "Memory as it is", _shape)
+zeros = _factory("zeros", "Zeros", _shape)
+ones = _factory("ones", "Ones", _shape)
+rand = _factory("rand", "Uniform numbers from [0, 1)", _shape)
+randn = _factory("randn", "Standard normal numbers", _shape)
+full = _factory("full", "One value everywhere, of its dtype unless another is given", _shape_and_value)
+arange = _factory("arange", "Numbers from start (0) to end by step (1)", _bounds)
+eye = _factory("eye", "Ones on the diagonal of n rows and m (n) columns", _rows_and_columns)
