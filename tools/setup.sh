@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
 venv=.venv
-packages="torch==$torch_version numpy pytest expecttest"
+packages="torch==$torch_version numpy pytest expecttest mypy"
 stamp=$venv/.tessera-${packages//[ =]/-}
 
 # Each line: a package, and the file or command that shows that it is there (from any source).

@@ -41,6 +41,19 @@ from ._C import (
 from .convert import from_torch_dtensor, to_torch_dtensor
 from .comm import Recorder, expect_comm, write_trace
 from .factories import arange, empty, eye, full, ones, rand, randn, zeros
+from .fsdp import (
+    MixedPrecision,
+    full_state,
+    fully_shard,
+    gathered_memory,
+    load_full_state,
+    replicate,
+    reset_peak_gathered_memory,
+    reshard,
+    set_requires_gradient_sync,
+    sharded_groups,
+    unshard,
+)
 from .mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_to_torch
 from .placement import Partial, RaggedShard, Replicate, Shard, StridedShard
 from .policy import implicit_comm, implicit_replication, strict_rules

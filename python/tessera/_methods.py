@@ -15,6 +15,7 @@ from . import _C
 
 _plain_repr = torch.Tensor.__repr__
 _plain_deepcopy = torch.Tensor.__deepcopy__
+_plain_parameter_deepcopy = torch.nn.Parameter.__deepcopy__
 _plain_tolist = torch.Tensor.tolist
 _plain_reduce_ex = torch.Tensor.__reduce_ex__
 
@@ -42,7 +43,7 @@ def describe(tensor: torch.Tensor) -> str:
 def _repr(self: torch.Tensor, *, tensor_contents: Any = None) -> str:
     if _C.is_dtensor(self):
         return describe(self)
-    return _plain_repr(self, tensor_contents=tensor_contents)
+    return str(_plain_repr(self, tensor_contents=tensor_contents))
 
 
 def _deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
@@ -62,6 +63,16 @@ def _deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
     if self.grad is not None:
         copy.grad = _deepcopy(self.grad, memo)
     return copy
+
+
+def _parameter_deepcopy(self: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
+    # The copy would be whole: it has no group that it could be let go with.
+    if id(self) not in memo and _C.is_dtensor(self) and _C.in_group(self):
+        raise _C.NotSupported(
+            f"a parameter of fully_shard cannot be deep-copied ({_C.sharding(self)}): copy the module "
+            "before fully_shard, or load tessera.full_state(module) into another one"
+        )
+    return _plain_parameter_deepcopy(self, memo)
 
 
 def _reduce_ex(self: torch.Tensor, protocol: Any) -> Any:
@@ -101,7 +112,8 @@ _ADDRESS_MEMORY = ("numpy", "untyped_storage", "__array__", "__dlpack__", "share
 def install() -> None:
     for name in _ADDRESS_MEMORY:
         setattr(torch.Tensor, name, _refusing(name))
-    torch.Tensor.tolist = _tolist  # type: ignore[method-assign, assignment]
-    torch.Tensor.__repr__ = _repr  # type: ignore[method-assign, assignment]
-    torch.Tensor.__deepcopy__ = _deepcopy  # type: ignore[method-assign]
-    torch.Tensor.__reduce_ex__ = _reduce_ex  # type: ignore[method-assign]
+    torch.Tensor.tolist = _tolist
+    torch.Tensor.__repr__ = _repr
+    torch.Tensor.__deepcopy__ = _deepcopy
+    torch.nn.Parameter.__deepcopy__ = _parameter_deepcopy
+    torch.Tensor.__reduce_ex__ = _reduce_ex

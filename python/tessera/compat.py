@@ -1,6 +1,8 @@
-"""The names of torch.distributed.tensor on top of this library: a program changes one import.
+"""The names of torch.distributed.tensor, and of FSDP2 in torch.distributed.fsdp (compat_fsdp.py), on
+top of this library: a program changes one import.
 
     from tessera.compat import DTensor, Shard, Replicate, distribute_tensor, init_device_mesh
+    from tessera.compat import MixedPrecisionPolicy, fully_shard
 
 Importing it also gives sharded tensors the methods of PyTorch's DTensor (x.redistribute(...),
 x.to_local(), x.full_tensor(), x.placements, x.device_mesh). Plain tensors do not get them, and
@@ -18,6 +20,16 @@ import torch
 from . import _C, factories
 from . import tensor as _tensor
 from ._C import DeviceMesh, Placement
+from .compat_fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    UnshardHandle,
+    fully_shard,
+    register_fsdp_forward_method,
+    share_comm_ctx,
+)
 from .mesh import init_device_mesh
 from .module import distribute_module, local_map
 from .placement import Partial, Placements, Replicate, Shard, StridedShard
@@ -161,23 +173,31 @@ class ExplicitRedistributionContext:
 
 
 __all__ = [
+    "CPUOffloadPolicy",
     "DTensor",
     "DeviceMesh",
     "ExplicitRedistributionContext",
+    "FSDPModule",
+    "MixedPrecisionPolicy",
+    "OffloadPolicy",
     "Partial",
     "Placement",
     "Replicate",
     "Shard",
+    "UnshardHandle",
     "distribute_module",
     "distribute_tensor",
     "empty",
     "full",
+    "fully_shard",
     "implicit_replication",
     "init_device_mesh",
     "local_map",
     "ones",
     "rand",
     "randn",
+    "register_fsdp_forward_method",
     "register_sharding",
+    "share_comm_ctx",
     "zeros",
 ]

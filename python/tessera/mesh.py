@@ -146,6 +146,6 @@ DeviceMesh.mesh = property(  # type: ignore[assignment]
     lambda self: torch.tensor(self.ranks, dtype=torch.int).view(self.shape)
 )
 DeviceMesh.world = property(_C.world_of)  # type: ignore[assignment]
-DeviceMesh.from_group = staticmethod(mesh_from_group)  # type: ignore[assignment]
-DeviceMesh.from_torch = staticmethod(mesh_from_torch)  # type: ignore[assignment]
-DeviceMesh.to_torch = mesh_to_torch  # type: ignore[method-assign]
+DeviceMesh.from_group = staticmethod(mesh_from_group)  # type: ignore[method-assign]
+DeviceMesh.from_torch = staticmethod(mesh_from_torch)  # type: ignore[method-assign]
+DeviceMesh.to_torch = lambda self: mesh_to_torch(self)  # type: ignore[method-assign]

@@ -50,7 +50,7 @@ def distribute_module(
         module.register_forward_pre_hook(lambda m, inputs: input_fn(m, inputs, device_mesh))
     if output_fn is not None:
         module.register_forward_hook(lambda m, inputs, outputs: output_fn(m, outputs, device_mesh))
-    module._tessera_distributed = True  # type: ignore[assignment]
+    module._tessera_distributed = True
     return module
 
 

@@ -9,7 +9,7 @@ Every placement is a `Placement`; the names here make them and tell them apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Union
 
 from . import _C
@@ -20,6 +20,7 @@ class _Kind(type):
     """A name for one kind of Placement: calling it makes one, isinstance looks at the kind."""
 
     _kinds: tuple[str, ...]
+    _make: Callable[..., Placement]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Placement:
         return cls._make(*args, **kwargs)

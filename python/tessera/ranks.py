@@ -61,10 +61,10 @@ def run_ranks(
     if errors:
         first = ranks.first_failed()
         rank = first if first in errors else min(errors)
-        error = errors[rank]
-        if hasattr(error, "add_note"):
-            error.add_note(f"on rank {rank} of {n}")
-        raise error
+        raised = errors[rank]
+        if hasattr(raised, "add_note"):
+            raised.add_note(f"on rank {rank} of {n}")
+        raise raised
     return results
 
 

@@ -167,13 +167,15 @@ def spread_batch(tensor, mesh):
     return tessera.distribute_tensor(tensor, mesh, placements, src_data_rank=None)
 
 
-def train(model, steps, mesh=None, make_optimizer=None):
-    """The losses, and the full parameters by name."""
+def train(model, steps, mesh=None, make_optimizer=None, my_part=None):
+    """The losses, and the full parameters by name. `my_part(tensor)` cuts a batch into plain parts."""
     make_optimizer = make_optimizer or (lambda p: torch.optim.AdamW(p, lr=1e-2))
     optimizer = make_optimizer(model.parameters())
     losses = []
     for tokens, targets in batches(steps):
-        if mesh is not None:
+        if my_part is not None:
+            tokens, targets = my_part(tokens), my_part(targets)
+        elif mesh is not None:
             tokens, targets = spread_batch(tokens, mesh), spread_batch(targets, mesh)
         loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         loss.backward()
@@ -190,8 +192,12 @@ def train(model, steps, mesh=None, make_optimizer=None):
 
 def compare(found, expected):
     torch.testing.assert_close(found[0], expected[0], rtol=1e-9, atol=1e-12)
-    assert found[1].keys() == expected[1].keys()
-    for name, value in expected[1].items():
+    compare_state(found[1], expected[1])
+
+
+def compare_state(found, expected, rtol=1e-7, atol=1e-10):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
         torch.testing.assert_close(
-            found[1][name], value, rtol=1e-7, atol=1e-10, msg=lambda m, n=name: f"{n}: {m}"
+            found[name], value, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
         )

@@ -1,0 +1,141 @@
+#include <torch/nn/module.h>
+
+#include <map>
+
+#include "bind/bind.h"
+#include "tessera/fsdp/fully_shard.h"
+#include "tessera/fsdp/param_group.h"
+#include "tessera/fsdp/state.h"
+
+namespace tessera::python {
+namespace {
+
+/// A Python module as a C++ one: the same names, and handles to the same tensors. Whatever the room
+/// does to a module in place, it does to the Python one through it.
+struct ModuleMirror {
+  std::shared_ptr<torch::nn::Module> module;
+};
+
+using Seen = std::map<PyObject*, std::shared_ptr<torch::nn::Module>>;
+
+std::shared_ptr<torch::nn::Module> mirror(const py::handle& source, Seen& seen) {
+  auto& out = seen[source.ptr()];
+  if (out != nullptr) return out;
+  out = std::make_shared<torch::nn::Module>();
+  const auto result = out;
+  for (const auto& [name, value] : source.attr("_parameters").cast<py::dict>()) {
+    if (value.is_none()) continue;
+    const auto tensor = value.cast<at::Tensor>();
+    result->register_parameter(name.cast<std::string>(), tensor, tensor.requires_grad());
+  }
+  const auto not_saved = source.attr("_non_persistent_buffers_set").cast<py::set>();
+  for (const auto& [name, value] : source.attr("_buffers").cast<py::dict>()) {
+    if (value.is_none() || not_saved.contains(name)) continue;
+    result->register_buffer(name.cast<std::string>(), value.cast<at::Tensor>());
+  }
+  for (const auto& [name, value] : source.attr("_modules").cast<py::dict>()) {
+    if (!value.is_none()) result->register_module(name.cast<std::string>(), mirror(value, seen));
+  }
+  return result;
+}
+
+ModuleMirror mirror_of_module(const py::object& source) {
+  Seen seen;
+  return {mirror(source, seen)};
+}
+
+/// Several modules, or parameters of any modules, as one.
+ModuleMirror mirror_of_list(const py::list& sources) {
+  Seen seen;
+  ModuleMirror out{std::make_shared<torch::nn::Module>()};
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const py::object source = sources[i];
+    if (py::hasattr(source, "_parameters")) {
+      out.module->register_module(std::to_string(i), mirror(source, seen));
+    } else {
+      const auto tensor = source.cast<at::Tensor>();
+      out.module->register_parameter(std::to_string(i), tensor, tensor.requires_grad());
+    }
+  }
+  return out;
+}
+
+FullyShardOptions options_from(const py::dict& given) {
+  using DTypeArg = std::optional<at::ScalarType>;
+  FullyShardOptions options;
+  options.reshard_after_forward =
+      given["reshard_after_forward"].cast<decltype(options.reshard_after_forward)>();
+  options.ignored = given["ignored"].cast<std::vector<at::Tensor>>();
+  options.gradient_divide_factor = given["gradient_divide_factor"].cast<std::optional<double>>();
+  options.mixed_precision = {.param_dtype = given["param_dtype"].cast<DTypeArg>(),
+                             .reduce_dtype = given["reduce_dtype"].cast<DTypeArg>()};
+  options.data.source = given["src_data_rank"].cast<std::optional<int>>();
+  // Asked for all parameters before: while ranks wait for each other nobody holds the GIL.
+  options.shard_dim = [dims = given["shard_dims"].cast<std::map<std::string, int>>()](
+                          const std::string& name, const at::Tensor&) -> std::optional<int> {
+    const auto found = dims.find(name);
+    return found == dims.end() ? std::nullopt : std::optional(found->second);
+  };
+  return options;
+}
+
+template <auto kShard>
+void shard(const ModuleMirror& mirror, const DeviceMesh& mesh, const py::dict& given) {
+  const FullyShardOptions options = options_from(given);
+  const py::gil_scoped_release others_may_run;
+  kShard(*mirror.module, mesh, options);
+}
+
+constexpr auto kFullyShard =
+    static_cast<void (*)(torch::nn::Module&, const DeviceMesh&, const FullyShardOptions&)>(
+        &fully_shard);
+
+/// A function of the room that takes a module and values.
+template <typename... Args>
+auto on_mirror(void (*function)(torch::nn::Module&, Args...)) {
+  return
+      [function](const ModuleMirror& mirror, Args... args) { function(*mirror.module, args...); };
+}
+
+}  // namespace
+
+void bind_fsdp(py::module_& m) {
+  py::class_<ModuleMirror>(m, "ModuleMirror")
+      .def(py::init(&mirror_of_list))
+      .def(py::init(&mirror_of_module));
+  m.def("fully_shard", shard<kFullyShard>);
+  m.def("replicate_module", shard<&replicate>);
+  m.def("unshard", on_mirror(&unshard), NoGil());
+  m.def("reshard", on_mirror(&reshard), NoGil());
+  m.def("set_requires_gradient_sync", on_mirror(&set_requires_gradient_sync));
+  m.def("in_group",
+        [](const at::Tensor& parameter) { return fsdp::group_of_parameter(parameter) != nullptr; });
+  m.def("sharded_groups", [](const ModuleMirror& mirror) {
+    py::list out;
+    for (const auto& group : sharded_groups(*mirror.module)) {
+      out.append(py::dict(py::arg("parameters") = group.parameters,
+                          py::arg("gathered_bytes") = group.gathered_bytes,
+                          py::arg("gathered") = group.gathered));
+    }
+    return out;
+  });
+  m.def("gathered_memory", [](const DeviceMesh& mesh) {
+    const GatheredMemory memory = gathered_memory(mesh);
+    return py::make_tuple(memory.bytes, memory.peak_bytes);
+  });
+  m.def("reset_peak_gathered_memory", &reset_peak_gathered_memory);
+  m.def(
+      "full_state",
+      [](const ModuleMirror& mirror, bool rank0_only) {
+        return full_state(*mirror.module, {.rank0_only = rank0_only});
+      },
+      NoGil());
+  m.def(
+      "load_full_state",
+      [](const ModuleMirror& mirror, const FullState& state) {
+        load_full_state(*mirror.module, state);
+      },
+      NoGil());
+}
+
+}  // namespace tessera::python

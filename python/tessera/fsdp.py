@@ -1,0 +1,291 @@
+"""Fully sharded data parallelism on unmodified torch.nn modules (docs/fsdp.md says how it works).
+
+    for block in model.blocks:
+        tessera.fully_shard(block, mesh)          # a group each
+    tessera.fully_shard(model, mesh)              # a group of the rest
+    optimizer = torch.optim.AdamW(model.parameters())
+    loss(model(my_part_of_the_batch)).backward()  # gradients arrive averaged, as shards
+
+Parameters become sharded in place. An op that touches one gathers its group, and after the last use
+the group is let go; the module, its forward and the optimizer stay as they are.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, Union
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from . import _C
+from ._C import DeviceMesh
+from .mesh import mesh_from_torch
+
+#: A module, several that are to be one group, or just tensors.
+Modules = Union[nn.Module, Sequence[nn.Module], Sequence[torch.Tensor]]
+ModulesT = TypeVar("ModulesT", bound=Modules)
+ShardDim = Callable[[str, nn.Parameter], Union[int, None]]
+
+
+@dataclass(frozen=True)
+class MixedPrecision:
+    """Types of parameters and gradients while they travel and compute; at rest they keep their own.
+
+    Inputs of the module that are floating-point tensors are cast to `param_dtype` unless
+    `cast_forward_inputs` is false, its outputs to `output_dtype` where that is given.
+    """
+
+    param_dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+    output_dtype: torch.dtype | None = None
+    cast_forward_inputs: bool = True
+
+
+class GatheredMemory(NamedTuple):
+    """What is gathered on this rank: now, and at most since the last reset."""
+
+    bytes: int
+    peak_bytes: int
+
+
+class ShardedGroup(NamedTuple):
+    """One group of parameters, for tests and reports."""
+
+    parameters: int
+    gathered_bytes: int
+    gathered: bool
+
+
+# What a call of fully_shard claimed, while its module lives. The mirror tells the module from others.
+_claimed: weakref.WeakKeyDictionary[nn.Module, tuple[_C.ModuleMirror, list[nn.Parameter]]]
+_claimed = weakref.WeakKeyDictionary()
+
+
+def fully_shard(
+    module: ModulesT,
+    mesh: DeviceMesh | Any,
+    *,
+    reshard_after_forward: bool | int | None = None,
+    shard_dim: ShardDim | None = None,
+    ignored: Iterable[torch.Tensor] = (),
+    gradient_divide_factor: float | None = None,
+    mixed_precision: MixedPrecision | None = None,
+    src_data_rank: int | None = None,
+) -> ModulesT:
+    """Makes one group of the parameters of a module that no group holds yet; or of those of several
+    modules, or of a list of tensors.
+
+    The mesh has one axis, over which they are cut, or two: replicas of the first, cut over the
+    second. Parameters that are sharded already over other axes keep that: tensor parallelism.
+
+        >>> def show(rank):
+        ...     mesh = tessera.init_device_mesh("dp=2")
+        ...     layer = fully_shard(torch.nn.Linear(3, 4), mesh)
+        ...     layer(torch.ones(2, 3)).sum().backward()
+        ...     return layer.weight.shape, tessera.to_local(layer.weight.grad).tolist()
+        >>> tessera.run_ranks(2, show)[0]
+        (torch.Size([4, 3]), [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
+
+    `reshard_after_forward` lets go after forward and gathers again in backward; by default true, but
+    false for a module that has groups inside. `shard_dim(name, parameter)` says which dim to cut, by
+    default 0. `ignored` parameters stay as they are. The sum of the ranks' gradients is divided by
+    `gradient_divide_factor`, by default the number of ranks. With `src_data_rank` the values of that
+    rank of the mesh count, without every rank's own.
+    """
+    if isinstance(reshard_after_forward, int) and not isinstance(reshard_after_forward, bool):
+        raise _C.NotSupported(
+            f"reshard_after_forward={reshard_after_forward}, a number of ranks, is not supported; "
+            "true or false are"
+        )
+    options = _options(module, shard_dim, ignored, mixed_precision)
+    options |= {
+        "reshard_after_forward": reshard_after_forward,
+        "gradient_divide_factor": gradient_divide_factor,
+        "src_data_rank": src_data_rank,
+    }
+    return _claim(_C.fully_shard, module, mesh, options, mixed_precision)
+
+
+def replicate(
+    module: ModulesT,
+    mesh: DeviceMesh | Any,
+    *,
+    ignored: Iterable[torch.Tensor] = (),
+    gradient_divide_factor: float | None = None,
+    mixed_precision: MixedPrecision | None = None,
+    src_data_rank: int | None = None,
+) -> ModulesT:
+    """The same with whole parameters on every rank of a mesh of one axis: only gradients are
+    reduced, group by group while backward runs."""
+    options = _options(module, None, ignored, mixed_precision)
+    options |= {
+        "reshard_after_forward": None,
+        "gradient_divide_factor": gradient_divide_factor,
+        "src_data_rank": src_data_rank,
+    }
+    return _claim(_C.replicate_module, module, mesh, options, mixed_precision)
+
+
+def _options(
+    module: Modules,
+    shard_dim: ShardDim | None,
+    ignored: Iterable[torch.Tensor],
+    mixed_precision: MixedPrecision | None,
+) -> dict[str, Any]:
+    dims: dict[str, int] = {}
+    if shard_dim is not None:
+        for name, parameter in _named_parameters(module):
+            dim = shard_dim(name, parameter)
+            if dim is not None:
+                dims[name] = dim
+    precision = mixed_precision or MixedPrecision()
+    return {
+        "shard_dims": dims,
+        "ignored": list(ignored),
+        "param_dtype": precision.param_dtype,
+        "reduce_dtype": precision.reduce_dtype,
+    }
+
+
+def _list_of(module: Modules) -> list[Any]:
+    if isinstance(module, (nn.Module, torch.Tensor)):
+        return [module]
+    return list(module)
+
+
+def _modules_of(module: Modules) -> list[nn.Module]:
+    return [part for part in _list_of(module) if isinstance(part, nn.Module)]
+
+
+def _named_parameters(module: Modules) -> list[tuple[str, nn.Parameter]]:
+    if isinstance(module, nn.Module):
+        return list(module.named_parameters())
+    named: list[tuple[str, nn.Parameter]] = []
+    for i, part in enumerate(_list_of(module)):
+        if isinstance(part, nn.Module):
+            named += [(f"{i}.{name}", parameter) for name, parameter in part.named_parameters()]
+        else:
+            named.append((str(i), part))
+    return named
+
+
+def _mirror(module: Modules) -> _C.ModuleMirror:
+    return _C.ModuleMirror(module if isinstance(module, nn.Module) else _list_of(module))
+
+
+def _claim(
+    shard: Callable[..., None],
+    module: ModulesT,
+    mesh: DeviceMesh | Any,
+    options: dict[str, Any],
+    mixed_precision: MixedPrecision | None,
+) -> ModulesT:
+    for part in _list_of(module):
+        is_module = isinstance(part, nn.Module)
+        if part in _claimed if is_module else _C.in_group(part):
+            raise _C.InvalidArgument(
+                f"fully_shard twice on one {type(part).__name__}; "
+                + ("its parameters are" if is_module else "it belongs to")
+                + " a group already"
+            )
+    ignored = {id(tensor) for tensor in options["ignored"]}
+    free = [
+        parameter
+        for _, parameter in _named_parameters(module)
+        if id(parameter) not in ignored and not _C.in_group(parameter)
+    ]
+    mirror = _mirror(module)
+    shard(mirror, mesh_from_torch(mesh), options)
+    for part in _modules_of(module):
+        _claimed[part] = (mirror, free)
+        _add_casts(part, mixed_precision)
+    return module
+
+
+def _add_casts(module: nn.Module, precision: MixedPrecision | None) -> None:
+    if precision is None:
+        return
+    if precision.param_dtype is not None and precision.cast_forward_inputs:
+        to = precision.param_dtype
+        module.register_forward_pre_hook(
+            lambda _, args, kwargs: (_cast(args, to), _cast(kwargs, to)),
+            prepend=True,
+            with_kwargs=True,
+        )
+    if precision.output_dtype is not None:
+        out = precision.output_dtype
+        module.register_forward_hook(lambda _, args, outputs: _cast(outputs, out))
+
+
+def _cast(tree: Any, dtype: torch.dtype) -> Any:
+    def cast(leaf: Any) -> Any:
+        is_number = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+        return leaf.to(dtype) if is_number else leaf
+
+    return pytree.tree_map(cast, tree)
+
+
+def _groups_of(module: Modules, recurse: bool) -> _C.ModuleMirror:
+    if recurse:
+        return _mirror(module)
+    own: list[nn.Parameter] = []
+    for part in _modules_of(module):
+        if part not in _claimed:
+            raise _C.InvalidArgument(f"{type(part).__name__} is no module of fully_shard")
+        own += _claimed[part][1]
+    return _C.ModuleMirror(own)
+
+
+def unshard(module: Modules, *, recurse: bool = True) -> None:
+    """Gathers the module's groups now; they are let go as ever, or by reshard(). Without `recurse`
+    only the group that fully_shard made of this module."""
+    _C.unshard(_groups_of(module, recurse))
+
+
+def reshard(module: Modules, *, recurse: bool = True) -> None:
+    """Lets go of the module's groups."""
+    _C.reshard(_groups_of(module, recurse))
+
+
+def set_requires_gradient_sync(module: Modules, sync: bool, *, recurse: bool = True) -> None:
+    """While false, backwards keep each rank's whole gradients and reduce nothing; the first backward
+    with true reduces their sum. For accumulation over several small batches."""
+    _C.set_requires_gradient_sync(_groups_of(module, recurse), sync)
+
+
+def sharded_groups(module: Modules) -> list[ShardedGroup]:
+    """The groups of the module's parameters, in their order."""
+    return [ShardedGroup(**group) for group in _C.sharded_groups(_mirror(module))]
+
+
+def gathered_memory(mesh: DeviceMesh | Any) -> GatheredMemory:
+    """Bytes that are gathered on this rank, by all groups of the mesh's world."""
+    return GatheredMemory(*_C.gathered_memory(mesh_from_torch(mesh)))
+
+
+def reset_peak_gathered_memory(mesh: DeviceMesh | Any) -> None:
+    """The peak is from now on what is gathered now."""
+    _C.reset_peak_gathered_memory(mesh_from_torch(mesh))
+
+
+def full_state(module: nn.Module, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
+    """Whole copies on the CPU of what state_dict() lists, by name, however it is sharded. Every rank
+    calls it; with `rank0_only` the others of each mesh get nothing.
+
+        >>> def show(rank):
+        ...     layer = fully_shard(torch.nn.Linear(3, 4), tessera.init_device_mesh("dp=2"))
+        ...     return {name: tuple(t.shape) for name, t in full_state(layer).items()}
+        >>> tessera.run_ranks(2, show)[1]
+        {'bias': (4,), 'weight': (4, 3)}
+    """
+    return _C.full_state(_mirror(module), rank0_only)
+
+
+def load_full_state(module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+    """Takes the values of a state with the same names and shapes; each rank copies its parts, nothing
+    is sent. Names that are missing or too many are an error, before anything changes."""
+    _C.load_full_state(_mirror(module), dict(state))
