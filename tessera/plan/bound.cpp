@@ -9,7 +9,6 @@ LowerBound::LowerBound(const Problem& problem)
       start_order_(orders_of(problem.start())),
       goal_order_(orders_of(problem.goal())) {
   list_insides();
-  list_odd();
   list_states();
   solve();
 }
@@ -17,11 +16,8 @@ LowerBound::LowerBound(const Problem& problem)
 AxisSet LowerBound::placed_axes(const Layout& layout) const {
   AxisSet out = 0;
   for (int l = 0; l < problem_.letters(); ++l) {
-    int last = -1;
-    for (int axis : goal_order_[l].axes) {
-      const bool right = layout.code(axis) == problem_.goal().code(axis);
-      if (!right || layout.place(axis) < last) break;
-      last = layout.place(axis);
+    for (int axis : goal_order_[l]) {
+      if (layout.cell(axis) != problem_.goal().cell(axis)) break;
       out |= only(axis);
     }
   }
@@ -32,7 +28,7 @@ AxisSet LowerBound::placed_axes(const Layout& layout) const {
 AxisSet LowerBound::start_axes(const Layout& layout, AxisSet in_place) const {
   AxisSet out = 0;
   for (int l = 0; l < problem_.letters(); ++l) {
-    for (int axis : start_order_[l].axes) {
+    for (int axis : start_order_[l]) {
       const bool same = layout.code(axis) == problem_.start().code(axis);
       if (!same || has(in_place, axis)) continue;
       int before = 0;

@@ -14,10 +14,12 @@ namespace tessera::plan {
 /// and such axes always cut the tensor so as to leave the least. There are a few hundred such
 /// states for four axes, all solved at once.
 ///
-/// An axis is *placed* if it need not move again: the goal's axes before it cut its dim before it.
-/// Only a move of its own, or an exchange of all, can place it. Axes are at their *start* if they
-/// shard as in the source and come in the same order; they stay so until they move. So no move of
-/// the real question is missing in the easier one, and none costs more there.
+/// An axis is *placed* if it need not move again: the goal's axes before it cut its dim before it,
+/// and nobody else does. A move of its own places it, an exchange of all, or the all_to_all of the
+/// last stranger before it, in which it takes part. Axes are at their *start* if they shard as in
+/// the source and come in the same order, with nobody before them who came later; they stay so until
+/// they move. So no move of the real question is missing in the easier one, and none costs more
+/// there.
 class LowerBound {
  public:
   explicit LowerBound(const Problem& problem);
@@ -40,26 +42,17 @@ class LowerBound {
   };
   class Solver;
 
-  /// The axes on one dim at one end of the problem.
-  struct Order {
-    std::vector<int> axes;         // first cut first
-    std::vector<int64_t> extents;  // after none, one, two, ... of them
-    std::vector<size_t> firm;      // how many of so many there are up to the last ragged one
-  };
-  using Orders = std::array<Order, kMaxLetters>;
+  /// The axes on each letter at one end of the problem, first cut first.
+  using Orders = std::array<std::vector<int>, kMaxLetters>;
 
-  /// What is known of the cuts of one letter.
+  /// What is known of the cuts of one letter: they come before all others.
   struct Known {
-    AxisSet cuts;          // all
-    AxisSet first;         // those that are before all others
-    int64_t first_extent;  // after the first ones
-    int64_t extent;        // after all, at least
-    bool strided;          // some in place are strided, and none at its start or ragged
+    AxisSet cuts;
+    int64_t extent;  // after them
   };
 
   Orders orders_of(const Layout& layout) const;
   void list_insides();
-  void list_odd();
   size_t list_kinds();
   void list_states();
   void solve();
@@ -67,9 +60,6 @@ class LowerBound {
   int64_t least_bytes(const State& state) const;
   Known known_cuts(const State& state, int letter) const;
   int64_t least_extent(const Known& known, int letter, AxisSet others) const;
-  int64_t goal_extent(int letter, size_t many, AxisSet others) const;
-  void insert_everywhere(const Layout& cut, int letter, int many, AxisSet others,
-                         int64_t& least) const;
   AxisSet placed_axes(const Layout& layout) const;
   AxisSet start_axes(const Layout& layout, AxisSet in_place) const;
   int state_of(const Layout& layout) const;
@@ -78,15 +68,10 @@ class LowerBound {
   const Problem& problem_;
   Orders start_order_;  // by letter
   Orders goal_order_;
-  // By axis at its start. Who comes to a dim cuts inside all that are there.
-  std::array<AxisSet, kMaxAxes> outside_{};         // those that the source has outside it
-  std::array<AxisSet, kMaxAxes> start_inside_{};    // inside it if at their start too
-  std::array<AxisSet, kMaxAxes> placed_inside_{};   // inside it if placed
-  AxisSet keep_code_ = 0;                           // of one code at both ends
-  AxisSet strided_ = 0;                             // in the goal
-  std::array<AxisSet, kMaxLetters> odd_here_{};     // by letter: odd on it at either end
-  std::array<AxisSet, kMaxLetters> ragged_here_{};  // by letter: ragged on it at either end
-  mutable std::array<std::vector<int64_t>, kMaxLetters> goal_extents_;  // found so far
+  // By axis at its start: those that the source has outside it and inside it.
+  std::array<AxisSet, kMaxAxes> outside_{};
+  std::array<AxisSet, kMaxAxes> inside_{};
+  AxisSet keep_code_ = 0;    // sharded, and of one code at both ends
   bool knows_start_ = true;  // false: there would be too many states
   /// A state's number has one digit for each axis: its kind among those that it can be of.
   std::array<std::vector<Kind>, kMaxAxes> kinds_;

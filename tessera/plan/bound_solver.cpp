@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <queue>
 
 #include "tessera/plan/bound.h"
@@ -27,6 +28,7 @@ class LowerBound::Solver {
       before_reductions(here_.of[whole], to_, 0);
       before_scatters(here_.of[other] | here_.of[placed], to_, 0);
       before_exchanges();
+      before_making_way();
       before_losing_a_place();
     }
   }
@@ -52,8 +54,7 @@ class LowerBound::Solver {
 
   /// What is known to cut inside an axis at its start, besides those of `also` at theirs.
   AxisSet inside(int axis, AxisSet also) const {
-    return (bound_.start_inside_[axis] & (here_.of[start] | also)) |
-           (bound_.placed_inside_[axis] & here_.of[placed]);
+    return bound_.inside_[axis] & (here_.of[start] | also);
   }
 
   void before_local_moves() {
@@ -140,6 +141,42 @@ class LowerBound::Solver {
   void before_exchange(int from, AxisSet group, AxisSet at_start) {
     for_each_axis(at_start, [&](int axis) { group |= inside(axis, at_start); });
     relax(from, Move::all_to_all, group);
+  }
+
+  /// A stranger leaves a dim by an all_to_all of its own, and the axes `freed` inside it are placed.
+  void before_making_way() {
+    for (int l = 0; l < problem_.letters(); ++l) {
+      AxisSet in_place = 0;
+      for (int axis : bound_.goal_order_[l]) in_place |= here_.of[placed] & only(axis);
+      if (in_place == 0) continue;
+      for_each_axis(here_.of[other] | here_.of[placed], [&](int stranger) {
+        AxisSet freed = 0;
+        for (size_t i = static_cast<size_t>(count(in_place)); i-- > 0;) {
+          const int axis = bound_.goal_order_[l][i];
+          if (axis == stranger && freed != 0) break;  // it is placed before those
+          if (axis == stranger) continue;
+          freed |= only(axis);
+          before_freeing(stranger, freed, l);
+        }
+      });
+    }
+  }
+
+  void before_freeing(int stranger, AxisSet freed, int letter) {
+    int from = to_;
+    for_each_axis(freed, [&](int axis) { from = with(from, axis, other); });
+    relax(with(from, stranger, other), Move::all_to_all, freed | only(stranger));
+    const auto& at_letter = bound_.start_order_[letter];
+    if (!can(stranger, start) || std::ranges::find(at_letter, stranger) == at_letter.end()) return;
+    from = with(from, stranger, start);
+    // Those at their start are inside a stranger at its own; anyone else may be.
+    for_each_part(freed & bound_.inside_[stranger], [&](AxisSet at_start) {
+      int number = from;
+      for_each_axis(at_start, [&](int axis) {
+        number += bound_.digit_[axis][start] - bound_.digit_[axis][other];
+      });
+      relax(number, Move::all_to_all, freed | only(stranger) | inside(stranger, at_start));
+    });
   }
 
   /// When an axis leaves its place, those after it are out of place too, at no cost of theirs.

@@ -11,13 +11,6 @@ constexpr double kFar = std::numeric_limits<double>::infinity();
 /// Six axes of four kinds, or eight of three. Beyond, the table would cost tens of milliseconds.
 constexpr size_t kMaxStates = 8192;
 
-/// Calls f(part) for each subset of the set, larger ones before their subsets, the empty one last.
-template <typename F>
-void for_each_part(AxisSet set, const F& f) {
-  for_each_subset(set, f);
-  f(AxisSet{0});
-}
-
 }  // namespace
 
 LowerBound::Orders LowerBound::orders_of(const Layout& layout) const {
@@ -25,19 +18,7 @@ LowerBound::Orders LowerBound::orders_of(const Layout& layout) const {
   for (int place = 0; place < problem_.axes(); ++place) {
     for (int axis = 0; axis < problem_.axes(); ++axis) {
       if (!is_shard(layout.code(axis)) || layout.place(axis) != place) continue;
-      orders[problem_.letter(axis, layout.code(axis))].axes.push_back(axis);
-    }
-  }
-  for (int l = 0; l < problem_.letters(); ++l) {
-    Layout cut;
-    orders[l].extents = {problem_.extent(cut, l)};
-    orders[l].firm = {0};
-    for (int axis : orders[l].axes) {
-      cut.set_cell(axis, layout.cell(axis));
-      orders[l].extents.push_back(problem_.extent(cut, l));
-      orders[l].firm.push_back(problem_.is_ragged(axis, layout.code(axis))
-                                   ? orders[l].extents.size() - 1
-                                   : orders[l].firm.back());
+      orders[problem_.letter(axis, layout.code(axis))].push_back(axis);
     }
   }
   return orders;
@@ -47,28 +28,13 @@ void LowerBound::list_insides() {
   for (int l = 0; l < problem_.letters(); ++l) {
     AxisSet outside = 0;
     AxisSet on_letter = 0;
-    AxisSet in_goal = 0;
-    for (int axis : start_order_[l].axes) on_letter |= only(axis);
-    for (int axis : goal_order_[l].axes) in_goal |= only(axis);
-    for (int axis : start_order_[l].axes) {
+    for (int axis : start_order_[l]) on_letter |= only(axis);
+    for (int axis : start_order_[l]) {
       outside_[axis] = outside;
-      start_inside_[axis] = on_letter & ~outside & ~only(axis);
-      placed_inside_[axis] = in_goal & ~outside;
+      inside_[axis] = on_letter & ~outside & ~only(axis);
       outside |= only(axis);
+      if (problem_.start().code(axis) == problem_.goal().code(axis)) keep_code_ |= only(axis);
     }
-  }
-}
-
-void LowerBound::list_odd() {
-  for (int axis = 0; axis < problem_.axes(); ++axis) {
-    for (const Code code : {problem_.start().code(axis), problem_.goal().code(axis)}) {
-      if (!is_odd(code)) continue;
-      odd_here_[problem_.letter(axis, code)] |= only(axis);
-      if (problem_.is_ragged(axis, code)) ragged_here_[problem_.letter(axis, code)] |= only(axis);
-    }
-    const Code code = problem_.goal().code(axis);
-    if (code == problem_.start().code(axis)) keep_code_ |= only(axis);
-    if (is_odd(code) && !problem_.is_ragged(axis, code)) strided_ |= only(axis);
   }
 }
 
@@ -116,114 +82,50 @@ void LowerBound::list_states() {
   }
 }
 
-/// An axis is placed only after all that cut its dim before it. A ragged shard is at its start only
-/// while all that cut before it are there too.
+/// An axis is placed only after all that cut its dim before it. Axes at their start follow placed
+/// ones only if those never moved either; a ragged one, only while all that cut before it are there.
 bool LowerBound::exists(const State& state) const {
   for (int l = 0; l < problem_.letters(); ++l) {
     bool all = true;
-    for (int axis : goal_order_[l].axes) {
+    AxisSet in_place = 0;
+    for (int axis : goal_order_[l]) {
       const bool is_placed = has(state.of[placed], axis);
       if (is_placed && !all) return false;
       all = is_placed;
+      if (is_placed) in_place |= only(axis);
+    }
+    for (int axis : start_order_[l]) {
+      if (!has(state.of[start], axis)) continue;
+      if ((in_place & ~(outside_[axis] & keep_code_)) != 0) return false;
+      const AxisSet left = outside_[axis] & ~(state.of[start] | in_place);
+      if (left != 0 && problem_.is_ragged(axis, problem_.start().code(axis))) return false;
     }
   }
-  bool ok = true;
-  for_each_axis(state.of[start], [&](int axis) {
-    const AxisSet left = outside_[axis] & ~(state.of[start] | (state.of[placed] & keep_code_));
-    if (left != 0 && problem_.is_ragged(axis, problem_.start().code(axis))) ok = false;
-  });
-  return ok;
+  return true;
 }
 
-/// What a state tells of the cuts of a letter: those at their start come first; of those in place,
-/// all up to the last ragged one do, as its table says what is before it.
+/// Those in place cut first, then those at their start, then all others.
 LowerBound::Known LowerBound::known_cuts(const State& state, int letter) const {
-  const Order& goal = goal_order_[letter];
-  AxisSet in_place = 0;
-  for (int axis : goal.axes) in_place |= state.of[placed] & only(axis);
-  const auto many = static_cast<size_t>(count(in_place));
-
   Layout cut;
-  AxisSet at_start = 0;
-  AxisSet between = 0;  // in place, perhaps since the start and before one of those
-  for (int axis : start_order_[letter].axes) {
-    if (!has(state.of[start], axis)) continue;
-    cut.set(axis, problem_.start().code(axis), count(at_start));
-    at_start |= only(axis);
-    between |= in_place & outside_[axis];
+  AxisSet cuts = 0;
+  const auto take = [&](int axis, Code code) {
+    cut.set(axis, code, count(cuts));
+    cuts |= only(axis);
+  };
+  for (int axis : goal_order_[letter]) {
+    if (has(state.of[placed], axis)) take(axis, problem_.goal().code(axis));
   }
-  Known known{at_start | in_place, 0, problem_.plain_extent(letter, 0), 0, false};
-  if (at_start == 0) {
-    for (size_t i = 0; i < goal.firm[many]; ++i) known.first |= only(goal.axes[i]);
-    known.first_extent = goal.extents[goal.firm[many]];
-    known.extent = goal.extents[many];
-    known.strided = (in_place & strided_) != 0 && known.first == 0;
-    return known;
+  for (int axis : start_order_[letter]) {
+    if (has(state.of[start], axis)) take(axis, problem_.start().code(axis));
   }
-  if (between == 0) {
-    known.first = at_start;
-    known.first_extent = problem_.extent(cut, letter);
-  }
-  known.extent = least_extent(known, letter, 0);
-  return known;
+  return {cuts, problem_.extent(cut, letter)};
 }
 
-/// The least that is left of a letter after the goal's first `many` axes and plain or strided cuts
-/// by others, in whatever order.
-int64_t LowerBound::goal_extent(int letter, size_t many, AxisSet others) const {
-  auto& memo = goal_extents_[static_cast<size_t>(letter)];
-  if (memo.empty()) memo.resize((goal_order_[letter].axes.size() + 1) << problem_.axes(), -1);
-  int64_t& least = memo[many << problem_.axes() | others];
-  if (least >= 0) return least;
-  least = INT64_MAX;
-  Layout cut;
-  for (size_t i = 0; i < many; ++i) {
-    const int axis = goal_order_[letter].axes[i];
-    cut.set(axis, problem_.goal().code(axis), static_cast<int>(i));
-  }
-  insert_everywhere(cut, letter, static_cast<int>(many), others, least);
-  return least;
-}
-
-void LowerBound::insert_everywhere(const Layout& cut, int letter, int many, AxisSet others,
-                                   int64_t& least) const {
-  if (others == 0) {
-    least = std::min(least, problem_.extent(cut, letter));
-    return;
-  }
-  const int axis = std::countr_zero(others);
-  for (int place = 0; place <= many; ++place) {
-    Layout next = cut;
-    for (int other = 0; other < problem_.axes(); ++other) {
-      if (cut.code(other) != kReplicate && cut.place(other) >= place) {
-        next.set(other, cut.code(other), cut.place(other) + 1);
-      }
-    }
-    const auto try_code = [&](Code code) {
-      next.set(axis, code, place);
-      insert_everywhere(next, letter, many + 1, others & (others - 1), least);
-    };
-    const auto is_strided_here = [&](Code code) {
-      return is_odd(code) && problem_.letter(axis, code) == letter;
-    };
-    const Code start = problem_.start().code(axis);
-    const Code goal = problem_.goal().code(axis);
-    try_code(static_cast<Code>(kFirstLetter + letter));
-    if (is_strided_here(start)) try_code(start);
-    if (is_strided_here(goal) && goal != start) try_code(goal);
-  }
-}
-
-/// A rank's first_extent elements are shared out among the ranks of the cuts that follow.
+/// What the known cuts leave is shared out among the ranks of the cuts that follow.
 int64_t LowerBound::least_extent(const Known& known, int letter, AxisSet others) const {
-  const AxisSet cuts = known.cuts | others;
-  // All orders are tried: of more cuts there are too many.
-  const int most = (others & odd_here_[letter]) == 0 ? 5 : 4;
-  if (known.strided && (others & ragged_here_[letter]) == 0 && count(cuts) <= most) {
-    return goal_extent(letter, static_cast<size_t>(count(known.cuts)), others);
-  }
-  const int64_t rest = problem_.ranks(cuts & ~known.first);
-  return std::max(problem_.plain_extent(letter, cuts), (known.first_extent + rest - 1) / rest);
+  const int64_t rest = problem_.ranks(others);
+  return std::max(problem_.plain_extent(letter, known.cuts | others),
+                  (known.extent + rest - 1) / rest);
 }
 
 /// The other axes may cut any letter: the best way to share them out, one letter after the other.

@@ -58,10 +58,17 @@ constexpr void for_each_axis(AxisSet set, const F& f) {
   for (; set != 0; set &= set - 1) f(std::countr_zero(set));
 }
 
-/// Calls f(subset) for each subset of the set that is not empty.
+/// Calls f(subset) for each subset of the set that is not empty, larger ones before their subsets.
 template <typename F>
 constexpr void for_each_subset(AxisSet set, const F& f) {
   for (AxisSet subset = set; subset != 0; subset = (subset - 1) & set) f(subset);
+}
+
+/// The same and then f(0).
+template <typename F>
+constexpr void for_each_part(AxisSet set, const F& f) {
+  for_each_subset(set, f);
+  f(AxisSet{0});
 }
 
 }  // namespace tessera::plan
