@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <queue>
+#include <span>
 
 #include "tessera/plan/bound.h"
 
@@ -143,39 +144,48 @@ class LowerBound::Solver {
     relax(from, Move::all_to_all, group);
   }
 
-  /// A stranger leaves a dim by an all_to_all of its own, and the axes `freed` inside it are placed.
+  /// A stranger leaves its place before others of the dim, to cut after all of them or elsewhere, by
+  /// an all_to_all of its own, and those at the end of the goal's order are placed.
   void before_making_way() {
     for (int l = 0; l < problem_.letters(); ++l) {
-      AxisSet in_place = 0;
-      for (int axis : bound_.goal_order_[l]) in_place |= here_.of[placed] & only(axis);
-      if (in_place == 0) continue;
+      const auto& order = bound_.goal_order_[l];
+      size_t many = 0;
+      while (many < order.size() && has(here_.of[placed], order[many])) ++many;
+      const std::span in_place(order.data(), many);
       for_each_axis(here_.of[other] | here_.of[placed], [&](int stranger) {
+        size_t end = many;
+        if (std::ranges::find(in_place, stranger) != in_place.end()) --end;
+        if (end != many && in_place[end] != stranger) return;
         AxisSet freed = 0;
-        for (size_t i = static_cast<size_t>(count(in_place)); i-- > 0;) {
-          const int axis = bound_.goal_order_[l][i];
-          if (axis == stranger && freed != 0) break;  // it is placed before those
-          if (axis == stranger) continue;
-          freed |= only(axis);
+        while (end-- > 0) {
+          freed |= only(in_place[end]);
           before_freeing(stranger, freed, l);
         }
       });
     }
   }
 
+  /// Each of `freed` was elsewhere or, inside a stranger at its own start, at its start. A ragged one
+  /// stands behind a stranger only there.
   void before_freeing(int stranger, AxisSet freed, int letter) {
     int from = to_;
-    for_each_axis(freed, [&](int axis) { from = with(from, axis, other); });
-    relax(with(from, stranger, other), Move::all_to_all, freed | only(stranger));
+    AxisSet ragged = 0;
+    for_each_axis(freed, [&](int axis) {
+      from = with(from, axis, other);
+      if (problem_.is_ragged(axis, problem_.goal().code(axis))) ragged |= only(axis);
+    });
+    const AxisSet movers = freed | only(stranger);
+    if (ragged == 0) relax(with(from, stranger, other), Move::all_to_all, movers);
     const auto& at_letter = bound_.start_order_[letter];
     if (!can(stranger, start) || std::ranges::find(at_letter, stranger) == at_letter.end()) return;
     from = with(from, stranger, start);
-    // Those at their start are inside a stranger at its own; anyone else may be.
     for_each_part(freed & bound_.inside_[stranger], [&](AxisSet at_start) {
+      if ((ragged & ~at_start) != 0) return;
       int number = from;
       for_each_axis(at_start, [&](int axis) {
         number += bound_.digit_[axis][start] - bound_.digit_[axis][other];
       });
-      relax(number, Move::all_to_all, freed | only(stranger) | inside(stranger, at_start));
+      relax(number, Move::all_to_all, movers | inside(stranger, at_start));
     });
   }
 

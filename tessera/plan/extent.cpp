@@ -8,49 +8,53 @@
 namespace tessera::plan {
 namespace {
 
-/// What rank `rank` gets of a piece of n; `outer` counts the pieces in cutting order.
-int64_t part(int64_t n, const Level& cut, int64_t rank, size_t outer) {
-  switch (cut.placement.kind()) {
-    case Placement::Kind::strided: {
-      int64_t sum = 0;
-      for (int64_t i = 0; i < cut.placement.split(); ++i) {
-        const int64_t piece = chunk(n, cut.placement.split(), i).size();
-        if (piece == 0) break;
-        sum += chunk(piece, cut.ranks, rank).size();
-      }
-      return sum;
-    }
-    case Placement::Kind::ragged:
-      return cut.placement
-          .sizes()[outer * static_cast<size_t>(cut.ranks) + static_cast<size_t>(rank)];
-    default:
-      return chunk(n, cut.ranks, rank).size();
+bool is_kind(const Level& cut, Placement::Kind kind) { return cut.placement->kind() == kind; }
+
+/// What rank `rank` gets of a piece of n; a plain shard is a strided one of a single split.
+int64_t part(int64_t n, const Level& cut, int64_t rank) {
+  const int64_t split = cut.placement->split();
+  int64_t sum = 0;
+  for (int64_t i = 0; i < split; ++i) {
+    const int64_t piece = chunk(n, split, i).size();
+    if (piece == 0) break;
+    sum += chunk(piece, cut.ranks, rank).size();
   }
+  return sum;
+}
+
+void keep_different(std::vector<int64_t>& sizes) {
+  std::ranges::sort(sizes);
+  sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
 }
 
 }  // namespace
 
 int64_t largest_extent(int64_t n, std::span<const Level> cuts) {
-  size_t last_ragged = 0;  // one past the last ragged cut: up to there every piece counts
-  for (size_t i = 0; i < cuts.size(); ++i) {
-    if (cuts[i].placement.kind() == Placement::Kind::ragged) last_ragged = i + 1;
-  }
   std::vector<int64_t> pieces{n};
+  size_t next = 0;
+  size_t past_strided = 0;
   for (size_t i = 0; i < cuts.size(); ++i) {
-    std::vector<int64_t> next;
-    for (size_t outer = 0; outer < pieces.size(); ++outer) {
-      for (int64_t rank = 0; rank < cuts[i].ranks; ++rank) {
-        next.push_back(part(pieces[outer], cuts[i], rank, outer));
+    if (is_kind(cuts[i], Placement::Kind::strided)) past_strided = i + 1;
+    if (!is_kind(cuts[i], Placement::Kind::ragged)) continue;
+    // Its table lists all pieces there are now, whatever was cut before.
+    const auto table = cuts[i].placement->sizes();
+    pieces.assign(table.begin(), table.end());
+    next = i + 1;
+  }
+  // A strided cut may leave more of a smaller piece: up to there all sizes count; they are few.
+  for (; next < past_strided; ++next) {
+    keep_different(pieces);
+    std::vector<int64_t> parts;
+    for (const int64_t piece : pieces) {
+      for (int64_t rank = 0; rank < cuts[next].ranks; ++rank) {
+        parts.push_back(part(piece, cuts[next], rank));
       }
     }
-    if (i + 1 >= last_ragged) {
-      // From here on only the different sizes matter; they are few.
-      std::ranges::sort(next);
-      next.erase(std::ranges::unique(next).begin(), next.end());
-    }
-    pieces = std::move(next);
+    pieces = std::move(parts);
   }
-  return *std::ranges::max_element(pieces);
+  int64_t most = *std::ranges::max_element(pieces);
+  for (; next < cuts.size(); ++next) most = chunk(most, cuts[next].ranks, 0).size();
+  return most;
 }
 
 }  // namespace tessera::plan

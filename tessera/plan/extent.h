@@ -8,7 +8,7 @@
 namespace tessera::plan {
 
 struct Level {
-  Placement placement;  // shard, strided or ragged
+  const Placement* placement;  // shard, strided or ragged
   int64_t ranks;
 };
 

@@ -50,7 +50,12 @@ using AxisSet = uint32_t;
 
 constexpr AxisSet only(int axis) { return AxisSet{1} << axis; }
 constexpr bool has(AxisSet set, int axis) { return (set >> axis & 1U) != 0; }
-constexpr int count(AxisSet set) { return std::popcount(set); }
+/// Without an instruction of its own for this, std::popcount is a call of a library.
+constexpr int count(AxisSet set) {
+  int n = 0;
+  for (; set != 0; set &= set - 1) ++n;
+  return n;
+}
 
 /// Calls f(axis) for each axis of the set, in ascending order.
 template <typename F>

@@ -26,14 +26,14 @@ class Moves {
     });
   }
 
-  void add_all() {
+  void add_all(AxisSet settled) {
     for (int axis = 0; axis < problem_.axes(); ++axis) {
       const Code code = from_.code(axis);
       if (code == kReplicate) {
         add_from_replicate(axis);
       } else if (is_partial(code)) {
         add_from_partial(axis);
-      } else {
+      } else if (!has(settled, axis)) {
         add_exchanges(axis);
       }
     }
@@ -59,9 +59,7 @@ class Moves {
     return false;
   }
 
-  void add(Move move, AxisSet group, const Layout& to) {
-    if (problem_.exists(to)) out_.push_back({move, group, to});
-  }
+  void add(Move move, AxisSet group, const Layout& to) { out_.push_back({move, group, to}); }
 
   /// `axis` takes a shard as the last to cut.
   Layout sharded(Layout layout, int axis, Code code) const {
@@ -192,8 +190,9 @@ class Moves {
 
 }  // namespace
 
-void add_moves(const Problem& problem, const Layout& from, std::vector<Edge>& out) {
-  Moves(problem, from, out).add_all();
+void add_moves(const Problem& problem, const Layout& from, std::vector<Edge>& out,
+               AxisSet settled) {
+  Moves(problem, from, out).add_all(settled);
 }
 
 AxisSet exchange_group(const Problem& problem, const Layout& from, const Layout& to) {

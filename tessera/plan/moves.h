@@ -29,8 +29,10 @@ struct Edge {
   Layout to;
 };
 
-/// Every move from a layout, single and merged, appended to `out`.
-void add_moves(const Problem& problem, const Layout& from, std::vector<Edge>& out);
+/// Every move from a layout, single and merged, appended to `out`, but for the all_to_all of a single
+/// axis of `settled`. Whether the layout that a move leads to exists is for the caller to ask.
+void add_moves(const Problem& problem, const Layout& from, std::vector<Edge>& out,
+               AxisSet settled = 0);
 
 /// The axes whose ranks must talk for an all_to_all between two layouts: those that change and all
 /// that cut inside one of them.

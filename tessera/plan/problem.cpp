@@ -261,13 +261,15 @@ int64_t Problem::extent(const Layout& layout, int l) const {
 }
 
 int64_t Problem::odd_extent(const Layout& layout, AxisSet cuts, int dim) const {
-  std::vector<Level> levels(static_cast<size_t>(count(cuts)));
+  const Placement plain = Shard(dim);
+  std::array<Level, kMaxAxes> levels;
   for_each_axis(cuts, [&](int axis) {
     const Code code = layout.code(axis);
-    levels[static_cast<size_t>(layout.place(axis))] = {is_odd(code) ? odd(axis, code) : Shard(dim),
+    levels[static_cast<size_t>(layout.place(axis))] = {is_odd(code) ? &odd(axis, code) : &plain,
                                                        axis_ranks_[axis]};
   });
-  return largest_extent(from_.shape()[static_cast<size_t>(dim)], levels);
+  return largest_extent(from_.shape()[static_cast<size_t>(dim)],
+                        std::span(levels).first(static_cast<size_t>(count(cuts))));
 }
 
 int64_t Problem::bytes_sent(Move move, AxisSet group, int64_t from_bytes, int64_t to_bytes) const {

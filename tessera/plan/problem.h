@@ -64,6 +64,10 @@ class Problem {
     const Rate& rate = prices_[group].rates[static_cast<size_t>(move)];
     return rate.start_s + rate.byte_s * static_cast<double>(priced(move, from_bytes, to_bytes));
   }
+  /// What each byte adds to it.
+  double byte_seconds(Move move, AxisSet group) const {
+    return prices_[group].rates[static_cast<size_t>(move)].byte_s;
+  }
   /// The side that a move is priced by.
   static int64_t priced(Move move, int64_t from_bytes, int64_t to_bytes) {
     if (move == Move::slice || move == Move::all_gather) return to_bytes;

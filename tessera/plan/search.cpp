@@ -1,6 +1,7 @@
 #include "tessera/plan/search.h"
 
 #include <algorithm>
+#include <limits>
 #include <queue>
 
 #include "tessera/base/errors.h"
@@ -12,6 +13,7 @@ namespace {
 
 /// More than there are layouts of a tensor of five dims on four axes.
 constexpr size_t kMaxVisited = 20'000;
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class Search {
  public:
@@ -20,12 +22,14 @@ class Search {
   Path run(SearchStats& stats) {
     best_ = path_through_replication(problem_);
     best_cost_ = path_seconds(problem_, best_);
-    reach({.layout = problem_.start()});
+    visit(problem_.goal());
+    reach(visit(problem_.start()), {.cost = 0});
     while (!open_.empty()) {
       const Open next = open_.top();
       open_.pop();
       if (next.estimate > static_cast<float>(best_cost_)) break;
-      if (visits_[next.number].closed || !can_win(visits_[next.number])) continue;
+      const Visit& visit = visits_[next.number];
+      if (visit.closed || !can_win(visit.cost, visit)) continue;
       stats.gave_up = visits_.size() > kMaxVisited;
       if (stats.gave_up) break;
       ++stats.expanded;
@@ -47,50 +51,77 @@ class Search {
     }
   };
 
+  /// A way to a layout: its cost, and its last step.
+  struct Way {
+    double cost;
+    int parent = -1;
+    Move move = Move::slice;
+    AxisSet group = 0;
+  };
+
+  int visit(const Layout& layout) {
+    return visits_.number(layout, [&](Visit& visit) {
+      visit.left = problem_.exists(layout) ? bound_(layout) : kNever;
+      if (visit.left != kNever) visit.bytes = problem_.local_bytes(layout);
+    });
+  }
+
   /// Not if it is only cheaper by what rounding does to sums.
-  bool can_win(const Visit& visit) const {
-    return visit.cost + visit.left < best_cost_ * (1 - 1e-13);
+  bool can_win(double cost, const Visit& visit) const {
+    return cost + visit.left < best_cost_ * (1 - 1e-13);
   }
 
   void expand(int number) {
     visits_[number].closed = true;
     const Visit from = visits_[number];
-    const int64_t bytes = problem_.local_bytes(from.layout);
     edges_.clear();
-    add_moves(problem_, from.layout, edges_);
+    add_moves(problem_, from.layout, edges_, settled(from));
     for (const Edge& edge : edges_) {
-      // Reductions are priced by what they begin with.
-      const bool reduces = edge.move == Move::all_reduce || edge.move == Move::reduce_scatter;
-      const int64_t to_bytes = reduces ? bytes : problem_.local_bytes(edge.to);
-      const double cost = from.cost + problem_.seconds(edge.move, edge.group, bytes, to_bytes);
-      reach({edge.to, cost, 0, number, edge.move, static_cast<uint8_t>(edge.group)});
+      const int to = visit(edge.to);
+      const double seconds = problem_.seconds(edge.move, edge.group, from.bytes, visits_[to].bytes);
+      reach(to, {from.cost + seconds, number, edge.move, edge.group});
     }
   }
 
-  void reach(Visit visit) {
-    if (!can_win(visit)) return;
-    if (visit.layout == problem_.goal()) return take(visit);
-    int number = visits_.find(visit.layout);
-    if (number != Visits::kNone && visits_[number].cost <= visit.cost) return;
-    visit.left = number != Visits::kNone ? visits_[number].left : bound_(visit.layout);
-    if (!can_win(visit)) return;
-    if (number != Visits::kNone) {
-      visits_[number] = visit;
-    } else {
-      number = visits_.add(visit);
+  /// The axes whose last move could as well have led to where another all_to_all of theirs would
+  /// lead, at no more cost.
+  AxisSet settled(const Visit& visit) const {
+    if (visit.move == Move::reduce_scatter) return visit.group;
+    if (visit.move == Move::all_to_all) return count(visit.group) == 1 ? visit.group : 0;
+    if (visit.move != Move::slice || visit.parent < 0) return 0;
+    AxisSet sliced = 0;
+    for (int axis = 0; axis < problem_.axes(); ++axis) {
+      const bool was_whole = visits_[visit.parent].layout.code(axis) == kReplicate;
+      if (was_whole && visit.layout.code(axis) != kReplicate) sliced = only(axis);
     }
-    open_.push(
-        {static_cast<float>(visit.cost + visit.left), static_cast<float>(visit.cost), number});
+    const double slice_s = problem_.byte_seconds(Move::slice, 0);
+    return slice_s <= problem_.byte_seconds(Move::all_to_all, sliced) ? sliced : 0;
   }
 
-  void take(const Visit& goal) {
-    best_cost_ = goal.cost;
+  void reach(int number, const Way& way) {
+    Visit& visit = visits_[number];
+    if (way.cost >= visit.cost || !can_win(way.cost, visit)) return;
+    visit.cost = way.cost;
+    visit.parent = way.parent;
+    visit.move = way.move;
+    visit.group = static_cast<uint8_t>(way.group);
+    visit.closed = false;
+    if (number == kGoal) return take();
+    const double estimate = visit.cost + visit.left;
+    open_.push({static_cast<float>(estimate), static_cast<float>(visit.cost), number});
+  }
+
+  void take() {
+    best_cost_ = visits_[kGoal].cost;
     best_.clear();
-    for (Visit visit = goal; visit.parent >= 0; visit = visits_[visit.parent]) {
+    for (int to = kGoal; visits_[to].parent >= 0; to = visits_[to].parent) {
+      const Visit& visit = visits_[to];
       best_.push_back({visit.move, visit.group, visits_[visit.parent].layout, visit.layout});
     }
     std::ranges::reverse(best_);
   }
+
+  static constexpr int kGoal = 0;
 
   const Problem& problem_;
   const LowerBound bound_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "tessera/plan/layout.h"
@@ -8,39 +9,45 @@
 
 namespace tessera::plan {
 
-/// A layout that a search has reached, and how.
+/// A layout that a search has looked at, and how it was reached.
 struct Visit {
   Layout layout;
-  double cost = 0;
-  double left = 0;  // at least
-  int parent = -1;  // number of the visit before
+  int64_t bytes = 0;  // of its largest local part
+  double left = 0;    // to the goal, at least
+  double cost =
+      std::numeric_limits<double>::infinity();  // infinite: reached in no way that can win
+  int parent = -1;                              // number of the visit before
   Move move = Move::slice;
   uint8_t group = 0;
   bool closed = false;  // its moves were looked at
 };
 
-/// The layouts that a search has reached, by number and by layout: a vector with an open-addressed
+/// The layouts that a search has looked at, by number and by layout: a vector with an open-addressed
 /// index beside it, much cheaper than a map at the few hundred entries of a search.
 class Visits {
  public:
-  static constexpr int kNone = -1;
-
   size_t size() const { return visits_.size(); }
   Visit& operator[](int number) { return visits_[static_cast<size_t>(number)]; }
+  const Visit& operator[](int number) const { return visits_[static_cast<size_t>(number)]; }
 
-  /// The number of a layout, kNone if it has none.
-  int find(const Layout& layout) const { return index_[slot_of(layout)]; }
-
-  /// Gives a new layout the next number.
-  int add(const Visit& visit) {
-    if (2 * visits_.size() >= index_.size()) grow();
-    const auto number = static_cast<int>(visits_.size());
-    index_[slot_of(visit.layout)] = number;
-    visits_.push_back(visit);
-    return number;
+  /// The number of a layout. A new one gets the next number, and `describe` its visit to fill in.
+  template <typename F>
+  int number(const Layout& layout, const F& describe) {
+    size_t at = slot_of(layout);
+    if (index_[at] != kNone) return index_[at];
+    if (2 * visits_.size() >= index_.size()) {
+      grow();
+      at = slot_of(layout);
+    }
+    const auto next = static_cast<int>(visits_.size());
+    index_[at] = next;
+    describe(visits_.emplace_back(Visit{.layout = layout}));
+    return next;
   }
 
  private:
+  static constexpr int kNone = -1;
+
   /// Where a layout's number is, or would be.
   size_t slot_of(const Layout& layout) const {
     const size_t mask = index_.size() - 1;

@@ -45,6 +45,7 @@ class AllLayouts {
     add_moves(problem_, layouts[from], edges);
     const int64_t bytes = problem_.local_bytes(layouts[from]);
     for (const auto& edge : edges) {
+      if (!problem_.exists(edge.to)) continue;
       const size_t to = number(edge.to);
       before_[to].emplace_back(
           from, problem_.seconds(edge.move, edge.group, bytes, problem_.local_bytes(edge.to)));
