@@ -11,7 +11,9 @@ namespace {
 struct Level {
   int axis;
   int64_t ranks;
-  Placement placement;
+  const Placement* placement;
+
+  bool is(Placement::Kind kind) const { return placement->kind() == kind; }
 };
 
 /// A table that says what torch.chunk would say; each row of it sums to one outer piece.
@@ -30,8 +32,8 @@ bool chunks_alike(const Placement& ragged, int64_t ranks) {
 /// What each piece of a dim of n has after the levels, if it is the same for all; else -1.
 int64_t even_piece(int64_t n, std::span<const Level> levels) {
   for (const auto& level : levels) {
-    const bool ragged = level.placement.kind() == Placement::Kind::ragged;
-    if (ragged || n % (level.ranks * level.placement.split()) != 0) return -1;
+    const bool ragged = level.is(Placement::Kind::ragged);
+    if (ragged || n % (level.ranks * level.placement->split()) != 0) return -1;
     n /= level.ranks;
   }
   return n;
@@ -39,22 +41,20 @@ int64_t even_piece(int64_t n, std::span<const Level> levels) {
 
 /// Cut in s pieces, each over k ranks, and then by plain cuts into s: each of those finds one of
 /// the pieces, so they may as well cut first, and the strided shard is a plain one inside.
-void unstride(int64_t n, std::vector<Level>& levels, size_t at) {
-  const int64_t split = levels[at].placement.split();
+void unstride(int64_t n, std::vector<Level>& levels, size_t at, const Placement& plain) {
+  const int64_t split = levels[at].placement->split();
   const int64_t piece = even_piece(n, std::span<const Level>(levels).first(at));
   if (piece < 0 || piece % (split * levels[at].ranks) != 0) return;
   int64_t inside = 1;
   size_t end = at + 1;
-  while (inside < split && end < levels.size() && levels[end].placement.is_plain_shard()) {
+  while (inside < split && end < levels.size() && levels[end].placement->is_plain_shard()) {
     inside *= levels[end++].ranks;
   }
   if (inside != split) return;
   // A ragged table further in counts the outer pieces in cutting order.
-  const auto is_ragged = [](const Level& level) {
-    return level.placement.kind() == Placement::Kind::ragged;
-  };
+  const auto is_ragged = [](const Level& level) { return level.is(Placement::Kind::ragged); };
   if (std::ranges::any_of(std::span<const Level>(levels).subspan(end), is_ragged)) return;
-  levels[at].placement = Shard(levels[at].placement.dim());
+  levels[at].placement = &plain;
   const auto first = levels.begin() + static_cast<std::ptrdiff_t>(at);
   std::rotate(first, first + 1, levels.begin() + static_cast<std::ptrdiff_t>(end));
 }
@@ -73,30 +73,42 @@ bool is_plain(const Sharding& sharding) {
 Sharding canonical(const Sharding& sharding) {
   if (is_plain(sharding)) return sharding;
   const auto& mesh = sharding.mesh();
-  std::vector<Placement> placements(sharding.placements().begin(), sharding.placements().end());
+  std::vector<Placement>
+      placements;  // empty while they are the sharding's own: tables may be large
   std::vector<int> order;
+  const auto change = [&](int axis, const Placement& placement) {
+    if (placements.empty()) {
+      placements.assign(sharding.placements().begin(), sharding.placements().end());
+    }
+    placements[static_cast<size_t>(axis)] = placement;
+  };
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
-    if (mesh.size(axis) == 1) placements[static_cast<size_t>(axis)] = Replicate();
+    if (mesh.size(axis) == 1 && !sharding.placement(axis).is_replicate()) change(axis, Replicate());
   }
   for (int dim = 0; dim < sharding.ndim(); ++dim) {
+    const Placement plain = Shard(dim);
     std::vector<Level> levels;
     for (int axis : sharding.axes_of_dim(dim)) {
       if (mesh.size(axis) == 1) continue;
-      Placement p = sharding.placement(axis);
-      const bool ragged = p.kind() == Placement::Kind::ragged;
-      if (ragged && chunks_alike(p, mesh.size(axis))) p = Shard(dim);
-      levels.push_back({axis, mesh.size(axis), std::move(p)});
+      levels.push_back({axis, mesh.size(axis), &sharding.placement(axis)});
+      Level& level = levels.back();
+      if (level.is(Placement::Kind::ragged) && chunks_alike(*level.placement, level.ranks)) {
+        level.placement = &plain;
+      }
     }
     for (size_t at = levels.size(); at-- > 0;) {
-      if (levels[at].placement.kind() == Placement::Kind::strided) {
-        unstride(sharding.shape()[static_cast<size_t>(dim)], levels, at);
+      if (levels[at].is(Placement::Kind::strided)) {
+        unstride(sharding.shape()[static_cast<size_t>(dim)], levels, at, plain);
       }
     }
     for (const auto& level : levels) {
-      placements[static_cast<size_t>(level.axis)] = level.placement;
+      const Placement& before = sharding.placement(level.axis);
+      if (level.placement != &before) change(level.axis, *level.placement);
       order.push_back(level.axis);
     }
   }
+  // Axes only change places with one that changes too.
+  if (placements.empty()) return sharding;
   return sharding.with_placements(std::move(placements), std::move(order));
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <bit>
 #include <cstdint>
 
@@ -25,24 +24,27 @@ constexpr bool is_partial(Code c) { return c == kPartialFrom || c == kPartialTo;
 constexpr bool is_shard(Code c) { return c >= kOddFrom; }
 constexpr bool is_odd(Code c) { return c == kOddFrom || c == kOddTo; }
 
-/// Codes by axis and, for sharding axes, the place: how many axes cut the dim before it.
+/// Codes by axis and, for sharding axes, the place: how many axes cut the dim before it. One number,
+/// a byte for each axis: made byte by byte in memory, it would be waited for when read as a whole.
 class Layout {
  public:
-  Code code(int axis) const { return cells_[axis] >> 3; }
-  int place(int axis) const { return cells_[axis] & 7; }
+  Code code(int axis) const { return cell(axis) >> 3; }
+  int place(int axis) const { return cell(axis) & 7; }
   /// Code and place in one.
-  uint8_t cell(int axis) const { return cells_[axis]; }
+  uint8_t cell(int axis) const { return static_cast<uint8_t>(cells_ >> 8 * axis); }
 
   void set(int axis, Code code, int place = 0) {
-    cells_[axis] = static_cast<uint8_t>(code << 3 | place);
+    set_cell(axis, static_cast<uint8_t>(code << 3 | place));
   }
-  void set_cell(int axis, uint8_t cell) { cells_[axis] = cell; }
+  void set_cell(int axis, uint8_t cell) {
+    cells_ = (cells_ & ~(uint64_t{0xff} << 8 * axis)) | uint64_t{cell} << 8 * axis;
+  }
 
-  uint64_t key() const { return std::bit_cast<uint64_t>(cells_); }
-  bool operator==(const Layout& other) const { return key() == other.key(); }
+  uint64_t key() const { return cells_; }
+  bool operator==(const Layout& other) const = default;
 
  private:
-  std::array<uint8_t, kMaxAxes> cells_{};
+  uint64_t cells_ = 0;
 };
 
 /// A set of axes: bit a stands for axis a.

@@ -18,6 +18,10 @@ class Moves {
       if (!is_shard(code)) continue;
       sharded_ |= only(axis);
       cutters_[problem.letter(axis, code)] |= only(axis);
+      ++depth_[problem.letter(axis, code)];
+    }
+    for (int l = 0; l < problem.letters(); ++l) {
+      if (depth_[l] == 0) uncut_ |= 1U << l;
     }
     for_each_axis(sharded_, [&](int axis) {
       for_each_axis(cutters_of(axis), [&](int other) {
@@ -37,7 +41,7 @@ class Moves {
         add_exchanges(axis);
       }
     }
-    add_gathers();
+    add_gathers(from_, 0, 0, sharded_);
     add_reductions();
     if (count(partial_) > 1) {
       const int most = count(partial_) <= kMaxScatterAxes ? kMaxScatterAxes : 2;
@@ -51,19 +55,15 @@ class Moves {
 
   /// Of two uncut dims that are as good as each other only the first is cut.
   bool is_needless(int letter) const {
-    const auto is_uncut = [&](int l) { return (cutters_[l] | scattered_[l]) == 0; };
-    if (!is_uncut(letter)) return false;
-    for (uint32_t twins = problem_.twins(letter); twins != 0; twins &= twins - 1) {
-      if (is_uncut(std::countr_zero(twins))) return true;
-    }
-    return false;
+    return (uncut_ >> letter & 1U) != 0 && (problem_.twins(letter) & uncut_) != 0;
   }
 
   void add(Move move, AxisSet group, const Layout& to) { out_.push_back({move, group, to}); }
 
   /// `axis` takes a shard as the last to cut.
   Layout sharded(Layout layout, int axis, Code code) const {
-    layout.set(axis, code, count(cutters_[problem_.letter(axis, code)] & ~only(axis)));
+    const int letter = problem_.letter(axis, code);
+    layout.set(axis, code, depth_[letter] - (has(cutters_[letter], axis) ? 1 : 0));
     return layout;
   }
 
@@ -105,16 +105,15 @@ class Moves {
     }
   }
 
-  void add_gathers() {
-    for_each_subset(sharded_, [&](AxisSet group) {
-      Layout to = from_;
-      bool last_cuts = true;
-      for_each_axis(group, [&](int axis) {
-        last_cuts &= (inside_[axis] & ~group) == 0;
-        to.set(axis, kReplicate);
-      });
-      if (last_cuts) add(Move::all_gather, group, to);
-    });
+  /// Each axis of `rest` into the group or not, with all that are inside those in it.
+  void add_gathers(const Layout& layout, AxisSet group, AxisSet inside, AxisSet rest) {
+    if (group != 0 && (inside & ~group) == 0) add(Move::all_gather, group, layout);
+    for (; rest != 0; rest &= rest - 1) {
+      const int axis = std::countr_zero(rest);
+      Layout to = layout;
+      to.set(axis, kReplicate);
+      add_gathers(to, group | only(axis), inside | inside_[axis], rest & (rest - 1));
+    }
   }
 
   void add_reductions() {
@@ -135,9 +134,11 @@ class Moves {
       for (Code code : problem_.shards(axis)) {
         const int letter = problem_.letter(axis, code);
         if (is_needless(letter)) continue;
-        const int outer = count(cutters_[letter]);
+        const int outer = depth_[letter];
         const AxisSet mates = scattered_[letter];
+        const uint32_t uncut = uncut_;
         scattered_[letter] |= only(axis);
+        uncut_ &= ~(1U << letter);
         for (int place = outer; place <= outer + count(mates); ++place) {
           Layout to = layout;
           for_each_axis(mates, [&](int other) {
@@ -148,6 +149,7 @@ class Moves {
           add_scatters(to, group | only(axis), later, most - 1);
         }
         scattered_[letter] = mates;
+        uncut_ = uncut;
       }
     });
   }
@@ -183,7 +185,9 @@ class Moves {
   std::vector<Edge>& out_;
   AxisSet sharded_ = 0;
   AxisSet partial_ = 0;
+  uint32_t uncut_ = 0;                            // letters that nobody cuts
   std::array<AxisSet, kMaxLetters> cutters_{};    // by letter
+  std::array<int, kMaxLetters> depth_{};          // by letter: how many they are
   std::array<AxisSet, kMaxLetters> scattered_{};  // by letter: of the group that add_scatters is at
   std::array<AxisSet, kMaxAxes> inside_{};        // by axis: those that cut its dim after it
 };

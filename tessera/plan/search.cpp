@@ -12,7 +12,7 @@ namespace tessera::plan {
 namespace {
 
 /// More than there are layouts of a tensor of five dims on four axes.
-constexpr size_t kMaxVisited = 20'000;
+constexpr size_t kMaxExpanded = 10'000;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class Search {
@@ -24,13 +24,14 @@ class Search {
     best_cost_ = path_seconds(problem_, best_);
     visit(problem_.goal());
     reach(visit(problem_.start()), {.cost = 0});
+    stats = {};
     while (!open_.empty()) {
       const Open next = open_.top();
       open_.pop();
-      if (next.estimate > static_cast<float>(best_cost_)) break;
+      if (next.rank >> 32 > Open::bits(best_cost_)) break;
       const Visit& visit = visits_[next.number];
       if (visit.closed || !can_win(visit.cost, visit)) continue;
-      stats.gave_up = visits_.size() > kMaxVisited;
+      stats.gave_up = stats.expanded == kMaxExpanded;
       if (stats.gave_up) break;
       ++stats.expanded;
       expand(next.number);
@@ -40,15 +41,18 @@ class Search {
   }
 
  private:
+  /// The least estimate first; of equal ones the deepest, then the first found. Numbers are rounded,
+  /// so that the same moves in another order come out equal; bits of positive ones compare as they do.
   struct Open {
-    float estimate;  // rounded: the same moves in another order are to come out equal
-    float cost;
+    uint64_t rank;
     int number;
-    /// The least estimate first; of equal ones the deepest, then the first found.
+
+    Open(double estimate, double cost, int number_)
+        : rank(uint64_t{bits(estimate)} << 32 | ~bits(cost)), number(number_) {}
     bool operator<(const Open& other) const {
-      if (estimate != other.estimate) return estimate > other.estimate;
-      return cost != other.cost ? cost < other.cost : number > other.number;
+      return rank != other.rank ? rank > other.rank : number > other.number;
     }
+    static uint32_t bits(double x) { return std::bit_cast<uint32_t>(static_cast<float>(x)); }
   };
 
   /// A way to a layout: its cost, and its last step.
@@ -107,8 +111,7 @@ class Search {
     visit.group = static_cast<uint8_t>(way.group);
     visit.closed = false;
     if (number == kGoal) return take();
-    const double estimate = visit.cost + visit.left;
-    open_.push({static_cast<float>(estimate), static_cast<float>(visit.cost), number});
+    open_.emplace(visit.cost + visit.left, visit.cost, number);
   }
 
   void take() {

@@ -24,8 +24,8 @@ struct SearchStats {
 };
 
 /// Exact (A* with the bound of bound.h) for up to six axes and five dims and often beyond. A search
-/// that visits too many layouts gives up and takes the best path it has: at worst the one through
-/// replication.
+/// that tries the moves of too many layouts gives up and takes the best path it has: at worst the
+/// one through replication.
 Path cheapest_path(const Problem& problem, SearchStats* stats = nullptr);
 
 /// Undo every cut and reduction, one axis at a time, then cut as the goal does. Always legal; never

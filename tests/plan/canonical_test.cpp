@@ -61,13 +61,19 @@ TEST(Canonical, HoldsTheSameOnEveryRank) {
 }
 
 TEST(Extent, IsTheMostThatARankHolds) {
+  const Placement plain = Shard(0);
+  const Placement two = StridedShard(0, 2);
+  const Placement three = StridedShard(0, 3);
+  const Placement ragged = RaggedShard(0, {1, 7, 2});
+  using Levels = std::vector<Level>;
   EXPECT_EQ(largest_extent(10, {}), 10);
-  EXPECT_EQ(largest_extent(0, std::vector<Level>{{Shard(0), 4}}), 0);
-  EXPECT_EQ(largest_extent(10, std::vector<Level>{{Shard(0), 4}}), 3);
-  EXPECT_EQ(largest_extent(10, std::vector<Level>{{StridedShard(0, 2), 4}}), 4);
-  EXPECT_EQ(largest_extent(10, std::vector<Level>{{RaggedShard(0, {1, 7, 2}), 3}}), 7);
+  EXPECT_EQ(largest_extent(0, Levels{{&plain, 4}}), 0);
+  EXPECT_EQ(largest_extent(10, Levels{{&plain, 4}}), 3);
+  EXPECT_EQ(largest_extent(10, Levels{{&two, 4}}), 4);
+  EXPECT_EQ(largest_extent(10, Levels{{&ragged, 3}}), 7);
+  EXPECT_EQ(largest_extent(10, Levels{{&ragged, 3}, {&plain, 2}}), 4);
   // The larger of two outer pieces need not leave more: 4 and 3 as 2+2 and 1+1+1 over two ranks.
-  EXPECT_EQ(largest_extent(7, std::vector<Level>{{Shard(0), 2}, {StridedShard(0, 3), 2}}), 3);
+  EXPECT_EQ(largest_extent(7, Levels{{&plain, 2}, {&three, 2}}), 3);
 }
 
 TEST(Extent, IsThatOfTheShardings) {
@@ -76,7 +82,7 @@ TEST(Extent, IsThatOfTheShardings) {
     for (int dim = 0; dim < sharding.ndim(); ++dim) {
       std::vector<Level> levels;
       for (int axis : sharding.axes_of_dim(dim)) {
-        levels.push_back({sharding.placement(axis), sharding.mesh().size(axis)});
+        levels.push_back({&sharding.placement(axis), sharding.mesh().size(axis)});
       }
       const auto d = static_cast<size_t>(dim);
       int64_t most = 0;
