@@ -22,8 +22,27 @@ class EventRecord {
     if (duration_ns_.compare_exchange_strong(unset, elapsed) && !ok) failed_ = true;
   }
 
+  /// The caller stands still while this lives.
+  class Standstill {
+   public:
+    explicit Standstill(EventRecord* record) : record_(record) {
+      if (record_ != nullptr) start_ = Clock::now();
+    }
+    ~Standstill() {
+      if (record_ == nullptr) return;
+      record_->exposed_ns_ += std::chrono::nanoseconds(Clock::now() - start_).count();
+    }
+    Standstill(const Standstill&) = delete;
+    Standstill& operator=(const Standstill&) = delete;
+
+   private:
+    EventRecord* record_;  // null: nobody listens
+    Clock::time_point start_;
+  };
+
   CommEvent snapshot() const {
     CommEvent event = event_;
+    event.exposed = std::chrono::nanoseconds(exposed_ns_.load());
     event.duration = std::chrono::nanoseconds(duration_ns_.load());
     event.failed = failed_;
     return event;
@@ -32,6 +51,7 @@ class EventRecord {
  private:
   const CommEvent event_;
   std::atomic<int64_t> duration_ns_{-1};
+  std::atomic<int64_t> exposed_ns_{0};
   std::atomic<bool> failed_{false};
 };
 

@@ -96,6 +96,12 @@ int64_t Recorder::bytes() const {
   return total;
 }
 
+std::chrono::nanoseconds Recorder::exposed() const {
+  std::chrono::nanoseconds total{0};
+  for (const auto& event : events()) total += event.exposed;
+  return total;
+}
+
 std::map<CommOp, int> Recorder::by_op() const {
   std::map<CommOp, int> counts;
   for (const auto& event : events()) ++counts[event.op];
@@ -111,13 +117,13 @@ std::map<std::string, int> Recorder::by_axis() const {
 std::string Recorder::to_text() const {
   const auto all = events();
   std::vector<std::vector<std::string>> rows = {
-      {"op", "axis", "ranks", "in", "out", "dtype", "bytes", "asked by", "time"}};
+      {"op", "axis", "ranks", "in", "out", "dtype", "bytes", "asked by", "time", "exposed"}};
   for (const auto& e : all) {
     rows.push_back({std::string(op_name(e.op)), e.axis.empty() ? "-" : e.axis,
                     e.group ? list_text(std::span<const int>(e.group->ranks)) : "-",
                     shapes_text(e.shapes_in), shapes_text(e.shapes_out), dtype_text(e.dtype),
                     bytes_text(e.bytes()), e.implicit ? e.site + " (implicit)" : e.site,
-                    e.failed ? "failed" : duration_text(e.duration)});
+                    e.failed ? "failed" : duration_text(e.duration), duration_text(e.exposed)});
   }
   return join_text(table_text(rows), "rank ", rank_, ": ", all.size(), " calls, ",
                    bytes_text(bytes()), ", ", count_implicit(), " implicit\n");

@@ -65,6 +65,9 @@ struct CommEvent {
   /// From the call until its wait returned (or it was seen complete); negative while in flight. For
   /// CUDA tensors a wait only orders streams: this is the host's time, not the device's.
   std::chrono::nanoseconds duration{-1};
+  /// Of it, the time that the caller stood still, in the call and in its waits: what computation did
+  /// not hide.
+  std::chrono::nanoseconds exposed{0};
 
   /// The larger of both sides: what `all_gather` produces, what `reduce_scatter` takes.
   int64_t bytes() const { return bytes_in > bytes_out ? bytes_in : bytes_out; }
@@ -91,7 +94,8 @@ class Recorder {
   int count_on(std::string_view axis) const;
   int count(CommOp op, std::string_view axis) const;
   int count_implicit() const;
-  int64_t bytes() const;  ///< sum of CommEvent::bytes
+  int64_t bytes() const;                     ///< sum of CommEvent::bytes
+  std::chrono::nanoseconds exposed() const;  ///< sum of CommEvent::exposed
 
   std::map<CommOp, int> by_op() const;
   std::map<std::string, int> by_axis() const;

@@ -248,7 +248,10 @@ class TapBackend final : public c10d::Backend, public ReducesInto {
       record = observe(call);
     }
     try {
-      auto work = run();
+      auto work = [&] {
+        const EventRecord::Standstill exposed(record.get());
+        return run();
+      }();
       if (work) {
         return c10::make_intrusive<TapWork>(std::move(work), context_, std::move(call),
                                             std::move(record));

@@ -61,6 +61,7 @@ c10::intrusive_ptr<c10::ivalue::Future> TapWork::getFuture() {
 void TapWork::synchronize() {
   const MayBlock others_may_run;
   try {
+    const EventRecord::Standstill exposed(record_.get());
     inner_->synchronize();
   } catch (...) {
     rethrow_as_tessera(*context_, call_, CallPhase::wait);
@@ -70,7 +71,10 @@ void TapWork::synchronize() {
 bool TapWork::wait(std::chrono::milliseconds timeout) {
   const MayBlock others_may_run;
   try {
-    const bool ok = wait_inner(timeout);
+    const bool ok = [&] {
+      const EventRecord::Standstill exposed(record_.get());
+      return wait_inner(timeout);
+    }();
     ended(ok);
     return ok;
   } catch (...) {

@@ -43,7 +43,8 @@ json event_json(const CommEvent& event, int rank, Lanes& lanes) {
                {"dtype", dtype_text(event.dtype)},
                {"in", event.shapes_in},
                {"out", event.shapes_out},
-               {"bytes", event.bytes()}};
+               {"bytes", event.bytes()},
+               {"exposed us", microseconds(event.exposed)}};
   if (event.group) {
     args["group"] = event.group->name;
     args["ranks"] = event.group->ranks;

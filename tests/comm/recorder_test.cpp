@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tessera/base/errors.h"
@@ -108,6 +110,21 @@ TEST(Recorder, AnEventIsInFlightUntilItsWait) {
   EXPECT_GE(duration.count(), 0);
   work->wait();  // again: the first end counts
   EXPECT_EQ(recorder.events().at(0).duration, duration);
+}
+
+TEST(Recorder, TellsTheTimeThatComputationDidNotHide) {
+  constexpr auto kPause = std::chrono::milliseconds(3);
+  Tapped tapped;
+  tapped.inner->on_wait = [=] { std::this_thread::sleep_for(kPause); };
+  Recorder recorder(tapped.observers);
+  Tensors t = {at::ones({1})};
+  auto work = tapped.outer->allreduce(t);
+  std::this_thread::sleep_for(kPause);  // computation
+  work->wait();
+  const CommEvent event = recorder.events().at(0);
+  EXPECT_GE(event.exposed, kPause);
+  EXPECT_GE(event.duration - event.exposed, kPause);
+  EXPECT_EQ(recorder.exposed(), event.exposed);
 }
 
 TEST(Recorder, AFailedCallIsRecordedAsSuch) {
