@@ -2,10 +2,6 @@
 // layers over tp, and compares with the same run on one rank.
 //
 //   build/bin/tessera launch -n 4 build/examples/gpt --mesh dp=2,tp=2 --report report.html
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/_foreach_norm.h>
-#include <ATen/ops/stack.h>
 #include <tessera/comm/failure.h>
 #include <tessera/tessera.h>
 #include <torch/optim/adamw.h>
@@ -54,15 +50,6 @@ torch::optim::AdamW make_optimizer(Gpt& model, const Settings& s) {
   return torch::optim::AdamW(std::move(groups));
 }
 
-/// Scales all gradients so that their common norm is at most `most`. One message for all norms,
-/// where torch::nn::utils::clip_grad_norm_ asks for one after the other.
-void clip_gradients(const Gpt& model, double most) {
-  std::vector<at::Tensor> gradients;
-  for (const auto& parameter : model->parameters()) gradients.push_back(parameter.grad());
-  const at::Tensor norm = at::stack(at::_foreach_norm(gradients, 2)).norm();
-  at::_foreach_mul_(gradients, (most / (norm + 1e-6)).clamp_max(1.0));
-}
-
 /// Each rank of dp has the loss of its own rows.
 double mean_over_dp(const at::Tensor& loss, const DeviceMesh& mesh) {
   return full_tensor(from_local(loss, mesh["dp"], {Partial(ReduceOp::avg)})).item<double>();
@@ -80,7 +67,7 @@ RunRecord train(Gpt& model, const Settings& s, const DeviceMesh& mesh, Progress&
     optimizer.zero_grad();
     const at::Tensor loss = model->loss(batch.inputs, batch.targets);
     loss.backward();
-    clip_gradients(model, s.clip);
+    clip_grad_norm_(model->parameters(), s.clip);
     for (auto& group : optimizer.param_groups()) group.options().set_lr(learning_rate(s, step));
     optimizer.step();
 
@@ -91,7 +78,7 @@ RunRecord train(Gpt& model, const Settings& s, const DeviceMesh& mesh, Progress&
     recorder.clear();
     progress.show(run);
   }
-  run.memory = memory_by_owner(*model, optimizer);
+  run.memory = memory_by_owner(*model, optimizer, mesh);
   return run;
 }
 

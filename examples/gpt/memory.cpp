@@ -26,7 +26,8 @@ int64_t status_bytes(const std::string& name) {
 }  // namespace
 
 std::map<std::string, int64_t> memory_by_owner(const torch::nn::Module& model,
-                                               torch::optim::AdamW& optimizer) {
+                                               torch::optim::AdamW& optimizer,
+                                               const tessera::DeviceMesh& mesh) {
   std::map<std::string, int64_t> bytes;
   for (const auto& parameter : model.parameters()) {
     bytes["parameters"] += bytes_of(parameter);
@@ -36,6 +37,7 @@ std::map<std::string, int64_t> memory_by_owner(const torch::nn::Module& model,
     const auto& moments = static_cast<const torch::optim::AdamWParamState&>(*state);
     bytes["optimizer state"] += bytes_of(moments.exp_avg()) + bytes_of(moments.exp_avg_sq());
   }
+  bytes["gathered, at its peak"] = tessera::gathered_memory(mesh).peak_bytes;
   bytes["process, at its peak"] = status_bytes("VmHWM:");
   return bytes;
 }

@@ -16,15 +16,16 @@ void Progress::show(const RunRecord& run) {
   const double seconds = run.seconds - seconds_;
   char line[160];
   std::snprintf(line, sizeof(line),
-                "[%s] %3d%%  step %d/%d  loss %.4f  %.1fk tokens/s  communication %.0f%%  %d MiB",
+                "[%s] %3d%%  step %d/%d  loss %.4f  %.1fk tokens/s  exposed communication %.0f%%  "
+                "%d MiB",
                 bar.c_str(), static_cast<int>(100 * step / settings_.steps), static_cast<int>(step),
                 static_cast<int>(settings_.steps), run.losses.back(),
                 static_cast<double>(run.tokens - tokens_) / seconds / 1e3,
-                100 * (run.communicating - communicating_) / seconds,
+                100 * (run.exposed() - exposed_) / seconds,
                 static_cast<int>(resident_bytes() >> 20));
   std::cout << line << std::endl;
   seconds_ = run.seconds;
-  communicating_ = run.communicating;
+  exposed_ = run.exposed();
   tokens_ = run.tokens;
 }
 

@@ -6,7 +6,7 @@
 #include "settings.h"
 
 /// Lines like
-///   [########............]  40%  step 80/200  loss 1.9  8.2k tokens/s  communication 31%  214 MiB
+///   [########............]  40%  step 80/200  loss 1.9  8.2k tokens/s  exposed communication 31%  ...
 /// One a few steps rather than one that moves: the output of ranks goes through a launcher.
 namespace gpt {
 
@@ -31,7 +31,7 @@ class Progress {
   const Settings& settings_;
   bool speaks_;
   double seconds_ = 0;  // at the last line
-  double communicating_ = 0;
+  double exposed_ = 0;
   int64_t tokens_ = 0;
 };
 

@@ -64,17 +64,19 @@ void write_table(std::ostream& out, const std::vector<std::vector<std::string>>&
 
 /// A column a run: speed, loss, and what each owner holds.
 void write_runs(std::ostream& out, const std::vector<RunRecord>& runs) {
-  std::vector<std::vector<std::string>> rows(4);
+  std::vector<std::vector<std::string>> rows(5);
   rows[0] = {"mesh"};
   rows[1] = {"last loss"};
   rows[2] = {"tokens a second"};
   rows[3] = {"time with a message under way, %"};
+  rows[4] = {"time that rank 0 stood still for messages, %"};
   std::set<std::string> owners;
   for (const auto& run : runs) {
     rows[0].push_back(run.mesh);
     rows[1].push_back(run.losses.empty() ? "" : fixed(run.losses.back(), 6));
     rows[2].push_back(fixed(static_cast<double>(run.tokens) / run.seconds, 0));
     rows[3].push_back(fixed(100 * run.communicating / run.seconds, 1));
+    rows[4].push_back(fixed(100 * run.exposed() / run.seconds, 1));
     for (const auto& [owner, bytes] : run.memory) owners.insert(owner);
   }
   for (const auto& owner : owners) {
@@ -90,11 +92,11 @@ void write_runs(std::ostream& out, const std::vector<RunRecord>& runs) {
 void write_traffic(std::ostream& out, const RunRecord& run) {
   const auto steps = static_cast<double>(std::max<size_t>(1, run.losses.size()));
   std::vector<std::vector<std::string>> rows = {
-      {"axis and collective", "calls a step", "MiB a step", "ms a step"}};
+      {"axis and collective", "calls a step", "MiB a step", "ms a step", "exposed ms a step"}};
   for (const auto& [name, one] : run.traffic) {
     rows.push_back({name, fixed(static_cast<double>(one.calls) / steps, 1),
                     fixed(static_cast<double>(one.bytes) / steps / (1 << 20), 3),
-                    fixed(1e3 * one.seconds / steps, 2)});
+                    fixed(1e3 * one.seconds / steps, 2), fixed(1e3 * one.exposed / steps, 2)});
   }
   write_table(out, rows);
 }
@@ -116,7 +118,8 @@ void write_report(const std::string& file, const std::vector<RunRecord>& runs,
   write_runs(out, runs);
   out << "<h2>Communication of rank 0 on " << escaped(runs.front().mesh)
       << "</h2>\n<p>Times are from call to result: they include waiting for ranks that come "
-         "later, and what runs beside computation or other messages.</p>\n";
+         "later, and what runs beside computation or other messages. Exposed is the part in which "
+         "the rank stood still.</p>\n";
   write_traffic(out, runs.front());
   out << "<h2>What it writes</h2>\n<pre>" << escaped(sample) << "</pre>\n</html>\n";
   if (!out.flush()) throw std::runtime_error(file + " cannot be written");

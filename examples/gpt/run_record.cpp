@@ -34,7 +34,14 @@ void RunRecord::add(const std::vector<CommEvent>& events) {
     one.calls += 1;
     one.bytes += event.bytes();
     one.seconds += std::max(0.0, std::chrono::duration<double>(event.duration).count());
+    one.exposed += std::chrono::duration<double>(event.exposed).count();
   }
+}
+
+double RunRecord::exposed() const {
+  double sum = 0;
+  for (const auto& [name, one] : traffic) sum += one.exposed;
+  return sum;
 }
 
 // A word a value, a line a fact.
@@ -45,7 +52,8 @@ void RunRecord::save(const std::string& file) const {
   for (const double loss : losses) out << "loss " << loss << "\n";
   for (const auto& [owner, bytes] : memory) out << "memory " << bytes << " " << owner << "\n";
   for (const auto& [name, one] : traffic) {
-    out << "traffic " << one.calls << " " << one.bytes << " " << one.seconds << " " << name << "\n";
+    out << "traffic " << one.calls << " " << one.bytes << " " << one.seconds << " " << one.exposed
+        << " " << name << "\n";
   }
   if (!out.flush()) throw std::runtime_error(file + " cannot be written");
 }
@@ -76,7 +84,7 @@ RunRecord RunRecord::load(const std::string& file) {
       run.memory[rest_of_line()] = bytes;
     } else if (what == "traffic") {
       Traffic one;
-      in >> one.calls >> one.bytes >> one.seconds;
+      in >> one.calls >> one.bytes >> one.seconds >> one.exposed;
       run.traffic[rest_of_line()] = one;
     } else {
       throw std::runtime_error(file + " is no record of a run: " + what);

@@ -14,6 +14,7 @@ struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
   double seconds = 0;  ///< from call to result, waiting for peers included; some run side by side
+  double exposed = 0;  ///< of these, the seconds that the rank stood still
 };
 
 struct RunRecord {
@@ -24,6 +25,8 @@ struct RunRecord {
   int64_t tokens = 0;
   std::map<std::string, int64_t> memory;   ///< owner -> bytes on rank 0
   std::map<std::string, Traffic> traffic;  ///< "tp all_reduce" -> what it took
+
+  double exposed() const;  ///< seconds in which this rank stood still, for any message
 
   void add(const std::vector<tessera::comm::CommEvent>& events);  ///< a step's collectives
 
