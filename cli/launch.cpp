@@ -17,9 +17,9 @@ namespace {
 constexpr int kDefaultPort = 29500;  // torchrun's, for jobs of several hosts
 
 constexpr const char* kFooter = R"(
-Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, MASTER_ADDR
-and MASTER_PORT as from torchrun, and OMP_NUM_THREADS=1 if there are several and it is not set. Its
-stdin is empty. The first rank that fails ends the job: its last lines are shown and its exit code
+Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, ROLE_RANK,
+MASTER_ADDR, MASTER_PORT and the like as from torchrun, and OMP_NUM_THREADS=1 if there are several
+and it is not set. Its stdin is empty. The first rank that fails ends the job: its last lines are shown and its exit code
 (128 + signal) is launch's. Ctrl-C ends all; a second one kills them.
 
 Examples

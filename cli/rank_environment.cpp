@@ -66,6 +66,9 @@ std::vector<std::string> rank_environment(const JobShape& shape, int local_rank)
   set("NODE_RANK", shape.node_rank);
   set("GROUP_RANK", shape.node_rank);
   set("GROUP_WORLD_SIZE", shape.nodes);
+  variables["ROLE_NAME"] = "default";  // torchrun's, where all ranks play one role
+  set("ROLE_RANK", shape.rank(local_rank));
+  set("ROLE_WORLD_SIZE", shape.world_size());
   variables["MASTER_ADDR"] = shape.master_addr;
   set("MASTER_PORT", shape.master_port);
   if (limits_threads(shape)) set("OMP_NUM_THREADS", 1);

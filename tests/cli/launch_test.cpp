@@ -159,6 +159,7 @@ TEST(CliLaunch, SetsTheVariablesThatTorchrunSets) {
   const Folder folder;
   const auto script = folder.script(
       "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $NODE_RANK $GROUP_RANK $MASTER_ADDR\n"
+      "echo $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE $GROUP_WORLD_SIZE\n"
       "echo $MASTER_PORT");
   const CliResult result = launch({"-n", "3", script});
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -166,9 +167,10 @@ TEST(CliLaunch, SetsTheVariablesThatTorchrunSets) {
   ASSERT_EQ(lines.size(), 3U) << result.out;
   std::set<std::string> ports;
   for (const std::string rank : {"0", "1", "2"}) {
-    ASSERT_EQ(lines.at(rank).size(), 2U);
+    ASSERT_EQ(lines.at(rank).size(), 3U);
     EXPECT_EQ(lines.at(rank)[0], rank + " " + rank + " 3 3 0 0 127.0.0.1");
-    ports.insert(lines.at(rank)[1]);
+    EXPECT_EQ(lines.at(rank)[1], "default " + rank + " 3 1");
+    ports.insert(lines.at(rank)[2]);
   }
   ASSERT_EQ(ports.size(), 1U);
   EXPECT_GT(std::stoi(*ports.begin()), 1023);
@@ -424,6 +426,49 @@ TEST(CliLaunch, TheRanksOfATesseraProgramMeet) {
   const auto lines = by_rank(result.out);
   EXPECT_EQ(lines.size(), 3U) << result.out;
   for (const auto& [rank, said] : lines) EXPECT_EQ(said.front(), "sum 6") << rank;
+}
+
+/// What each rank of TheRanksOfSeveralLaunchesMeet does.
+const testing::Scenario kAddRanksOfHosts("add the ranks of two launches", [] {
+  const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
+  const at::Tensor mine = at::full({1}, 10 * mesh.local_rank("dp") + mesh.local_rank("tp"));
+  const at::Tensor sum = full_tensor(from_local(mine, mesh, {Partial(), Partial()}));
+  std::cout << "sum " << sum.item<int64_t>() << std::endl;
+});
+
+/// A port that nothing listens on now.
+std::string free_port() {
+  const CliResult result = launch({"bash", "-c", "echo $MASTER_PORT"});
+  return result.out.substr(4, result.out.size() - 5);  // "[0] 12345\n"
+}
+
+/// Two launches stand for two hosts.
+TEST(CliLaunch, TheRanksOfSeveralLaunchesMeet) {
+  const Folder first, second;
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string port = free_port();
+  const auto words = [&](const char* node) {
+    return std::vector<std::string>{"-n",
+                                    "2",
+                                    "--nodes",
+                                    "2",
+                                    "--node-rank",
+                                    node,
+                                    "--master-addr",
+                                    "127.0.0.1",
+                                    "--master-port",
+                                    port,
+                                    self};
+  };
+  setenv("TESSERA_TEST_SCENARIO", kAddRanksOfHosts.name().c_str(), 1);
+  const Launched one(first, words("0"));
+  const Launched two(second, words("1"));
+  unsetenv("TESSERA_TEST_SCENARIO");
+  EXPECT_EQ(one.wait(), 0) << one.err();
+  EXPECT_EQ(two.wait(), 0) << two.err();
+  EXPECT_EQ(by_rank(one.out() + two.out()).size(), 4U);
+  EXPECT_TRUE(holds(one.out(), "[1] sum 22\n")) << one.out();
+  EXPECT_TRUE(holds(two.out(), "[3] sum 22\n")) << two.out();
 }
 
 TEST(CliLaunch, AKilledRankOfATesseraProgramIsTheOneThatIsBlamed) {
