@@ -1,0 +1,91 @@
+// Activation checkpointing: what a function computed inside is forgotten, and computed again in
+// backward, as a forward and a backward inside of backward.
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <atomic>
+
+#include "tests/fsdp/training.h"
+
+namespace tessera::test {
+namespace {
+
+/// fn(x). The function must live until backward is over.
+struct Recompute : torch::autograd::Function<Recompute> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const Forward* fn) {
+    ctx->save_for_backward({x});
+    ctx->saved_data["function"] = reinterpret_cast<int64_t>(fn);
+    const torch::NoGradGuard no_grad;
+    return (*fn)(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const auto* fn = reinterpret_cast<const Forward*>(ctx->saved_data["function"].toInt());
+    const at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_();
+    at::Tensor y;
+    {
+      const torch::AutoGradMode records(true);
+      y = (*fn)(x);
+    }
+    torch::autograd::backward({y}, {grads[0]});
+    return {x.grad(), at::Tensor()};
+  }
+};
+
+/// Trains an MLP of which each list of layers in a row is recomputed as one; the all_gathers of the
+/// last step.
+int gathers_of_a_step(const std::vector<std::vector<size_t>>& recomputed) {
+  std::atomic<int> gathers = 0;
+  run_ranks(2, [&](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const std::vector<int64_t> widths = {6, 10, 7, 9, 3};
+    const Batch batch = make_batch(12, widths.front(), widths.back());
+    auto plain = make_mlp(widths);
+    auto net = make_mlp(widths);
+    shard_layers(net, mesh);
+    const auto layers = layers_of(net);
+    std::vector<Forward> functions;
+    for (const auto& indices : recomputed) {
+      functions.push_back([&layers, indices](at::Tensor x) {
+        for (const size_t i : indices) {
+          x = layers[i]->forward(x);
+          if (i + 1 < layers.size()) x = at::tanh(x);
+        }
+        return x;
+      });
+    }
+    const Forward forward = [&](at::Tensor x) {
+      x = x.detach().requires_grad_();  // so that autograd enters the first function too
+      for (const Forward& function : functions) x = Recompute::apply(x, &function);
+      return x;
+    };
+    auto alone = adamw()(plain->parameters());
+    auto optimizer = adamw()(net->parameters());
+    train(forward_of(plain), *alone, batch, 10);
+    train(forward, *optimizer, batch.part(rank, 2), 9);
+    Recorder recorder(*comm::current_world());
+    train(forward, *optimizer, batch.part(rank, 2), 1);
+    recorder.stop();
+    EXPECT_EQ(recorder.count(CommOp::reduce_scatter), 4) << recorder.to_text();
+    gathers = recorder.count(CommOp::all_gather);
+    EXPECT_EQ(parameters_differ(*net, *plain), "");
+    EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+  });
+  return gathers;
+}
+
+/// The recomputation and its backward are one run: no more is gathered than without it.
+TEST(FullyShardRecompute, OneLayerAtATimeGathersNoMore) {
+  EXPECT_EQ(gathers_of_a_step({{0}, {1}, {2}, {3}}), 4 + 3);
+}
+
+/// What was let go between recomputing a layer and its backward comes a third time.
+TEST(FullyShardRecompute, SeveralLayersTouchTheirGroupsAgain) {
+  EXPECT_GT(gathers_of_a_step({{0, 1}, {2, 3}}), 4 + 3);
+  EXPECT_GT(gathers_of_a_step({{0, 1, 2, 3}}), 4 + 3);
+}
+
+}  // namespace
+}  // namespace tessera::test
