@@ -3,88 +3,100 @@
 #include <torch/nn/utils/clip_grad.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/recorder.h"
-#include "tessera/comm/threads.h"
 #include "tessera/dtensor/distribute_module.h"
-#include "tessera/fsdp/fully_shard.h"
 #include "tests/fsdp/training.h"
 
-namespace tessera {
+namespace tessera::test {
 namespace {
 
-using comm::init_device_mesh;
-using comm::run_ranks;
-using test::adamw;
-using test::Batch;
-using test::layers_of;
-using test::make_batch;
-using test::make_mlp;
-using test::parameters_differ;
-using test::train;
-
-/// Rows of the first layer, columns of the second, what is left replicated.
-void cut_hidden(torch::nn::Sequential& net, const DeviceMesh& tp) {
-  const auto layers = layers_of(net);
-  distribute_in_place(layers[0]->weight, tp, {Shard(0)});
-  distribute_in_place(layers[0]->bias, tp, {Shard(0)});
-  distribute_in_place(layers[1]->weight, tp, {Shard(1)});
-  distribute_module(*net, tp);
+/// Of two matrices in a row the first is cut by rows, the second by columns; what is left is
+/// replicated.
+void cut_pairs(torch::nn::Module& module, const DeviceMesh& tp) {
+  distribute_module(
+      module, tp, [](const std::string& name, torch::nn::Module& part, const DeviceMesh& over) {
+        auto* linear = part.as<torch::nn::LinearImpl>();
+        if (linear == nullptr || name.ends_with("router")) return;
+        const bool second = name.ends_with("out") || name.ends_with("down") || name.ends_with("2");
+        distribute_in_place(linear->weight, over, {Shard(second ? 1 : 0)});
+        if (!second) distribute_in_place(linear->bias, over, {Shard(0)});
+      });
 }
 
-/// Ten steps of AdamW with clipped gradients, as one rank does them with the whole batch.
-void trains_as_one_rank(const char* text, int ranks, int data_ranks,
+/// Ten steps with clipped gradients, as one rank does them with the whole batch.
+void trains_as_one_rank(const Subject& subject, const MakeOptimizer& make, const char* text,
                         std::initializer_list<std::string> data_axes) {
-  const Batch batch = make_batch(12, 6, 3);
-  run_ranks(ranks, [&](int) {
+  constexpr int kSteps = 10;
+  constexpr double kMostNorm = 0.1;
+  Model plain = subject.make();
+  auto alone = make(plain.module->parameters());
+  std::vector<double> norms;
+  for (int step = 0; step < kSteps; ++step) {
+    alone->zero_grad();
+    plain.loss(subject.batch).backward();
+    norms.push_back(torch::nn::utils::clip_grad_norm_(plain.module->parameters(), kMostNorm));
+    alone->step();
+  }
+  run_ranks(DeviceMesh::parse(text).size(), [&](int) {
     const DeviceMesh mesh = init_device_mesh(text);
     const DeviceMesh tp = mesh["tp"];
-    auto plain = make_mlp({6, 10, 3});
-    auto net = make_mlp({6, 10, 3});
-    cut_hidden(net, tp);
-    for (auto* layer : layers_of(net)) fully_shard(*layer, mesh[data_axes]);
-    auto alone = adamw()(plain->parameters());
-    auto optimizer = adamw()(net->parameters());
+    const DeviceMesh data = mesh[data_axes];
+    Model model = subject.make();
+    cut_pairs(*model.module, tp);
+    by_parts()(model, data);
+    auto optimizer = make(model.module->parameters());
     int part = 0;
     for (const auto& axis : data_axes)
       part = part * mesh.size(mesh.axis(axis)) + mesh.local_rank(axis);
-    const Batch mine = batch.part(part, data_ranks);
-    const at::Tensor x = distribute_tensor(mine.x, tp, {Replicate()});
-    for (int step = 0; step < 10; ++step) {
-      alone->zero_grad();
+    const Batch plain_part = subject.batch.part(part, data.size());
+    const Batch mine = {distribute_tensor(plain_part.x, tp, {Replicate()}),
+                        distribute_tensor(plain_part.y, tp, {Replicate()})};
+    for (const double norm : norms) {
       optimizer->zero_grad();
-      at::mse_loss(plain->forward(batch.x), batch.y).backward();
-      at::mse_loss(full_tensor(net->forward(x)), mine.y).backward();
-      const double norm = torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.1);
-      EXPECT_NEAR(torch::nn::utils::clip_grad_norm_(net->parameters(), 0.1), norm, 1e-10);
-      alone->step();
+      full_tensor(model.loss(mine)).backward();
+      EXPECT_NEAR(torch::nn::utils::clip_grad_norm_(model.module->parameters(), kMostNorm), norm,
+                  1e-10);
       optimizer->step();
       EXPECT_EQ(gathered_memory(mesh).bytes, 0);
     }
-    EXPECT_EQ(parameters_differ(*net, *plain), "") << text;
+    EXPECT_EQ(parameters_differ(*model.module, *plain.module), "")
+        << subject.name << " on " << text;
   });
 }
 
-TEST(FullyShardTensorParallel, TrainsAsOneRank) {
-  trains_as_one_rank("dp=2,tp=2", 4, 2, {"dp"});
-  trains_as_one_rank("dp=3,tp=2", 6, 3, {"dp"});
-  trains_as_one_rank("dp=2,tp=3", 6, 2, {"dp"});
+const std::vector<int64_t> kPair = {6, 10, 3};
+
+TEST(FullyShardTensorParallel, MlpsTrainAsOneRank) {
+  for (const char* text : {"dp=2,tp=2", "dp=4,tp=2", "dp=3,tp=2", "dp=2,tp=3"}) {
+    trains_as_one_rank(mlp_subject(kPair), sgd(), text, {"dp"});
+    trains_as_one_rank(mlp_subject(kPair), adamw(), text, {"dp"});
+  }
+}
+
+TEST(FullyShardTensorParallel, GptsTrainAsOneRank) {
+  trains_as_one_rank(gpt_subject(), sgd(), "dp=4,tp=2", {"dp"});
+  trains_as_one_rank(gpt_subject(), adamw(), "dp=2,tp=2", {"dp"});
+}
+
+TEST(FullyShardTensorParallel, MixturesOfExpertsTrainAsOneRank) {
+  trains_as_one_rank(moe_subject(), sgd(), "dp=2,tp=2", {"dp"});
+  trains_as_one_rank(moe_subject(), adamw(), "dp=4,tp=2", {"dp"});
 }
 
 TEST(FullyShardTensorParallel, ReplicasOfShardsTrainAsOneRank) {
-  trains_as_one_rank("dp=2,fs=2,tp=2", 8, 4, {"dp", "fs"});
+  trains_as_one_rank(mlp_subject(kPair), adamw(), "dp=2,fs=2,tp=2", {"dp", "fs"});
 }
 
 TEST(FullyShardTensorParallel, TensorParallelismCutsFirst) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
-    auto net = make_mlp({6, 10, 3});
-    cut_hidden(net, mesh["tp"]);
+    auto net = make_mlp(kPair);
+    cut_pairs(*net, mesh["tp"]);
     fully_shard(*net, mesh["dp"]);
     const auto layers = layers_of(net);
     EXPECT_EQ(sharding(layers[0]->weight).to_text(), "dp=2,tp=2 : S0#1,S0#0 : 10x6 f64");
     EXPECT_EQ(sharding(layers[1]->weight).to_text(), "dp=2,tp=2 : S0,S1 : 3x10 f64");
     EXPECT_EQ(sharding(layers[1]->bias).to_text(), "dp=2,tp=2 : S0,R : 3 f64");
-    auto twice = make_mlp({6, 10, 3});
+    auto twice = make_mlp(kPair);
     distribute_module(*twice, mesh["dp"]);
     EXPECT_THROW(fully_shard(*twice, mesh["dp"]), InvalidArgument);
   });
@@ -94,9 +106,9 @@ TEST(FullyShardTensorParallel, TensorParallelismCutsFirst) {
 TEST(FullyShardTensorParallel, EvaluatesValuesComputedFromParameters) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
-    auto plain = make_mlp({6, 10, 3});
-    auto net = make_mlp({6, 10, 3});
-    cut_hidden(net, mesh["tp"]);
+    auto plain = make_mlp(kPair);
+    auto net = make_mlp(kPair);
+    cut_pairs(*net, mesh["tp"]);
     fully_shard(*net, mesh["dp"]);
     const at::Tensor x = make_batch(4, 6, 3).x;
     const torch::NoGradGuard no_grad;
@@ -109,4 +121,4 @@ TEST(FullyShardTensorParallel, EvaluatesValuesComputedFromParameters) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::test
