@@ -73,13 +73,8 @@ TEST(FullyShardTensorParallel, MlpsTrainAsOneRank) {
 }
 
 TEST(FullyShardTensorParallel, GptsTrainAsOneRank) {
-  trains_as_one_rank(gpt_subject(), sgd(), "dp=4,tp=2", {"dp"});
-  trains_as_one_rank(gpt_subject(), adamw(), "dp=2,tp=2", {"dp"});
-}
-
-TEST(FullyShardTensorParallel, MixturesOfExpertsTrainAsOneRank) {
-  trains_as_one_rank(moe_subject(), sgd(), "dp=2,tp=2", {"dp"});
-  trains_as_one_rank(moe_subject(), adamw(), "dp=4,tp=2", {"dp"});
+  trains_as_one_rank(gpt_subject(), sgd(), "dp=2,tp=2", {"dp"});
+  trains_as_one_rank(gpt_subject(), adamw(), "dp=4,tp=2", {"dp"});
 }
 
 TEST(FullyShardTensorParallel, ReplicasOfShardsTrainAsOneRank) {
