@@ -19,8 +19,8 @@ constexpr int kDefaultPort = 29500;  // torchrun's, for jobs of several hosts
 constexpr const char* kFooter = R"(
 Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, ROLE_RANK,
 MASTER_ADDR, MASTER_PORT and the like as from torchrun, and OMP_NUM_THREADS=1 if there are several
-and it is not set. Its stdin is empty. The first rank that fails ends the job: its last lines are shown and its exit code
-(128 + signal) is launch's. Ctrl-C ends all; a second one kills them.
+and it is not set. Its stdin is empty. The first rank that fails ends the job: its last lines are
+shown and its exit code (128 + signal) is launch's. Ctrl-C ends all; a second one kills them.
 
 Examples
   tessera launch -n 4 build/examples/gpt --mesh dp=2,tp=2

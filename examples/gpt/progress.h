@@ -6,7 +6,7 @@
 #include "settings.h"
 
 /// Lines like
-///   [########............]  40%  step 80/200  loss 1.9  8.2k tokens/s  exposed communication 31%  ...
+///   [####......]  40%  step 80/200  loss 1.9  8.2k tokens/s  exposed communication 31%  214 MiB
 /// One a few steps rather than one that moves: the output of ranks goes through a launcher.
 namespace gpt {
 

@@ -65,8 +65,8 @@ struct CommEvent {
   /// From the call until its wait returned (or it was seen complete); negative while in flight. For
   /// CUDA tensors a wait only orders streams: this is the host's time, not the device's.
   std::chrono::nanoseconds duration{-1};
-  /// Of it, the time that the caller stood still, in the call and in its waits: what computation did
-  /// not hide.
+  /// Of it, how long the caller stood still, in the call and in its waits: what computation did not
+  /// hide.
   std::chrono::nanoseconds exposed{0};
 
   /// The larger of both sides: what `all_gather` produces, what `reduce_scatter` takes.
