@@ -45,10 +45,11 @@ class ShardedImpl final : public c10::TensorImpl {
 };
 
 /// The same for a tensor that becomes sharded in place: its impl stays a plain one, so the reason
-/// must lie in the storage.
-c10::Storage refusing_storage() {
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), 0,
-                                                       c10::GetCPUAllocator(), /*resizable=*/false);
+/// must lie in the storage, and the tensor's device is that of its storage.
+c10::Storage refusing_storage(c10::Device device) {
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), 0, c10::DataPtr(nullptr, device), c10::GetCPUAllocator(),
+      /*resizable=*/false);
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(join_text("This is ", kNoMemory));
   return c10::Storage(std::move(storage));
 }
@@ -95,7 +96,7 @@ void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const c10::Device device = local.device();
   auto made = make_impl(std::move(local), sharding, device, /*is_copy=*/false, std::move(lazy));
-  made->set_storage_keep_dtype(refusing_storage());
+  made->set_storage_keep_dtype(refusing_storage(device));
   impl->shallow_copy_from(made);
 }
 

@@ -170,3 +170,12 @@ def test_a_plain_tensor_among_sharded_ones_needs_a_guard(ranks):
             return tessera.full_tensor(x + torch.ones(4)).tolist()
 
     assert ranks(2, body)[0] == [2.0] * 4
+
+
+def test_a_tensor_that_becomes_sharded_stays_on_its_device():
+    with tessera.fake_world(1, 4):
+        mesh = tessera.init_device_mesh("dp=4")
+        weight = torch.nn.Parameter(torch.empty(8, 2, device="meta"))
+        tessera.distribute_(weight, mesh, "S0", src_data_rank=None)
+        assert weight.device.type == tessera.to_local(weight).device.type == "meta"
+        assert tessera.to_local(weight).shape == (2, 2)
