@@ -3,6 +3,7 @@
 #include <map>
 
 #include "bind/bind.h"
+#include "tessera/fsdp/clip_grad.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/fsdp/param_group.h"
 #include "tessera/fsdp/state.h"
@@ -60,15 +61,20 @@ ModuleMirror mirror_of_list(const py::list& sources) {
   return out;
 }
 
+/// An entry of a dict, or what an option is by default.
+template <typename T>
+void take(const py::dict& given, const char* name, T& option) {
+  if (given.contains(name) && !given[name].is_none()) option = given[name].cast<T>();
+}
+
 FullyShardOptions options_from(const py::dict& given) {
-  using DTypeArg = std::optional<at::ScalarType>;
   FullyShardOptions options;
-  options.reshard_after_forward =
-      given["reshard_after_forward"].cast<decltype(options.reshard_after_forward)>();
-  options.ignored = given["ignored"].cast<std::vector<at::Tensor>>();
-  options.gradient_divide_factor = given["gradient_divide_factor"].cast<std::optional<double>>();
-  options.mixed_precision = {.param_dtype = given["param_dtype"].cast<DTypeArg>(),
-                             .reduce_dtype = given["reduce_dtype"].cast<DTypeArg>()};
+  take(given, "reshard_after_forward", options.reshard_after_forward);
+  take(given, "ignored", options.ignored);
+  take(given, "gradient_divide_factor", options.gradient_divide_factor);
+  take(given, "gradient_predivide_factor", options.gradient_predivide_factor);
+  take(given, "param_dtype", options.mixed_precision.param_dtype);
+  take(given, "reduce_dtype", options.mixed_precision.reduce_dtype);
   options.data.source = given["src_data_rank"].cast<std::optional<int>>();
   // Asked for all parameters before: while ranks wait for each other nobody holds the GIL.
   options.shard_dim = [dims = given["shard_dims"].cast<std::map<std::string, int>>()](
@@ -89,6 +95,88 @@ void shard(const ModuleMirror& mirror, const DeviceMesh& mesh, const py::dict& g
 constexpr auto kFullyShard =
     static_cast<void (*)(torch::nn::Module&, const DeviceMesh&, const FullyShardOptions&)>(
         &fully_shard);
+
+/// What a Python collective returned: something to wait for.
+class PythonWork : public c10d::Work {
+ public:
+  explicit PythonWork(py::object work)
+      : work_(new py::object(std::move(work)), [](py::object* object) {
+          const py::gil_scoped_acquire lock;
+          delete object;
+        }) {}
+  bool wait(std::chrono::milliseconds /*timeout*/) override {
+    const py::gil_scoped_acquire lock;
+    work_->attr("wait")();
+    return true;
+  }
+
+ private:
+  std::shared_ptr<py::object> work_;
+};
+
+using Exchange = decltype(Collectives::all_gather);
+
+/// Python sees groups by name, as torch.distributed resolves them.
+Exchange exchange_from(const py::object& function) {
+  if (function.is_none()) return {};
+  return [call = function.cast<std::function<py::object(Tensors, Tensors, std::string, bool)>>()](
+             Tensors& outputs, Tensors& inputs, const comm::Group& group, bool async) -> WorkPtr {
+    const py::gil_scoped_acquire lock;
+    py::object work = call(outputs, inputs, group.name(), async);
+    if (work.is_none()) return nullptr;
+    return c10::make_intrusive<PythonWork>(std::move(work));
+  };
+}
+
+void bind_collectives(py::module_& m) {
+  m.def("set_collectives", [](const ModuleMirror& mirror, const py::object& all_gather,
+                              const py::object& reduce_scatter, const py::object& all_reduce,
+                              const py::object& allocate) {
+    Collectives own{.all_gather = exchange_from(all_gather),
+                    .reduce_scatter = exchange_from(reduce_scatter)};
+    if (!all_reduce.is_none()) {
+      own.all_reduce =
+          [call = all_reduce.cast<std::function<void(Tensors, std::optional<std::string>)>>()](
+              Tensors& tensors, const comm::Group* replicas) {
+            call(tensors, replicas == nullptr ? std::nullopt : std::optional(replicas->name()));
+          };
+    }
+    if (!allocate.is_none()) {
+      own.allocate = allocate.cast<std::function<at::Tensor(int64_t, at::Device)>>();
+    }
+    set_collectives(*mirror.module, own);
+  });
+}
+
+void bind_state(py::module_& m) {
+  m.def(
+      "full_state",
+      [](const ModuleMirror& mirror, bool rank0_only) {
+        return full_state(*mirror.module, {.rank0_only = rank0_only});
+      },
+      NoGil());
+  m.def(
+      "load_full_state",
+      [](const ModuleMirror& mirror, const FullState& state, bool rank0_only) {
+        load_full_state(*mirror.module, state, {.rank0_only = rank0_only});
+      },
+      NoGil());
+  m.def("sharded_state", [](const ModuleMirror& mirror) { return sharded_state(*mirror.module); });
+  m.def(
+      "load_sharded_state",
+      [](const ModuleMirror& mirror, const NamedTensors& state) {
+        load_sharded_state(*mirror.module, state);
+      },
+      NoGil());
+  m.def(
+      "clip_grad_norm_",
+      [](const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
+         bool error_if_nonfinite) {
+        return clip_grad_norm_(parameters, max_norm,
+                               {.norm_type = norm_type, .error_if_nonfinite = error_if_nonfinite});
+      },
+      NoGil());
+}
 
 /// A function of the room that takes a module and values.
 template <typename... Args>
@@ -124,18 +212,8 @@ void bind_fsdp(py::module_& m) {
     return py::make_tuple(memory.bytes, memory.peak_bytes);
   });
   m.def("reset_peak_gathered_memory", &reset_peak_gathered_memory);
-  m.def(
-      "full_state",
-      [](const ModuleMirror& mirror, bool rank0_only) {
-        return full_state(*mirror.module, {.rank0_only = rank0_only});
-      },
-      NoGil());
-  m.def(
-      "load_full_state",
-      [](const ModuleMirror& mirror, const FullState& state) {
-        load_full_state(*mirror.module, state);
-      },
-      NoGil());
+  bind_collectives(m);
+  bind_state(m);
 }
 
 }  // namespace tessera::python

@@ -20,7 +20,14 @@ import atexit as _atexit
 
 import torch as _torch  # noqa: F401 - its libraries must be there before ours
 
-from . import _C, _functions, _methods
+try:
+    from . import _C
+except ImportError as error:
+    raise ImportError(
+        f"the C++ part of tessera does not load with torch {_torch.__version__} ({error}); it works "
+        "with the minor version of torch that it was built for: build it anew with this one"
+    ) from error
+from . import _functions, _methods
 from ._C import (
     CommEvent,
     DeviceMesh,
@@ -43,13 +50,13 @@ from .comm import Recorder, expect_comm, write_trace
 from .factories import arange, empty, eye, full, ones, rand, randn, zeros
 from .fsdp import (
     MixedPrecision,
-    full_state,
+    clip_grad_norm_,
     fully_shard,
     gathered_memory,
-    load_full_state,
     replicate,
     reset_peak_gathered_memory,
     reshard,
+    set_collectives,
     set_requires_gradient_sync,
     sharded_groups,
     unshard,
@@ -60,6 +67,7 @@ from .policy import implicit_comm, implicit_replication, strict_rules
 from .ranks import current_world, fake_world, manual_seed, report_failure, run_ranks
 from .module import distribute_module, local_map, reduce_gradients
 from .rules import explain, register_rule, rule_of, ruled_ops
+from .state import full_state, load_full_state, load_sharded_state, sharded_state
 from .tensor import (
     device_mesh,
     distribute_,
@@ -76,11 +84,89 @@ from .tensor import (
 if _C.torch_version.split(".")[:2] != _torch.__version__.split(".")[:2]:
     raise ImportError(
         f"tessera was built for torch {_C.torch_version}, found {_torch.__version__}; build it anew "
-        "with the torch that is installed"
+        "with this one"
     )
 
 __version__ = "0.1.0"
-__all__ = [name for name in dir() if not name.startswith("_")]
+__all__ = [
+    "CommEvent",
+    "DeviceMesh",
+    "Error",
+    "InternalError",
+    "InvalidArgument",
+    "MixedPrecision",
+    "NotSupported",
+    "Partial",
+    "PeerError",
+    "Placement",
+    "Plan",
+    "RaggedShard",
+    "Recorder",
+    "Replicate",
+    "RuleCall",
+    "Shard",
+    "Sharding",
+    "StridedShard",
+    "World",
+    "arange",
+    "clear_decisions",
+    "clip_grad_norm_",
+    "current_world",
+    "decision_stats",
+    "device_mesh",
+    "distribute_",
+    "distribute_module",
+    "distribute_tensor",
+    "empty",
+    "expect_comm",
+    "explain",
+    "eye",
+    "fake_world",
+    "from_local",
+    "from_torch_dtensor",
+    "full",
+    "full_state",
+    "full_tensor",
+    "fully_shard",
+    "gathered_memory",
+    "implicit_comm",
+    "implicit_replication",
+    "init_device_mesh",
+    "is_dtensor",
+    "load_full_state",
+    "load_sharded_state",
+    "local_map",
+    "make_plan",
+    "manual_seed",
+    "mesh_from_group",
+    "mesh_from_torch",
+    "mesh_to_torch",
+    "ones",
+    "placements",
+    "rand",
+    "randn",
+    "redistribute",
+    "reduce_gradients",
+    "register_rule",
+    "replicate",
+    "report_failure",
+    "reset_peak_gathered_memory",
+    "reshard",
+    "rule_of",
+    "ruled_ops",
+    "run_ranks",
+    "set_collectives",
+    "set_requires_gradient_sync",
+    "sharded_groups",
+    "sharded_state",
+    "sharding",
+    "strict_rules",
+    "to_local",
+    "to_torch_dtensor",
+    "unshard",
+    "write_trace",
+    "zeros",
+]
 
 _methods.install()
 _functions.install()

@@ -14,6 +14,7 @@ not there, raises NotSupported and says why.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -87,12 +88,67 @@ class FSDPModule:
     def set_modules_to_backward_prefetch(self, modules: list[FSDPModule]) -> None:
         """Nothing to do: the order of gathers is learned."""
 
+    def set_custom_all_gather(self, comm: Callable[..., Any]) -> None:
+        """`comm(output_tensor, input_tensor, group, async_op)` gathers, instead of the library."""
+        _change_collectives(_module(self), all_gather=_pairwise(comm))
+
+    def set_custom_reduce_scatter(self, comm: Callable[..., Any]) -> None:
+        """`comm(output_tensor, input_tensor, group, op, async_op)` reduces, likewise; op is a sum."""
+        op = torch.distributed.ReduceOp.SUM
+        _change_collectives(_module(self), reduce_scatter=_pairwise(comm, op=op))
+
+    def set_all_reduce_hook(self, hook: Callable[[torch.Tensor], None]) -> None:
+        """`hook(reduced)` sees, and may change, what was reduced over all axes of the mesh."""
+
+        def reduce(tensors: list[torch.Tensor], replicas: Any) -> None:
+            if replicas is not None:
+                for work in [replicas.allreduce([tensor]) for tensor in tensors]:
+                    work.wait()
+            for tensor in tensors:
+                hook(tensor)
+
+        _change_collectives(_module(self), all_reduce=reduce)
+
     def reset_iter_state(self) -> None:
         """Nothing to do: a step that failed leaves nothing behind."""
 
 
 def _module(module: Any) -> nn.Module:
     return module
+
+
+class _AllOf:
+    """Several calls under way, as one."""
+
+    def __init__(self, works: list[Any]):
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
+
+def _pairwise(comm: Callable[..., Any], **also: Any) -> fsdp.Exchange:
+    def exchange(
+        outputs: list[torch.Tensor], inputs: list[torch.Tensor], group: Any, async_op: bool
+    ) -> Any:
+        works = [
+            comm(output_tensor=output, input_tensor=given, group=group, async_op=async_op, **also)
+            for output, given in zip(outputs, inputs, strict=True)
+        ]
+        works = [work for work in works if work is not None]
+        return _AllOf(works) if works else None
+
+    return exchange
+
+
+_collectives: weakref.WeakKeyDictionary[nn.Module, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
+def _change_collectives(module: nn.Module, **changed: Any) -> None:
+    own = _collectives.setdefault(module, {})
+    own.update(changed)
+    fsdp.set_collectives(module, recurse=False, **own)
 
 
 _classes: dict[type, type] = {}
@@ -105,8 +161,9 @@ def _become_fsdp_module(module: nn.Module) -> None:
     module.__class__ = _classes[plain]
 
 
-def _default_mesh() -> Any:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+def _default_mesh(modules: list[nn.Module]) -> Any:
+    """All ranks of the world, on the device of the parameters."""
+    device = next((p.device.type for m in modules for p in m.parameters()), "cpu")
     return init_device_mesh(device, (current_world().size,), mesh_dim_names=("dp",))
 
 
@@ -142,7 +199,8 @@ def fully_shard(
         >>> tessera.run_ranks(2, show)[0]
         (True, True)
     """
-    mesh = _default_mesh() if mesh is None else mesh
+    modules = [module] if isinstance(module, nn.Module) else list(module)
+    mesh = _default_mesh(modules) if mesh is None else mesh
     if isinstance(offload_policy, CPUOffloadPolicy) and mesh.device_type != "cpu":
         raise _C.NotSupported(f"CPUOffloadPolicy on a mesh of {mesh.device_type} devices")
     fsdp.fully_shard(
@@ -153,7 +211,7 @@ def fully_shard(
         ignored=ignored_params or (),
         mixed_precision=mp_policy,
     )
-    for part in [module] if isinstance(module, nn.Module) else module:
+    for part in modules:
         _become_fsdp_module(part)
     return module
 

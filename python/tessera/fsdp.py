@@ -13,7 +13,7 @@ the group is let go; the module, its forward and the optimizer stay as they are.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, Union
 
@@ -73,6 +73,7 @@ def fully_shard(
     shard_dim: ShardDim | None = None,
     ignored: Iterable[torch.Tensor] = (),
     gradient_divide_factor: float | None = None,
+    gradient_predivide_factor: float | None = None,
     mixed_precision: MixedPrecision | None = None,
     src_data_rank: int | None = None,
 ) -> ModulesT:
@@ -93,7 +94,8 @@ def fully_shard(
     `reshard_after_forward` lets go after forward and gathers again in backward; by default true, but
     false for a module that has groups inside. `shard_dim(name, parameter)` says which dim to cut, by
     default 0. `ignored` parameters stay as they are. The sum of the ranks' gradients is divided by
-    `gradient_divide_factor`, by default the number of ranks. With `src_data_rank` the values of that
+    `gradient_divide_factor`, by default the number of ranks, of which `gradient_predivide_factor`
+    before they are summed. With `src_data_rank` the values of that
     rank of the mesh count, without every rank's own.
     """
     if isinstance(reshard_after_forward, int) and not isinstance(reshard_after_forward, bool):
@@ -105,6 +107,7 @@ def fully_shard(
     options |= {
         "reshard_after_forward": reshard_after_forward,
         "gradient_divide_factor": gradient_divide_factor,
+        "gradient_predivide_factor": gradient_predivide_factor,
         "src_data_rank": src_data_rank,
     }
     return _claim(_C.fully_shard, module, mesh, options, mixed_precision)
@@ -123,7 +126,6 @@ def replicate(
     reduced, group by group while backward runs."""
     options = _options(module, None, ignored, mixed_precision)
     options |= {
-        "reshard_after_forward": None,
         "gradient_divide_factor": gradient_divide_factor,
         "src_data_rank": src_data_rank,
     }
@@ -272,20 +274,53 @@ def reset_peak_gathered_memory(mesh: DeviceMesh | Any) -> None:
     _C.reset_peak_gathered_memory(mesh_from_torch(mesh))
 
 
-def full_state(module: nn.Module, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
-    """Whole copies on the CPU of what state_dict() lists, by name, however it is sharded. Every rank
-    calls it; with `rank0_only` the others of each mesh get nothing.
+def clip_grad_norm_(
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> torch.Tensor:
+    """As torch.nn.utils.clip_grad_norm_, with one message for each mesh among the parameters."""
+    several = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    return _C.clip_grad_norm_(several, max_norm, norm_type, error_if_nonfinite)
 
-        >>> def show(rank):
-        ...     layer = fully_shard(torch.nn.Linear(3, 4), tessera.init_device_mesh("dp=2"))
-        ...     return {name: tuple(t.shape) for name, t in full_state(layer).items()}
-        >>> tessera.run_ranks(2, show)[1]
-        {'bias': (4,), 'weight': (4, 3)}
+
+Exchange = Callable[[list[torch.Tensor], list[torch.Tensor], Any, bool], Any]
+
+
+def set_collectives(
+    module: Modules,
+    *,
+    all_gather: Exchange | None = None,
+    reduce_scatter: Exchange | None = None,
+    all_reduce: Callable[[list[torch.Tensor], Any], None] | None = None,
+    allocate: Callable[[int, torch.device], torch.Tensor] | None = None,
+    recurse: bool = True,
+) -> None:
+    """From now on the module's groups send with these functions; None is the library's own.
+
+    `all_gather(outputs, inputs, group, async_op)` and `reduce_scatter`, the same, get flat tensors in
+    pairs, and return something with wait(), or None when all is done. `all_reduce(tensors, group)`
+    sums over the replicas of a mesh of two axes; with one axis the group is None. `allocate(bytes,
+    device)` gives the memory that is gathered into. Every rank replaces the same ones.
     """
-    return _C.full_state(_mirror(module), rank0_only)
+    from torch.distributed.distributed_c10d import _resolve_process_group
 
+    def exchange(function: Exchange | None) -> Any:
+        if function is None:
+            return None
+        return lambda outputs, inputs, name, async_op: function(
+            outputs, inputs, _resolve_process_group(name), async_op
+        )
 
-def load_full_state(module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Takes the values of a state with the same names and shapes; each rank copies its parts, nothing
-    is sent. Names that are missing or too many are an error, before anything changes."""
-    _C.load_full_state(_mirror(module), dict(state))
+    def reduce(tensors: list[torch.Tensor], name: str | None) -> None:
+        assert all_reduce is not None
+        all_reduce(tensors, None if name is None else _resolve_process_group(name))
+
+    _C.set_collectives(
+        _groups_of(module, recurse),
+        exchange(all_gather),
+        exchange(reduce_scatter),
+        None if all_reduce is None else reduce,
+        allocate,
+    )

@@ -144,8 +144,17 @@ def test_a_program_of_fsdp2_runs(ranks):
         model(x).sum().backward()
         assert model[0].weight.grad is None and model[2].weight.grad.placements == (Shard(1),)
         model.set_requires_gradient_sync(True)
+        seen = []
+
+        def all_gather(output_tensor, input_tensor, group, async_op=False):
+            seen.append("all_gather")
+            return group._allgather_base(output_tensor, input_tensor)
+
+        model.set_custom_all_gather(all_gather)
+        model.set_all_reduce_hook(lambda reduced: seen.append("reduced"))
         out = model(x)
         out.sum().backward()
+        assert {"all_gather", "reduced"} == set(seen)
         assert out.dtype == torch.float64 and model[0].weight.grad.placements == (Shard(0),)
 
     ranks(2, body)

@@ -260,6 +260,9 @@ def test_state_goes_out_whole_and_comes_in_from_any_layout(ranks):
         assert state.keys() == plain.state_dict().keys()
         models.compare_state(state, plain.state_dict())
         assert len(tessera.full_state(model, rank0_only=True)) >= (len(state) if rank == 0 else 0)
+        tessera.load_full_state(model, state if rank == 0 else {}, rank0_only=True)
+        tessera.load_sharded_state(model, tessera.sharded_state(model))
+        models.compare_state(tessera.full_state(model), plain.state_dict())
         # torch's own, shard by shard.
         sharded = copy.deepcopy(model.state_dict())
         with torch.no_grad():
@@ -268,6 +271,58 @@ def test_state_goes_out_whole_and_comes_in_from_any_layout(ranks):
         models.compare_state(tessera.full_state(model), plain.state_dict())
         with pytest.raises(tessera.InvalidArgument, match="lacks"):
             tessera.load_full_state(model, {})
+
+    ranks(2, body)
+
+
+def test_norms_are_clipped_with_one_message(ranks, mlp):
+    plain = mlp()
+    plain(torch.ones(2, 6).double()).sum().backward()
+    norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        model = tessera.fully_shard(mlp(), mesh)
+        model(torch.ones(2, 6).double()).sum().backward()
+        with tessera.expect_comm("1 all_reduce on dp"):
+            found = tessera.clip_grad_norm_(model.parameters(), 0.5)
+        torch.testing.assert_close(found, norm, **TIGHT)
+        for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(tessera.full_tensor(p.grad), q.grad, **TIGHT)
+
+    ranks(2, body)
+
+
+def test_collectives_of_the_program_take_the_place_of_ours(ranks, mlp):
+    plain = mlp()
+    plain(torch.ones(2, 6).double()).sum().backward()
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        model = tessera.fully_shard(mlp(), mesh, gradient_divide_factor=1)
+        called = []
+
+        def all_gather(outputs, inputs, group, async_op):
+            called.append("all_gather")
+            for output, given in zip(outputs, inputs, strict=True):
+                group._allgather_base(output, given).wait()
+
+        def reduce_scatter(outputs, inputs, group, async_op):
+            called.append("reduce_scatter")
+            (output,), (given,) = outputs, inputs
+            return group._reduce_scatter_base(output, given)
+
+        def allocate(count, device):
+            called.append("allocate")
+            return torch.empty(count, dtype=torch.uint8, device=device)
+
+        tessera.set_collectives(
+            model, all_gather=all_gather, reduce_scatter=reduce_scatter, allocate=allocate
+        )
+        model(torch.ones(2, 6).double()[rank : rank + 1]).sum().backward()
+        assert {"all_gather", "reduce_scatter", "allocate"} <= set(called)
+        for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(tessera.full_tensor(p.grad), q.grad, **TIGHT)
 
     ranks(2, body)
 
