@@ -50,7 +50,8 @@ int LowerBound::state_of(const Layout& layout) const {
     const Code code = layout.code(axis);
     Kind kind = code == kPartialFrom ? partial_from : code == kPartialTo ? partial_to : whole;
     if (is_shard(code)) {
-      kind = has(in_place, axis) ? placed : has(at_start, axis) ? start : other;
+      const bool right = code == problem_.goal().code(axis) && digit_[axis][lined] >= 0;
+      kind = has(in_place, axis) ? placed : has(at_start, axis) ? start : right ? lined : other;
     }
     state += digit_[axis][kind];
   }

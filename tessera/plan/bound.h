@@ -18,8 +18,9 @@ namespace tessera::plan {
 /// and nobody else does. A move of its own places it, an exchange of all, or the all_to_all of the
 /// last stranger before it, in which it takes part. Axes are at their *start* if they shard as in
 /// the source and come in the same order, with nobody before them who came later; they stay so until
-/// they move. So no move of the real question is missing in the easier one, and none costs more
-/// there.
+/// they move. Where many cuts do not divide a dim, it also matters whether an axis cuts as in the
+/// goal without being placed: then it is *lined* up. So no move of the real question is missing
+/// in the easier one, and none costs more there.
 class LowerBound {
  public:
   explicit LowerBound(const Problem& problem);
@@ -30,8 +31,8 @@ class LowerBound {
   bool is_exact() const { return !states_.empty(); }
 
  private:
-  enum Kind : uint8_t { whole, partial_from, partial_to, start, other, placed };
-  static constexpr int kKinds = 6;
+  enum Kind : uint8_t { whole, partial_from, partial_to, start, other, lined, placed };
+  static constexpr int kKinds = 7;
 
   /// The axes by kind.
   struct State {
@@ -49,11 +50,13 @@ class LowerBound {
   struct Known {
     AxisSet cuts;
     int64_t extent;  // after them
+    AxisSet lined;   // those that come somewhere after them
   };
 
   Orders orders_of(const Layout& layout) const;
   void list_insides();
   size_t list_kinds();
+  bool can_be_lined(int axis) const;
   void list_states();
   void solve();
   bool exists(const State& state) const;

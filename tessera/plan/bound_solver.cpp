@@ -27,7 +27,7 @@ class LowerBound::Solver {
       before_local_moves();
       before_gathers(here_.of[whole], to_, 0);
       before_reductions(here_.of[whole], to_, 0);
-      before_scatters(here_.of[other] | here_.of[placed], to_, 0);
+      before_scatters(arrived(), to_, 0);
       before_exchanges();
       before_making_way();
       before_losing_a_place();
@@ -36,6 +36,10 @@ class LowerBound::Solver {
 
  private:
   bool can(int axis, Kind kind) const { return bound_.digit_[axis][kind] >= 0; }
+  /// The axes that may have come where they are by the last move.
+  AxisSet arrived() const { return here_.of[other] | here_.of[lined] | here_.of[placed]; }
+  /// What an axis is that cuts as in the goal, but is not placed.
+  Kind astray(int axis) const { return can(axis, lined) ? lined : other; }
   /// `number` with another kind for an axis that is there as it is here.
   int with(int number, int axis, Kind kind) const {
     return number - digit_here_[axis] + bound_.digit_[axis][kind];
@@ -59,8 +63,7 @@ class LowerBound::Solver {
   }
 
   void before_local_moves() {
-    for_each_axis(here_.of[other] | here_.of[placed],
-                  [&](int axis) { relax(with(to_, axis, whole), Move::slice, 0); });
+    for_each_axis(arrived(), [&](int axis) { relax(with(to_, axis, whole), Move::slice, 0); });
     for_each_axis(here_.of[partial_from] | here_.of[partial_to],
                   [&](int axis) { relax(with(to_, axis, whole), Move::keep_one, 0); });
     for_each_axis(here_.of[partial_to], [&](int axis) {
@@ -76,7 +79,7 @@ class LowerBound::Solver {
     if (group != 0) relax(from, Move::all_gather, group);
     for_each_axis(rest, [&](int axis) {
       const AxisSet later = rest & ~(only(axis + 1) - 1);
-      for (Kind kind : {start, other, placed}) {
+      for (Kind kind : {start, other, lined, placed}) {
         // What is inside it and stays would have to go first.
         const bool blocked = kind == start && inside(axis, 0) != 0;
         if (can(axis, kind) && !blocked) {
@@ -114,10 +117,13 @@ class LowerBound::Solver {
     AxisSet to_be_placed = 0;
     for (int axis = 0; axis < problem_.axes(); ++axis) {
       if (can(axis, placed)) to_be_placed |= only(axis);
-      const bool is_placed = has(here_.of[placed], axis);
-      if (!is_placed && !has(here_.of[other], axis)) continue;
+      if (!has(arrived(), axis)) continue;
       if (can(axis, start)) before_exchange(with(to_, axis, start), only(axis), only(axis));
-      if (is_placed) before_exchange(with(to_, axis, other), only(axis), 0);
+      for (Kind kind : {other, lined}) {
+        if (can(axis, kind) && !has(here_.of[kind], axis)) {
+          before_exchange(with(to_, axis, kind), only(axis), 0);
+        }
+      }
     }
     if (here_.of[placed] == to_be_placed) {
       before_exchange_of_all(here_.of[placed] | here_.of[other], to_, 0, 0);
@@ -132,8 +138,9 @@ class LowerBound::Solver {
       if (can(axis, start)) {
         before_exchange_of_all(later, with(from, axis, start), larger, at_start | only(axis));
       }
-      if (has(here_.of[placed], axis)) {
-        before_exchange_of_all(later, with(from, axis, other), larger, at_start);
+      for (Kind kind : {other, lined}) {
+        if (!has(here_.of[placed], axis) || !can(axis, kind)) continue;
+        before_exchange_of_all(later, with(from, axis, kind), larger, at_start);
       }
     });
   }
@@ -152,7 +159,7 @@ class LowerBound::Solver {
       size_t many = 0;
       while (many < order.size() && has(here_.of[placed], order[many])) ++many;
       const std::span in_place(order.data(), many);
-      for_each_axis(here_.of[other] | here_.of[placed], [&](int stranger) {
+      for_each_axis(many == 0 ? 0 : arrived(), [&](int stranger) {
         size_t end = many;
         if (std::ranges::find(in_place, stranger) != in_place.end()) --end;
         if (end != many && in_place[end] != stranger) return;
@@ -165,17 +172,21 @@ class LowerBound::Solver {
     }
   }
 
-  /// Each of `freed` was elsewhere or, inside a stranger at its own start, at its start. A ragged one
+  /// Each of `freed` was lined up or, inside a stranger at its own start, at its start. A ragged one
   /// stands behind a stranger only there.
   void before_freeing(int stranger, AxisSet freed, int letter) {
     int from = to_;
     AxisSet ragged = 0;
     for_each_axis(freed, [&](int axis) {
-      from = with(from, axis, other);
+      from = with(from, axis, astray(axis));
       if (problem_.is_ragged(axis, problem_.goal().code(axis))) ragged |= only(axis);
     });
     const AxisSet movers = freed | only(stranger);
-    if (ragged == 0) relax(with(from, stranger, other), Move::all_to_all, movers);
+    for (Kind kind : {other, lined}) {
+      if (ragged == 0 && can(stranger, kind)) {
+        relax(with(from, stranger, kind), Move::all_to_all, movers);
+      }
+    }
     const auto& at_letter = bound_.start_order_[letter];
     if (!can(stranger, start) || std::ranges::find(at_letter, stranger) == at_letter.end()) return;
     from = with(from, stranger, start);
@@ -183,7 +194,7 @@ class LowerBound::Solver {
       if ((ragged & ~at_start) != 0) return;
       int number = from;
       for_each_axis(at_start, [&](int axis) {
-        number += bound_.digit_[axis][start] - bound_.digit_[axis][other];
+        number += bound_.digit_[axis][start] - bound_.digit_[axis][astray(axis)];
       });
       relax(number, Move::all_to_all, movers | inside(stranger, at_start));
     });
@@ -191,8 +202,10 @@ class LowerBound::Solver {
 
   /// When an axis leaves its place, those after it are out of place too, at no cost of theirs.
   void before_losing_a_place() {
-    for_each_axis(here_.of[other], [&](int axis) {
-      if (can(axis, placed)) relax(with(to_, axis, placed), 0);
+    for_each_axis(here_.of[other] | here_.of[lined], [&](int axis) {
+      if (can(axis, placed) && has(here_.of[astray(axis)], axis)) {
+        relax(with(to_, axis, placed), 0);
+      }
     });
   }
 

@@ -38,6 +38,19 @@ void LowerBound::list_insides() {
   }
 }
 
+/// Where cuts divide evenly it holds no more than elsewhere, and a ragged table does not hold out of
+/// its place. It decides where three or more are to cut one dim; states for all others, or on more
+/// axes, would cost more than they save.
+bool LowerBound::can_be_lined(int axis) const {
+  const Code code = problem_.goal().code(axis);
+  if (!is_shard(code) || problem_.is_ragged(axis, code) || problem_.axes() > 4) return false;
+  const int l = problem_.letter(axis, code);
+  if (goal_order_[l].size() < 3) return false;
+  AxisSet cuts = 0;
+  for (int other : goal_order_[l]) cuts |= only(other);
+  return problem_.plain_extent(l, cuts) * problem_.ranks(cuts) != problem_.plain_extent(l, 0);
+}
+
 /// The number of states.
 size_t LowerBound::list_kinds() {
   size_t states = 1;
@@ -50,6 +63,7 @@ size_t LowerBound::list_kinds() {
     if (to == kPartialTo) kinds.push_back(partial_to);
     if (is_shard(from) && knows_start_) kinds.push_back(start);
     if (problem_.letters() > 0) kinds.push_back(other);
+    if (can_be_lined(axis)) kinds.push_back(lined);
     if (is_shard(to)) kinds.push_back(placed);
     digit_[axis].fill(-1);
     for (size_t i = 0; i < kinds.size(); ++i) {
@@ -118,13 +132,16 @@ LowerBound::Known LowerBound::known_cuts(const State& state, int letter) const {
   for (int axis : start_order_[letter]) {
     if (has(state.of[start], axis)) take(axis, problem_.start().code(axis));
   }
-  return {cuts, problem_.extent(cut, letter)};
+  AxisSet in_goal = 0;
+  for (int axis : goal_order_[letter]) in_goal |= only(axis);
+  return {cuts, problem_.extent(cut, letter), state.of[lined] & in_goal};
 }
 
 /// What the known cuts leave is shared out among the ranks of the cuts that follow.
 int64_t LowerBound::least_extent(const Known& known, int letter, AxisSet others) const {
-  const int64_t rest = problem_.ranks(others);
-  return std::max(problem_.plain_extent(letter, known.cuts | others),
+  const AxisSet after = known.lined | others;
+  const int64_t rest = problem_.ranks(after);
+  return std::max(problem_.plain_extent(letter, known.cuts | after),
                   (known.extent + rest - 1) / rest);
 }
 
@@ -136,9 +153,10 @@ int64_t LowerBound::least_bytes(const State& state) const {
   for_each_part(others, [&](AxisSet part) { least[part] = part == 0 ? 1 : kNoWay; });
   for (int l = 0; l < problem_.letters(); ++l) {
     const Known known = known_cuts(state, l);
+    const int64_t alone = least_extent(known, l, 0);
     // Larger sets first: the smaller ones are then still without this letter.
     for_each_part(others, [&](AxisSet set) {
-      int64_t best = least[set] == kNoWay ? kNoWay : least[set] * known.extent;
+      int64_t best = least[set] == kNoWay ? kNoWay : least[set] * alone;
       for_each_subset(set, [&](AxisSet mine) {
         const int64_t rest = least[set & ~mine];
         if (rest != kNoWay) best = std::min(best, rest * least_extent(known, l, mine));

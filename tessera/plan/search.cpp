@@ -82,8 +82,10 @@ class Search {
     add_moves(problem_, from.layout, edges_, settled(from));
     for (const Edge& edge : edges_) {
       const int to = visit(edge.to);
-      const double seconds = problem_.seconds(edge.move, edge.group, from.bytes, visits_[to].bytes);
-      reach(to, {from.cost + seconds, number, edge.move, edge.group});
+      const Visit& there = visits_[to];
+      const double cost =
+          from.cost + problem_.seconds(edge.move, edge.group, from.bytes, there.bytes);
+      if (cost < there.cost) reach(to, {cost, number, edge.move, edge.group});
     }
   }
 
@@ -102,9 +104,10 @@ class Search {
     return slice_s <= problem_.byte_seconds(Move::all_to_all, sliced) ? sliced : 0;
   }
 
+  /// By a cheaper way than all before.
   void reach(int number, const Way& way) {
     Visit& visit = visits_[number];
-    if (way.cost >= visit.cost || !can_win(way.cost, visit)) return;
+    if (!can_win(way.cost, visit)) return;
     visit.cost = way.cost;
     visit.parent = way.parent;
     visit.move = way.move;
