@@ -67,12 +67,22 @@ void check_one_dtype(const OpEntry& entry, const Stack& stack) {
   }
 }
 
+/// self.index_add(dim, index, source) with an index of no rows. libtorch's meta kernels look at the
+/// first row of the source, and complain that there is none.
+bool takes_no_rows(const OpEntry& entry, std::span<const c10::IValue> arguments) {
+  const bool by_rows =
+      entry.name.starts_with("aten::index_add") || entry.name.starts_with("aten::index_reduce");
+  return by_rows && arguments[2].isTensor() && arguments[2].toTensor().numel() == 0;
+}
+
 }  // namespace
 
 std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry,
                                                             const c10::OperatorHandle& op,
                                                             const Stack& stack) {
-  if (entry.infer != nullptr) return entry.infer(torch::jit::last(stack, entry.args.size()));
+  const auto arguments = torch::jit::last(stack, entry.args.size());
+  if (entry.infer != nullptr) return entry.infer(arguments);
+  if (takes_no_rows(entry, arguments)) return {meta_of(arguments[0].toTensor())};
   check_one_dtype(entry, stack);
   Stack meta;
   const size_t base = stack.size() - entry.args.size();

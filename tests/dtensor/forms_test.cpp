@@ -228,6 +228,27 @@ TEST(Forms, SizesThatOnlyTheDataTells) {
   });
 }
 
+/// An expert that none of the rows goes to.
+TEST(Forms, NoRowsToAdd) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const at::Tensor self = at::ones({5, 4}, at::kDouble);
+    const at::Tensor index = distribute_tensor(at::empty({0}, at::kLong), mesh, {Replicate()});
+    const at::Tensor none = at::empty({0, 4}, at::kDouble);
+    for (const Placement& to : {Placement(Replicate()), Placement(Shard(0)), Placement(Shard(1))}) {
+      for (const Placement& from : {Placement(Replicate()), Placement(Shard(1))}) {
+        const at::Tensor onto = distribute_tensor(self, mesh, {to});
+        const at::Tensor rows = distribute_tensor(none, mesh, {from});
+        EXPECT_TRUE(at::equal(full_tensor(onto.index_add(0, index, rows)), self));
+        EXPECT_TRUE(at::equal(full_tensor(onto.index_reduce(0, index, rows, "prod")), self));
+      }
+    }
+    const at::Tensor part = from_local(self / 2, mesh, {Partial()});
+    const at::Tensor no_part = from_local(none, mesh, {Partial()});
+    EXPECT_TRUE(at::equal(full_tensor(part.index_add(0, index, no_part)), self));
+  });
+}
+
 TEST(Forms, TensorsWithoutDims) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
