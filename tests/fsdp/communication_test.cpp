@@ -63,6 +63,36 @@ TEST(FullyShardCommunication, PrefetchesInTheOrderOfThePreviousStep) {
   });
 }
 
+/// The gather of the next group begins before a layer has computed, and is waited for after it.
+TEST(FullyShardCommunication, GathersRunUnderComputation) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch mine = make_batch(4, 64, 64).part(rank, 2);
+    auto net = make_mlp({64, 80, 70, 90, 64});
+    shard_layers(net, mesh);
+    const auto layers = layers_of(net);
+    auto optimizer = sgd()(net->parameters());
+    train(forward_of(net), *optimizer, mine, 2);  // learns the order
+    Recorder recorder(*comm::current_world());
+    std::vector<comm::Clock::time_point> computed;  // when each layer was
+    at::Tensor x = mine.x;
+    for (auto* layer : layers) {
+      x = at::tanh(layer->forward(x));
+      computed.push_back(comm::Clock::now());
+    }
+    const auto events = recorder.events();
+    ASSERT_GE(events.size(), layers.size());
+    for (size_t i = 1; i < layers.size(); ++i) {
+      const comm::CommEvent& gather = events[i];
+      EXPECT_EQ(gather.op, CommOp::all_gather);
+      EXPECT_LT(gather.start, computed[i - 1]) << "layer " << i;
+      EXPECT_GT(gather.start + gather.duration, computed[i - 1]) << "layer " << i;
+      EXPECT_LT(gather.exposed, gather.duration) << "layer " << i;
+    }
+    x.sum().backward();
+  });
+}
+
 TEST(FullyShardCommunication, ReplicasGatherNothingAndReduceOncePerGroup) {
   run_ranks(2, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=2");

@@ -77,6 +77,11 @@ TEST(FullyShardTensorParallel, GptsTrainAsOneRank) {
   trains_as_one_rank(gpt_subject(), adamw(), "dp=4,tp=2", {"dp"});
 }
 
+TEST(FullyShardTensorParallel, MixturesOfExpertsTrainAsOneRank) {
+  trains_as_one_rank(moe_subject(), sgd(), "dp=2,tp=2", {"dp"});
+  trains_as_one_rank(moe_subject(), adamw(), "dp=4,tp=2", {"dp"});
+}
+
 TEST(FullyShardTensorParallel, ReplicasOfShardsTrainAsOneRank) {
   trains_as_one_rank(mlp_subject(kPair), adamw(), "dp=2,fs=2,tp=2", {"dp", "fs"});
 }
