@@ -1,0 +1,56 @@
+"""fully_shard beside PyTorch's FSDP2, on the same weights and batches."""
+
+import pathlib
+
+STEPS = 10
+
+
+def test_bfloat16_is_as_near_to_float32_as_fsdp2_is(torchrun):
+    folder = pathlib.Path(__file__).parent
+    out = torchrun(
+        2,
+        f"""
+        import sys
+        sys.path.insert(0, {str(folder)!r})
+        import models, torch
+        from torch.distributed import fsdp as peer
+        from torch.distributed.device_mesh import init_device_mesh
+        from tessera import compat
+
+        torch.set_num_threads(1)
+        torch.distributed.init_process_group("gloo")
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+        rank = torch.distributed.get_rank()
+
+        def trained(lib, make_optimizer):
+            model = models.make("gpt").float()
+            if lib is not None:
+                types = {{"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}}
+                policy = lib.MixedPrecisionPolicy(**types)
+                for module in (*model.blocks, model):
+                    lib.fully_shard(module, mesh=mesh, mp_policy=policy)
+            part = (lambda t: t.chunk(2)[rank]) if lib is not None else None
+            whole = models.train(model, {STEPS}, None, make_optimizer, part)[1]
+            return {{
+                name: p.full_tensor() if isinstance(p, torch.distributed.tensor.DTensor) else p
+                for name, p in whole.items()
+            }}
+
+        def distance(found, expected):
+            apart = sum((found[name] - value).square().sum() for name, value in expected.items())
+            return (apart / sum(value.square().sum() for value in expected.values())).sqrt().item()
+
+        for optimizer in (
+            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+            lambda p: torch.optim.AdamW(p, lr=1e-2),
+        ):
+            float32, ours, theirs = (trained(lib, optimizer) for lib in (None, compat, peer))
+            own, peers = distance(ours, float32), distance(theirs, float32)
+            print(f"from float32: {{own:.3e}}, FSDP2 {{peers:.3e}}; apart {{distance(ours, theirs):.3e}}")
+            assert 1e-5 < peers, "the peer's run is not in bfloat16"
+            assert own <= 1.25 * peers  # rounding is as large, but falls otherwise
+        print("near on rank", rank)
+        torch.distributed.destroy_process_group()
+        """,
+    )
+    assert out.count("near on rank") == 2, out
