@@ -27,14 +27,13 @@ WorkPtr default_reduce_scatter(Tensors& outputs, Tensors& inputs, const comm::Gr
                             : backend.reduce_scatter_tensor_coalesced(outputs, inputs, options);
 }
 
-void default_all_reduce(Tensors& tensors, const comm::Group* replicas) {
-  if (replicas == nullptr || tensors.empty()) return;
+WorkPtr default_all_reduce(Tensors& tensors, const comm::Group* replicas, bool async) {
+  if (replicas == nullptr || tensors.empty()) return nullptr;
   auto& backend = replicas->backend(tensors[0].device().type());
-  if (tensors.size() == 1) {
-    backend.allreduce(tensors, {})->wait();
-  } else {
-    backend.allreduce_coalesced(tensors, {})->wait();
-  }
+  c10d::AllreduceCoalescedOptions options;
+  options.asyncOp = async;
+  return tensors.size() == 1 ? backend.allreduce(tensors, options)
+                             : backend.allreduce_coalesced(tensors, options);
 }
 
 at::Tensor default_allocate(int64_t bytes, c10::Device device) {

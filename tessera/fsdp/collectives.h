@@ -35,10 +35,10 @@ struct Collectives {
   /// outputs[i] becomes my part of the sum of the ranks' inputs[i].
   std::function<WorkPtr(Tensors& outputs, Tensors& inputs, const comm::Group& group, bool async)>
       reduce_scatter = {};
-  /// Makes each tensor the sum over the group, the replicas of a mesh of two axes, and returns when
-  /// it is. With a mesh of one axis it is called too, with nullptr: what it adds there is its own
-  /// matter. Called on each rank once for each reduce_scatter, after it.
-  std::function<void(Tensors& tensors, const comm::Group* replicas)> all_reduce = {};
+  /// Makes each tensor the sum over the group, the replicas of a mesh of two axes. With a mesh of
+  /// one axis it is called too, with nullptr: what it adds there is its own matter. Called on each
+  /// rank once for each reduce_scatter, after it.
+  std::function<WorkPtr(Tensors& tensors, const comm::Group* replicas, bool async)> all_reduce = {};
   /// Memory that parameters are gathered into, and gradients reduced from and into, as bytes.
   std::function<at::Tensor(int64_t bytes, c10::Device device)> allocate = {};
 };
@@ -47,7 +47,7 @@ struct Collectives {
 WorkPtr default_all_gather(Tensors& outputs, Tensors& inputs, const comm::Group& group, bool async);
 WorkPtr default_reduce_scatter(Tensors& outputs, Tensors& inputs, const comm::Group& group,
                                bool async);
-void default_all_reduce(Tensors& tensors, const comm::Group* replicas);
+WorkPtr default_all_reduce(Tensors& tensors, const comm::Group* replicas, bool async);
 at::Tensor default_allocate(int64_t bytes, c10::Device device);
 
 }  // namespace tessera

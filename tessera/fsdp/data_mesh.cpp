@@ -2,6 +2,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
+#include "tessera/cost/machine.h"
 #include "tessera/fsdp/flat_layout.h"
 
 namespace tessera::fsdp {
@@ -25,6 +26,18 @@ DataMesh::DataMesh(const DeviceMesh& mesh, int replicate_axis, int shard_axis)
 DataMesh DataMesh::shard(const DeviceMesh& mesh) { return {mesh, -1, 0}; }
 DataMesh DataMesh::replicate(const DeviceMesh& mesh) { return {mesh, 0, -1}; }
 DataMesh DataMesh::both(const DeviceMesh& mesh) { return {mesh, 0, 1}; }
+
+int64_t DataMesh::latency_bytes() const {
+  constexpr double kCarryPerStart = 4;
+  constexpr int64_t kMany = 1 << 30;
+  const int axis = shard_group_ != nullptr ? shard_axis_ : replicate_axis_;
+  if (axis < 0 || mesh_.size(axis) == 1) return 0;
+  const auto links = cost::links_of(mesh_, cost::default_machine(mesh_.device()));
+  const cost::Link& link = links[static_cast<size_t>(axis)];
+  const double start = cost::all_gather_seconds(link, mesh_.size(axis), 0);
+  const double many = cost::all_gather_seconds(link, mesh_.size(axis), kMany) - start;
+  return static_cast<int64_t>(kCarryPerStart * start / many * static_cast<double>(kMany));
+}
 
 std::vector<Placement> DataMesh::placements(int dim) const {
   std::vector<Placement> out(static_cast<size_t>(mesh_.ndim()));

@@ -33,6 +33,14 @@ class DataMesh {
   const std::string& shard_name() const { return mesh_.axis_name(shard_axis_); }
   const std::string& replicate_name() const { return mesh_.axis_name(replicate_axis_); }
 
+  /// Gathered bytes below which a collective takes longer to start than it should: where the cost
+  /// model says that its start is more than a fifth of its time. Alike on all ranks.
+  int64_t latency_bytes() const;
+
+  bool operator==(const DataMesh& other) const {
+    return mesh_ == other.mesh_ && shard_axis_ == other.shard_axis_;
+  }
+
   /// The placements of a parameter that is cut on `dim` (kWhole: not at all).
   std::vector<Placement> placements(int dim) const;
 

@@ -48,6 +48,30 @@ FlatLayout FlatLayout::with_dtype(at::ScalarType dtype) const {
   return out;
 }
 
+FlatLayout FlatLayout::joined(std::span<const FlatLayout* const> parts) {
+  FlatLayout out(parts[0]->ranks_, parts[0]->rank_);
+  std::map<at::ScalarType, size_t> shared;
+  for (const FlatLayout* part : parts) {
+    const size_t before = out.params_.size();
+    std::vector<Place> begins;  // of the part's slots
+    for (const Slot& slot : part->slots_) {
+      const auto fresh = out.slots_.size();
+      const size_t at = slot.direct ? fresh : shared.try_emplace(slot.dtype, fresh).first->second;
+      if (at == fresh) out.slots_.push_back({{}, slot.dtype, 0, slot.direct});
+      begins.push_back({at, out.slots_[at].piece});
+      out.slots_[at].piece += slot.piece;
+      for (const size_t param : slot.params) out.slots_[at].params.push_back(before + param);
+    }
+    for (size_t i = 0; i < part->params(); ++i) {
+      const Place& begin = begins[part->places_[i].slot];
+      out.params_.push_back(part->params_[i]);
+      out.places_.push_back({begin.slot, begin.offset + part->places_[i].offset});
+    }
+  }
+  out.place_in_memory();
+  return out;
+}
+
 void FlatLayout::add_to_slots() {
   std::map<at::ScalarType, size_t> shared;  // the slot of small parameters, by type
   for (size_t i = 0; i < params_.size(); ++i) {
@@ -156,6 +180,11 @@ void FlatLayout::copy_out(size_t param, const at::Tensor& slot, const at::Tensor
 void FlatLayout::copy_in(size_t param, const at::Tensor& whole, const at::Tensor& slot) const {
   for_each_piece(param, slot, whole,
                  [](const at::Tensor& piece, const at::Tensor& part) { piece.copy_(part); });
+}
+
+void FlatLayout::add_in(size_t param, const at::Tensor& whole, const at::Tensor& slot) const {
+  for_each_piece(param, slot, whole,
+                 [](const at::Tensor& piece, const at::Tensor& part) { piece.add_(part); });
 }
 
 }  // namespace tessera::fsdp

@@ -40,6 +40,11 @@ class FlatLayout {
   /// The same slots with elements of another type.
   FlatLayout with_dtype(at::ScalarType dtype) const;
 
+  /// The parameters of several layouts over the same ranks, one after another. Large ones keep their
+  /// slots; slots of small ones become one for each type, in which each layout's pieces follow those
+  /// of the layouts before it.
+  static FlatLayout joined(std::span<const FlatLayout* const> parts);
+
   int ranks() const { return ranks_; }
   size_t params() const { return params_.size(); }
   const ParamShape& param(size_t index) const { return params_[index]; }
@@ -60,6 +65,7 @@ class FlatLayout {
   /// Between a parameter and all ranks' pieces of its slot: gathered -> whole, gradient -> pieces.
   void copy_out(size_t param, const at::Tensor& slot, const at::Tensor& whole) const;
   void copy_in(size_t param, const at::Tensor& whole, const at::Tensor& slot) const;
+  void add_in(size_t param, const at::Tensor& whole, const at::Tensor& slot) const;
 
  private:
   struct Place {
@@ -68,6 +74,7 @@ class FlatLayout {
     int64_t whole_offset = -1;  // in gathered memory, bytes; -1: the slot's own
   };
 
+  FlatLayout(int ranks, int rank) : ranks_(ranks), rank_(rank) {}
   void add_to_slots();
   void place_in_memory();
   std::vector<int64_t> piece_shape(size_t param, int rank) const;

@@ -114,6 +114,8 @@ void make_group(const std::vector<Named>& all, const DataMesh& mesh,
     require(!dtype || c10::isFloatingType(*dtype), "fully_shard: mixed precision in ",
             c10::toString(dtype.value_or(at::kFloat)), ", which is no floating-point type");
   }
+  group.merge_bytes = options.merge_bytes.value_or(mesh.latency_bytes());
+  require(group.merge_bytes >= 0, "fully_shard: merge_bytes is ", group.merge_bytes);
   group.module = module;
   ParamGroup::create(fsdp::Timeline::of(mesh.mesh()), mesh, taken, group);
 }
@@ -166,12 +168,12 @@ void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
 
 void unshard(torch::nn::Module& module) {
   for (const auto& group : groups_in(module)) {
-    if (group->mesh().shard_group() != nullptr) group->gather();
+    group->bundle()->gather();
   }
 }
 
 void reshard(torch::nn::Module& module) {
-  for (const auto& group : groups_in(module)) group->release();
+  for (const auto& group : groups_in(module)) group->bundle()->release();
 }
 
 void set_requires_gradient_sync(torch::nn::Module& module, bool sync) {
@@ -195,9 +197,17 @@ void reset_peak_gathered_memory(const DeviceMesh& mesh) {
 
 std::vector<ShardedGroupInfo> sharded_groups(torch::nn::Module& module) {
   std::vector<ShardedGroupInfo> out;
+  std::vector<const fsdp::Bundle*> merged;
   for (const auto& group : groups_in(module)) {
-    out.push_back(
-        {group->layout().params(), group->layout().gathered_bytes(), group->is_gathered()});
+    const fsdp::Bundle* bundle = group->bundle().get();
+    const auto at = std::ranges::find(merged, bundle);
+    const auto number = static_cast<size_t>(at - merged.begin());
+    if (at == merged.end()) merged.push_back(bundle);
+    out.push_back({.parameters = group->params(),
+                   .gathered_bytes = group->gather_layout()->gathered_bytes(),
+                   .gathered = bundle->is_gathered(),
+                   .merged = number,
+                   .merged_bytes = bundle->gathered_bytes()});
   }
   return out;
 }

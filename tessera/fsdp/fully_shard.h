@@ -54,6 +54,10 @@ struct FullyShardOptions {
   /// default 1, but about its root where they are summed as float16, whose range a sum leaves.
   std::optional<double> gradient_predivide_factor = std::nullopt;
   MixedPrecision mixed_precision = {};
+  /// Groups that follow each other in a step share their collectives as long as they gather at most
+  /// this many bytes together; 0: never. By default what the cost model says of the mesh: where a
+  /// message would take longer to start than it should beside what it carries. Alike on all ranks.
+  std::optional<int64_t> merge_bytes = std::nullopt;
   /// Whose values count, as an index into the mesh's ranks; none: every rank's own.
   DistributeOptions data = {};
 };
@@ -96,6 +100,9 @@ struct ShardedGroupInfo {
   size_t parameters = 0;
   int64_t gathered_bytes = 0;  ///< while it is gathered
   bool gathered = false;
+  /// The merged group that it travels in: groups with the same number share their collectives.
+  size_t merged = 0;
+  int64_t merged_bytes = 0;  ///< gathered_bytes of all of that
 };
 /// The groups of the module's parameters, in their order.
 std::vector<ShardedGroupInfo> sharded_groups(torch::nn::Module& module);

@@ -1,5 +1,6 @@
 #include "tessera/fsdp/gathered.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/from_blob.h>
 
 #include "tessera/comm/call_site.h"
@@ -17,37 +18,54 @@ at::Tensor counted(const at::Tensor& held, const std::shared_ptr<GatheredBytes>&
   return at::from_blob(held.data_ptr(), {bytes}, freed, held.options());
 }
 
+/// The same memory under a handle of its own, which can be made to let go of it.
+at::Tensor lent(const at::Tensor& tensor) {
+  return at::from_blob(
+      tensor.data_ptr(), tensor.sizes(), [tensor](void*) {}, tensor.options());
+}
+
+/// Whoever ran the message may hold the handle a moment longer than the message ran.
+void take_back(const at::Tensor& lent) {
+  lent.storage().set_data_ptr(at::DataPtr(nullptr, lent.device()));
+  lent.storage().unsafeGetStorageImpl()->set_nbytes(0);
+}
+
 int64_t version_of(const at::Tensor& tensor) {
   return static_cast<int64_t>(tensor.unsafeGetTensorImpl()->version_counter().current_version());
 }
 
 }  // namespace
 
-Gathered::Gathered(const FlatLayout& layout, const DataMesh& mesh, const Collectives& collectives,
-                   std::vector<at::Tensor> pieces, const std::shared_ptr<GatheredBytes>& bytes,
-                   bool async)
-    : pieces_(std::move(pieces)) {
-  const c10::Device device = pieces_[0].device();
-  memory_ = counted(collectives.allocate(layout.gathered_bytes(), device), bytes);
-  slots_ = layout.slots_in(memory_);
-  wholes_ = layout.wholes_in(memory_);
-  for (size_t s = 0; s < pieces_.size(); ++s) {
-    versions_.push_back(version_of(pieces_[s]));
-    sent_.push_back(pieces_[s].to(layout.slots()[s].dtype));
+Gathered::Gathered(std::shared_ptr<const FlatLayout> layout, const DataMesh& mesh,
+                   const Collectives& collectives,
+                   const std::vector<std::vector<at::Tensor>>& pieces,
+                   const std::shared_ptr<GatheredBytes>& bytes, bool async)
+    : layout_(std::move(layout)) {
+  const c10::Device device = pieces[0][0].device();
+  memory_ = counted(collectives.allocate(layout_->gathered_bytes(), device), bytes);
+  for (const at::Tensor& slot : layout_->slots_in(memory_)) slots_.push_back(lent(slot));
+  wholes_ = layout_->wholes_in(memory_);
+  for (size_t s = 0; s < pieces.size(); ++s) {
+    for (const at::Tensor& piece : pieces[s]) {
+      pieces_.push_back(piece);
+      versions_.push_back(version_of(piece));
+    }
+    const at::Tensor piece = pieces[s].size() == 1 ? pieces[s][0] : at::cat(pieces[s]);
+    sent_.push_back(piece.to(layout_->slots()[s].dtype));
   }
   const comm::CallSite site({.op = "fully_shard", .axis = mesh.shard_name()});
   work_ = collectives.all_gather(slots_, sent_, *mesh.shard_group(), async);
 }
 
-void Gathered::wait(const FlatLayout& layout) {
+void Gathered::wait() {
   if (work_ != nullptr) work_->wait();
   work_.reset();
-  if (copied_out_) return;
-  copied_out_ = true;
-  for (size_t i = 0; i < layout.params(); ++i) {
-    const size_t slot = layout.slot_of(i);
-    if (!layout.slots()[slot].direct) layout.copy_out(i, slots_[slot], wholes_[i]);
+  if (std::exchange(copied_out_, true)) return;
+  for (size_t i = 0; i < layout_->params(); ++i) {
+    const size_t slot = layout_->slot_of(i);
+    if (!layout_->slots()[slot].direct) layout_->copy_out(i, slots_[slot], wholes_[i]);
   }
+  for (const at::Tensor& slot : slots_) take_back(slot);
   slots_.clear();
   sent_.clear();
 }

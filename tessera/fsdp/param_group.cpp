@@ -61,16 +61,16 @@ std::shared_ptr<ParamGroup> ParamGroup::create(std::shared_ptr<Timeline> timelin
                                                GroupOptions options) {
   std::shared_ptr<ParamGroup> group(new ParamGroup(std::move(timeline), std::move(mesh), options));
   group->take(taken);
+  Bundle::make({group.get()});
   group->timeline_->add(*group);
   return group;
 }
 
-ParamGroup::~ParamGroup() {
-  timeline_->remove(*this);
-  try {
-    release();
-  } catch (const std::exception&) {  // a peer failed: whoever waits next hears of it
-  }
+ParamGroup::~ParamGroup() { timeline_->remove(*this); }
+
+void ParamGroup::travel_in(std::shared_ptr<Bundle> bundle, size_t first_param) {
+  bundle_ = std::move(bundle);
+  first_param_ = first_param;
 }
 
 void ParamGroup::take(const std::vector<Taken>& taken) {
@@ -92,7 +92,7 @@ void ParamGroup::take(const std::vector<Taken>& taken) {
   }
   layout_ = std::make_unique<FlatLayout>(std::move(shapes), mesh_.shard_size(), mesh_.shard_rank());
   const auto in_type = [this](std::optional<at::ScalarType> dtype) {
-    return std::make_unique<FlatLayout>(dtype ? layout_->with_dtype(*dtype) : *layout_);
+    return std::make_shared<const FlatLayout>(dtype ? layout_->with_dtype(*dtype) : *layout_);
   };
   gather_layout_ = in_type(options_.param_dtype);
   reduce_layout_ = in_type(options_.reduce_dtype ? options_.reduce_dtype : options_.param_dtype);
@@ -142,62 +142,29 @@ at::Tensor ParamGroup::produced(size_t index) {
     whole = param.shard.to(gather_layout_->param(index).dtype);
   } else {
     timeline_->touch(*this);
-    whole = gathered_->whole(index);
+    whole = bundle_->whole(first_param_ + index);
     timeline_->touched(*this);
   }
   if (!param.inner) return whole;
   return dtensor::wrap(whole, param.inner->with_dtype(static_cast<DType>(whole.scalar_type())));
 }
 
+at::Tensor ParamGroup::alive(const Param& param) const { return at::Tensor(param.tensor.lock()); }
+
 void ParamGroup::use(std::shared_ptr<const Collectives> collectives) {
   timeline_->leave_failed_backward();
   require(!timeline_->in_backward(), "set_collectives while backward runs");
-  release();
+  timeline_->part(*bundle_);  // the others keep theirs
   options_.collectives = std::move(collectives);
 }
 
-void ParamGroup::start_gather() {
-  if (gathered_ != nullptr && gathered_->is_current()) return;
-  release();
-  gathered_ = std::make_unique<Gathered>(*gather_layout_, mesh_, *options_.collectives, pieces_,
-                                         timeline_->bytes(), /*async=*/true);
-  gathering_ = true;
-}
-
-void ParamGroup::gather() {
-  if (gathered_ != nullptr && !gathered_->is_current()) release();
-  if (gathered_ == nullptr) {
-    gathered_ = std::make_unique<Gathered>(*gather_layout_, mesh_, *options_.collectives, pieces_,
-                                           timeline_->bytes(), /*async=*/false);
-    gathering_ = true;
-  }
-  if (!gathering_) return;
-  try {
-    gathered_->wait(*gather_layout_);
-  } catch (...) {
-    gathered_.reset();
-    gathering_ = false;
-    throw;
-  }
-  gathering_ = false;
-}
-
-void ParamGroup::release() {
-  // Messages that still run write to the memory.
-  if (gathering_) gathered_->wait(*gather_layout_);
-  gathered_.reset();
-  gathering_ = false;
-}
-
-at::Tensor ParamGroup::alive(const Param& param) const { return at::Tensor(param.tensor.lock()); }
-
-bool ParamGroup::all_arrived() const {
+int ParamGroup::params_with_gradient() const {
+  int count = 0;
   for (const Param& param : params_) {
-    if (param.arrived) continue;
     const at::Tensor tensor = alive(param);
-    if (tensor.defined() && tensor.requires_grad()) return false;
+    count += tensor.defined() && tensor.requires_grad() ? 1 : 0;
   }
-  return true;
+  return count;
 }
 
 /// The plain gradient of the gathered tensor's local part; undefined where it was a sharded one of
@@ -215,60 +182,39 @@ at::Tensor ParamGroup::local_gradient(Param& param, const at::Tensor& gradient) 
   return {};
 }
 
-Reduction& ParamGroup::reduction() {
-  if (reduction_ == nullptr) {
-    reduction_ = std::make_shared<Reduction>(*reduce_layout_, mesh_, *options_.collectives,
-                                             options_.divide_by);
-  }
-  return *reduction_;
-}
-
 void ParamGroup::accept(size_t index, at::Tensor gradient) {
   timeline_->enter_backward();
   const c10::AutoGradMode no_grad(false);
   Param& param = params_[index];
   gradient = local_gradient(param, gradient);
+  const bool first = !std::exchange(param.arrived, true);  // of this backward
   if (gradient.defined() && param.kept.defined()) gradient = param.kept.add(gradient);
-  if (!requires_gradient_sync) {
-    if (gradient.defined()) param.kept = std::move(gradient);
-    param.arrived = true;
-    if (all_arrived()) {
-      forget_arrived();
-      release();
-    }
-    return;
+  if (requires_gradient_sync) {
+    param.kept.reset();
+    if (gradient.defined()) bundle_->reduction().add(first_param_ + index, gradient);
+  } else if (gradient.defined()) {
+    param.kept = std::move(gradient);
   }
-  param.kept.reset();
-  param.arrived = true;
-  if (gradient.defined()) {
-    reduction().add(index, gradient);
-  }
-  if (!all_arrived()) return;
-  release();
-  reduce_arrived();
+  if (!first || !bundle_->count_arrival()) return;
+  bundle_->release();
+  bundle_->reduce_arrived();
 }
 
-void ParamGroup::reduce_arrived() {
-  if (requires_gradient_sync) {
-    for (size_t i = 0; i < params_.size(); ++i) {
-      if (!params_[i].kept.defined()) continue;
-      reduction().add(i, params_[i].kept);
-      params_[i].kept.reset();
-    }
+void ParamGroup::add_kept() {
+  if (!requires_gradient_sync) return;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const at::Tensor kept = std::exchange(params_[i].kept, at::Tensor());
+    if (kept.defined()) bundle_->reduction().add(first_param_ + i, kept);
   }
-  for (Param& param : params_) param.arrived = false;
-  if (reduction_ == nullptr) return;
-  const std::shared_ptr<Reduction> reduction = std::move(reduction_);
-  reduction_ = nullptr;
-  timeline_->reduce(*reduction, [this, self = shared_from_this(), reduction] {
-    for (size_t i = 0; i < params_.size(); ++i) {
-      if (reduction->has(i)) add_to_grad(params_[i], reduction->shard(i));
-    }
-  });
+}
+
+void ParamGroup::take_reduced(const Reduction& reduction, size_t first_param) {
+  for (size_t i = 0; i < params_.size(); ++i) {
+    if (reduction.has(first_param + i)) add_to_grad(params_[i], reduction.shard(first_param + i));
+  }
 }
 
 void ParamGroup::forget_arrived() {
-  reduction_.reset();
   for (Param& param : params_) param.arrived = false;
 }
 

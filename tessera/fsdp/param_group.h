@@ -5,31 +5,21 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
-#include "tessera/fsdp/collectives.h"
+#include "tessera/fsdp/bundle.h"
 #include "tessera/fsdp/data_mesh.h"
 #include "tessera/fsdp/flat_layout.h"
-#include "tessera/fsdp/gathered.h"
 #include "tessera/fsdp/gradient_node.h"
-#include "tessera/fsdp/reduction.h"
+#include "tessera/fsdp/group_options.h"
 #include "tessera/sharding/sharding.h"
 
-/// The parameters that one call of fully_shard took: gathered together, let go together, their
-/// gradients reduced together. When is the Timeline's matter.
+/// The parameters that one call of fully_shard took: their shards at rest, and their gradients. They
+/// travel together, in a Bundle; when is the Timeline's matter.
 namespace tessera::fsdp {
 
 class Timeline;
-
-struct GroupOptions {
-  bool reshard_after_forward = true;
-  DivideBy divide_by = {};                                    ///< the ranks' gradients
-  std::optional<at::ScalarType> param_dtype = std::nullopt;   ///< of gathered parameters
-  std::optional<at::ScalarType> reduce_dtype = std::nullopt;  ///< of gradients while reduced
-  /// What it sends with; groups of which this is the same may share a collective.
-  std::shared_ptr<const Collectives> collectives = with_defaults({});
-  const void* module = nullptr;  ///< whose parameters these are
-};
 
 class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  public:
@@ -49,26 +39,32 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   const GroupOptions& options() const { return options_; }
   const DataMesh& mesh() const { return mesh_; }
-  const FlatLayout& layout() const { return *gather_layout_; }
   const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
+  c10::Device device() const { return pieces_[0].device(); }
+  size_t params() const { return params_.size(); }
+
+  // How the parameters travel.
+  const std::shared_ptr<const FlatLayout>& gather_layout() const { return gather_layout_; }
+  const std::shared_ptr<const FlatLayout>& reduce_layout() const { return reduce_layout_; }
+  /// This rank's shards, one flat tensor for each slot of the layouts.
+  std::span<const at::Tensor> pieces() const { return pieces_; }
+  const std::shared_ptr<Bundle>& bundle() const { return bundle_; }
+  /// `first_param` is the place of this group's first parameter among those of the bundle.
+  void travel_in(std::shared_ptr<Bundle> bundle, size_t first_param);
 
   // What dispatch asks, by parameter.
   at::Tensor produced(size_t param);
   at::Tensor produced_from(size_t param, const at::Tensor& computed) const;
   at::Tensor shards(size_t param) const;
-  void shards_change() { release(); }
-
-  // What the timeline does.
-  bool is_gathered() const { return gathered_ != nullptr && !gathering_; }
-  void start_gather();  ///< returns at once; nothing if it is gathered or under way
-  void gather();        ///< the parameters are there when it returns
-  void release();
+  void shards_change() { bundle_->release(); }
 
   // What backward brings.
   void accept(size_t param, at::Tensor gradient);
-  /// Starts to reduce what has come, with what earlier backwards kept back.
-  void reduce_arrived();
-  void forget_arrived();  ///< a backward failed
+  int params_with_gradient() const;  ///< how many will come, if all do
+  /// Adds what earlier backwards kept back to the bundle's reduction, unless this one keeps too.
+  void add_kept();
+  void take_reduced(const Reduction& reduction, size_t first_param);
+  void forget_arrived();  ///< the next backward begins anew
   bool requires_gradient_sync = true;
 
   /// Sends with these functions from now on; what is under way is ended before.
@@ -87,23 +83,20 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   ParamGroup(std::shared_ptr<Timeline> timeline, DataMesh mesh, GroupOptions options);
   void take(const std::vector<Taken>& taken);
-  Reduction& reduction();
   at::Tensor local_gradient(Param& param, const at::Tensor& gradient);
   void add_to_grad(Param& param, const at::Tensor& shard);
   at::Tensor alive(const Param& param) const;
-  bool all_arrived() const;
 
   std::shared_ptr<Timeline> timeline_;
   DataMesh mesh_;
   GroupOptions options_;
-  std::unique_ptr<FlatLayout> layout_;         // at rest
-  std::unique_ptr<FlatLayout> gather_layout_;  // the same in the type of gathered parameters
-  std::unique_ptr<FlatLayout> reduce_layout_;  // the same in the type of the reduction
+  std::unique_ptr<FlatLayout> layout_;               // at rest
+  std::shared_ptr<const FlatLayout> gather_layout_;  // the same in the type of gathered parameters
+  std::shared_ptr<const FlatLayout> reduce_layout_;  // the same in the type of the reduction
   std::vector<Param> params_;
-  std::vector<at::Tensor> pieces_;  // this rank's, one flat tensor a slot
-  std::unique_ptr<Gathered> gathered_;
-  bool gathering_ = false;
-  std::shared_ptr<Reduction> reduction_;  // that gradients are added to
+  std::vector<at::Tensor> pieces_;
+  std::shared_ptr<Bundle> bundle_;
+  size_t first_param_ = 0;
 };
 
 /// The group that holds a parameter; nullptr if none does.

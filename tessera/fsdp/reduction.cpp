@@ -15,99 +15,150 @@ std::vector<at::Tensor> defined_ones(const std::vector<at::Tensor>& tensors) {
   return out;
 }
 
+bool is_only_holder(const at::Tensor& tensor) {
+  return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+}
+
 }  // namespace
 
-Reduction::Reduction(const FlatLayout& layout, const DataMesh& mesh, const Collectives& collectives,
-                     DivideBy divide_by)
-    : layout_(layout),
+Reduction::Reduction(std::shared_ptr<const FlatLayout> layout, const DataMesh& mesh,
+                     std::shared_ptr<const Collectives> collectives, DivideBy divide_by)
+    : layout_(std::move(layout)),
       mesh_(mesh),
-      collectives_(collectives),
+      collectives_(std::move(collectives)),
       divide_by_(divide_by),
-      taken_(layout.params(), false),
-      inputs_(layout.slots().size()) {}
+      taken_(layout_->params(), false),
+      inputs_(layout_->slots().size()) {}
 
 at::Tensor Reduction::flat(int64_t elements, at::ScalarType dtype, c10::Device device) const {
   const auto size = static_cast<int64_t>(c10::elementSize(dtype));
-  return collectives_.allocate(elements * size, device).view(dtype);
+  return collectives_->allocate(elements * size, device).view(dtype);
 }
 
-/// Zeroed: pieces of parameters without a gradient, and padding, are reduced with the rest.
-at::Tensor& Reduction::room_for(size_t slot, c10::Device device) {
-  at::Tensor& room = inputs_[slot];
-  if (!room.defined()) {
-    const Slot& as = layout_.slots()[slot];
-    room = flat(as.piece * layout_.ranks(), as.dtype, device).zero_();
+void Reduction::add(size_t param, const at::Tensor& gradient) {
+  if (divide_by_.before == 1) {
+    take(param, gradient);
+  } else {
+    take(param, gradient.div(divide_by_.before));
   }
-  return room;
 }
 
-void Reduction::add(size_t param, const at::Tensor& given) {
-  const at::Tensor gradient = divide_by_.before == 1 ? given : given.div(divide_by_.before);
-  const size_t index = layout_.slot_of(param);
-  const Slot& slot = layout_.slots()[index];
+void Reduction::take(size_t param, const at::Tensor& gradient) {
+  if (layout_->slots()[layout_->slot_of(param)].direct) {
+    add_large(param, gradient);
+  } else {
+    add_small(param, gradient);
+  }
   taken_[param] = true;
-  if (!slot.direct) {
-    layout_.copy_in(param, gradient, room_for(index, gradient.device()));
-    return;
-  }
-  const int64_t room = slot.piece * layout_.ranks();
-  if (gradient.numel() == room && gradient.is_contiguous() &&
-      gradient.scalar_type() == slot.dtype) {
-    inputs_[index] = gradient.view({room});
-    return;
-  }
-  at::Tensor input = flat(room, slot.dtype, gradient.device());
-  input.narrow(0, 0, gradient.numel()).view(layout_.param(param).whole).copy_(gradient);
-  input.narrow(0, gradient.numel(), room - gradient.numel()).zero_();
-  inputs_[index] = std::move(input);
 }
 
-void Reduction::start() {
-  const auto* group = mesh_.shard_group();
-  outputs_.resize(inputs_.size());
-  if (group == nullptr) {  // what is reduced next is the gradients' own memory where it is a copy
-    for (size_t s = 0; s < inputs_.size(); ++s) {
-      if (!inputs_[s].defined()) continue;
-      outputs_[s] = layout_.slots()[s].direct ? inputs_[s].clone() : inputs_[s];
+void Reduction::add_small(size_t param, const at::Tensor& gradient) {
+  const size_t index = layout_->slot_of(param);
+  Input& input = inputs_[index];
+  if (!input.flat.defined()) {
+    // Zeroed: pieces of parameters without a gradient, and padding, are reduced with the rest.
+    const Slot& slot = layout_->slots()[index];
+    const int64_t room = slot.piece * layout_->ranks();
+    input = {flat(room, slot.dtype, gradient.device()).zero_(), true};
+  }
+  if (taken_[param]) {
+    layout_->add_in(param, gradient, input.flat);
+  } else {
+    layout_->copy_in(param, gradient, input.flat);
+  }
+}
+
+void Reduction::add_large(size_t param, const at::Tensor& gradient) {
+  const size_t index = layout_->slot_of(param);
+  const Slot& slot = layout_->slots()[index];
+  const int64_t room = slot.piece * layout_->ranks();
+  Input& input = inputs_[index];
+  if (taken_[param]) {
+    const at::Tensor before = input.flat.narrow(0, 0, gradient.numel()).view(gradient.sizes());
+    if (input.mine) {
+      before.add_(gradient);
+    } else {
+      taken_[param] = false;
+      add_large(param, before.add(gradient));
     }
     return;
   }
-  for (size_t s = 0; s < inputs_.size(); ++s) {
-    if (!inputs_[s].defined()) continue;
-    const Slot& slot = layout_.slots()[s];
-    outputs_[s] = flat(slot.piece, slot.dtype, inputs_[s].device());
+  if (gradient.numel() == room && gradient.is_contiguous() &&
+      gradient.scalar_type() == slot.dtype) {
+    const bool mine = is_only_holder(gradient);
+    input = {gradient.view({room}), mine};
+    return;
   }
-  std::vector<at::Tensor> in = defined_ones(inputs_);
-  std::vector<at::Tensor> out = defined_ones(outputs_);
-  const comm::CallSite site({.op = "fully_shard", .axis = mesh_.shard_name()});
-  work_ = collectives_.reduce_scatter(out, in, *group, /*async=*/true);
+  input = {flat(room, slot.dtype, gradient.device()), true};
+  input.flat.narrow(0, 0, gradient.numel()).view(gradient.sizes()).copy_(gradient);
+  input.flat.narrow(0, gradient.numel(), room - gradient.numel()).zero_();
 }
 
-void Reduction::all_reduce_replicas() {
+void Reduction::start() {
+  outputs_.resize(inputs_.size());
+  if (mesh_.shard_group() != nullptr) {
+    start_scatter();
+    return;
+  }
+  for (size_t s = 0; s < inputs_.size(); ++s) {
+    if (!inputs_[s].flat.defined()) continue;
+    outputs_[s] = inputs_[s].mine ? inputs_[s].flat : inputs_[s].flat.clone();
+  }
+  inputs_.clear();
+  start_all_reduce();
+}
+
+void Reduction::start_scatter() {
+  Tensors in;
+  for (size_t s = 0; s < inputs_.size(); ++s) {
+    if (!inputs_[s].flat.defined()) continue;
+    const Slot& slot = layout_->slots()[s];
+    in.push_back(inputs_[s].flat);
+    outputs_[s] = flat(slot.piece, slot.dtype, in.back().device());
+  }
+  Tensors out = defined_ones(outputs_);
+  const comm::CallSite site({.op = "fully_shard", .axis = mesh_.shard_name()});
+  work_ = collectives_->reduce_scatter(out, in, *mesh_.shard_group(), /*async=*/true);
+  scatters_ = true;
+}
+
+void Reduction::start_all_reduce() {
   const auto* group = mesh_.replicate_group();
   Tensors tensors = defined_ones(outputs_);
-  const comm::CallSite site(
-      {.op = "fully_shard",
-       .axis = group != nullptr ? std::string_view(mesh_.replicate_name()) : std::string_view()});
-  collectives_.all_reduce(tensors, group);
+  const std::string_view axis =
+      group != nullptr ? std::string_view(mesh_.replicate_name()) : std::string_view();
+  const comm::CallSite site({.op = "fully_shard", .axis = axis});
+  work_ = collectives_->all_reduce(tensors, group, /*async=*/true);
+}
+
+void Reduction::wait() {
+  if (work_ != nullptr) work_->wait();
+  work_.reset();
+}
+
+Reduction::Stage Reduction::advance() {
+  if (std::exchange(scatters_, false)) {
+    wait();
+    inputs_.clear();
+    start_all_reduce();
+  }
+  return work_ != nullptr ? Stage::under_way : Stage::ended;
 }
 
 void Reduction::finish() {
-  if (work_ != nullptr) work_->wait();
-  work_.reset();
-  inputs_.clear();
-  all_reduce_replicas();
+  advance();
+  wait();
   if (divide_by_.after == 1) return;
   for (const at::Tensor& output : defined_ones(outputs_)) output.div_(divide_by_.after);
 }
 
 void Reduction::abandon() {
-  if (work_ != nullptr) work_->wait();
-  work_.reset();
+  scatters_ = false;
+  wait();
 }
 
 at::Tensor Reduction::shard(size_t param) const {
-  return layout_.shard_in(param, outputs_[layout_.slot_of(param)]);
+  return layout_->shard_in(param, outputs_[layout_->slot_of(param)]);
 }
 
 }  // namespace tessera::fsdp

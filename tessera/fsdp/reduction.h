@@ -2,14 +2,19 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <vector>
 
 #include "tessera/fsdp/collectives.h"
 #include "tessera/fsdp/data_mesh.h"
 #include "tessera/fsdp/flat_layout.h"
 
-/// The gradients of a group on their way: a reduce_scatter over the shard axis, then an all_reduce
-/// over the replicate axis.
+/// Gradients on their way: a reduce_scatter over the shard axis, then an all_reduce over the
+/// replicate axis. Both run while the caller computes:
+///
+///   start()      the reduce_scatter is under way (without a shard axis, the all_reduce)
+///   advance()    it has ended, and the all_reduce is under way
+///   finish()     that has ended too
 namespace tessera::fsdp {
 
 /// What gradients are divided by before and after they are summed. Before, because a sum of many in
@@ -17,38 +22,52 @@ namespace tessera::fsdp {
 struct DivideBy {
   double before = 1;
   double after = 1;
+  bool operator==(const DivideBy&) const = default;
 };
 
 class Reduction {
  public:
-  Reduction(const FlatLayout& layout, const DataMesh& mesh, const Collectives& collectives,
-            DivideBy divide_by);
+  Reduction(std::shared_ptr<const FlatLayout> layout, const DataMesh& mesh,
+            std::shared_ptr<const Collectives> collectives, DivideBy divide_by);
 
-  /// Takes a parameter's whole gradient. Small ones are copied at once, large ones kept.
+  /// Takes a parameter's whole gradient; what comes again is added to what came. Small ones are
+  /// copied at once, large ones kept.
   void add(size_t param, const at::Tensor& gradient);
   bool has(size_t param) const { return taken_[param]; }
 
-  /// Starts the messages.
+  enum class Stage { under_way, ended };
+
   void start();
-  /// Ends them; then shard() gives this rank's part of each gradient that was added.
+  Stage advance();  ///< ended: nothing is under way any more
   void finish();
+  /// After finish(): this rank's part of a gradient that was added.
   at::Tensor shard(size_t param) const;
   /// Waits for messages under way; there is no result.
   void abandon();
 
  private:
-  at::Tensor flat(int64_t elements, at::ScalarType dtype, c10::Device device) const;
-  at::Tensor& room_for(size_t slot, c10::Device device);
-  void all_reduce_replicas();
+  struct Input {
+    at::Tensor flat;    // undefined where nothing was added
+    bool mine = false;  // nobody else sees its memory
+  };
 
-  const FlatLayout& layout_;
-  const DataMesh& mesh_;
-  const Collectives& collectives_;
+  at::Tensor flat(int64_t elements, at::ScalarType dtype, c10::Device device) const;
+  void take(size_t param, const at::Tensor& gradient);
+  void add_small(size_t param, const at::Tensor& gradient);
+  void add_large(size_t param, const at::Tensor& gradient);
+  void start_scatter();
+  void start_all_reduce();
+  void wait();
+
+  std::shared_ptr<const FlatLayout> layout_;
+  DataMesh mesh_;
+  std::shared_ptr<const Collectives> collectives_;
   DivideBy divide_by_;
   std::vector<bool> taken_;
-  std::vector<at::Tensor> inputs_;   // by slot, undefined where nothing was added
+  std::vector<Input> inputs_;        // by slot
   std::vector<at::Tensor> outputs_;  // by slot
   WorkPtr work_;
+  bool scatters_ = false;  // the work is the reduce_scatter
 };
 
 }  // namespace tessera::fsdp

@@ -6,20 +6,43 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 
 #include "tessera/fsdp/param_group.h"
 
 namespace tessera::fsdp {
 namespace {
 
-/// Programs alternate between few kinds of steps: training, evaluation, two losses.
-constexpr size_t kKnownSteps = 4;
-/// A program that never ends a step (inference whose first group differs) must not grow.
-constexpr size_t kLongestStep = 1U << 16;
 constexpr int kNoBackward = -1;
+/// One between its reduce_scatter and its all_reduce, and one in the all_reduce.
+constexpr size_t kMostReductions = 2;
+
+int current_task() { return torch::autograd::get_current_graph_task_id(); }
 
 }  // namespace
+
+/// Autograd keeps it with the task of a backward, which calls it at the end. A task that fails is
+/// dropped without the call.
+class Timeline::BackwardWatch {
+ public:
+  BackwardWatch(std::weak_ptr<Timeline> timeline, int task)
+      : timeline_(std::move(timeline)), task_(task) {}
+  ~BackwardWatch() {
+    const auto timeline = timeline_.lock();
+    if (timeline != nullptr && !ended_) timeline->note_failure(task_);
+  }
+  BackwardWatch(const BackwardWatch&) = delete;
+  BackwardWatch& operator=(const BackwardWatch&) = delete;
+
+  void end() {
+    ended_ = true;
+    if (const auto timeline = timeline_.lock()) timeline->end_backward(task_);
+  }
+
+ private:
+  std::weak_ptr<Timeline> timeline_;
+  int task_;
+  bool ended_ = false;
+};
 
 std::shared_ptr<Timeline> Timeline::of(const DeviceMesh& mesh) {
   static std::mutex mutex;
@@ -37,128 +60,146 @@ std::shared_ptr<Timeline> Timeline::of(const DeviceMesh& mesh) {
 
 void Timeline::add(ParamGroup& group) { groups_.push_back(&group); }
 
-void Timeline::remove(ParamGroup& group) {
+void Timeline::remove(ParamGroup& group) noexcept {
   std::erase(groups_, &group);
-  known_.clear();  // they may name it
-  like_ = nullptr;
-  before_.clear();
-  if (run_.group == &group) run_ = {};
+  std::erase(reduced_whole_, &group);
+  order_.forget_all();                    // it may name the group
+  if (group.bundle() == nullptr) return;  // it was not made to its end
+  try {
+    part(*group.bundle());
+  } catch (const std::exception&) {  // a peer failed: whoever waits next hears of it
+  }
+  settled_.erase(&group);
+}
+
+void Timeline::part(Bundle& bundle) {
+  order_.forget_all();
+  const auto kept = bundle.shared_from_this();
+  for (ParamGroup* member : bundle.members()) {
+    settled_.erase(member);
+    Bundle::make({member});
+  }
+  bundle.release();
+}
+
+std::vector<Bundle*> Timeline::bundles() const {
+  std::vector<Bundle*> out;
+  for (const ParamGroup* group : groups_) {
+    Bundle* bundle = group->bundle().get();
+    if (bundle->members()[0] == group) out.push_back(bundle);
+  }
+  return out;
 }
 
 /// Before the end of the step the shards do not change, so what is gathered stays right.
-bool Timeline::may_release(const ParamGroup& group) const {
-  return in_backward() || group.options().reshard_after_forward;
-}
-
-const Timeline::Run* Timeline::expected(size_t ahead) const {
-  const size_t at = before_.size() + ahead;
-  return like_ != nullptr && at < like_->size() ? &(*like_)[at] : nullptr;
-}
-
-/// Finds a known step that began with the same groups.
-void Timeline::follow() {
-  const size_t at = before_.size();
-  if (like_ != nullptr && at < like_->size() && (*like_)[at].group == run_.group) return;
-  like_ = nullptr;
-  for (const Step& step : known_) {
-    if (at >= step.size() || step[at].group != run_.group) continue;
-    const auto same_group = [](const Run& a, const Run& b) { return a.group == b.group; };
-    if (!std::equal(before_.begin(), before_.end(), step.begin(), same_group)) continue;
-    like_ = &step;
-    return;
-  }
+bool Timeline::may_release(const Bundle& bundle) const {
+  return in_backward() || bundle.options().reshard_after_forward;
 }
 
 void Timeline::begin_run(ParamGroup& group) {
-  ParamGroup* previous = run_.group;
-  if (previous != nullptr) before_.push_back(run_);
-  run_ = {};
   // Without gradients nothing tells that a step ended, except that the next one begins.
-  const bool again = !before_.empty() && before_[0].group == &group && !in_backward() &&
-                     !c10::GradMode::is_enabled();
+  const bool again =
+      order_.first() == group.bundle().get() && !in_backward() && !c10::GradMode::is_enabled();
   if (again) end_step();
-  if (before_.size() > kLongestStep) before_.clear();
-  run_ = {&group, 0};
-  follow();
+  Bundle* previous = order_.current();
+  order_.begin_run(*group.bundle());
   if (previous != nullptr && may_release(*previous)) previous->release();
 }
 
 void Timeline::touch(ParamGroup& group) {
   leave_failed_backward();
-  if (torch::autograd::get_current_graph_task_id() != kNoBackward) enter_backward();
-  const bool begins = run_.group != &group;
+  enter_backward();
+  const bool begins = order_.current() != group.bundle().get();
   if (begins) begin_run(group);
-  ++run_.touches;
-  group.gather();
+  order_.count_touch();
+  group.bundle()->gather();
   if (!begins) return;
-  if (const Run* next = expected(1)) next->group->start_gather();
+  if (Bundle* next = order_.next()) next->start_gather();
 }
 
 void Timeline::touched(ParamGroup& group) {
-  const Run* known = expected(0);
-  if (known != nullptr && run_.touches == known->touches && may_release(group)) group.release();
+  Bundle& bundle = *group.bundle();
+  if (order_.is_last_touch() && may_release(bundle)) bundle.release();
 }
 
 void Timeline::enter_backward() {
-  const int task = torch::autograd::get_current_graph_task_id();
-  if (task == kNoBackward || !backwards_.insert(task).second) return;
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), task] {
-    if (const auto timeline = weak.lock()) timeline->end_backward(task);
-  });
+  const int task = current_task();
+  if (task == kNoBackward || backwards_.contains(task)) return;
+  forget_failed_tasks();
+  backwards_.insert(task);
+  auto watch = std::make_shared<BackwardWatch>(weak_from_this(), task);
+  torch::autograd::Engine::get_default_engine().queue_callback([watch] { watch->end(); });
 }
 
-void Timeline::reduce(Reduction& reduction, std::function<void()> done) {
-  finish_reduction();
-  reduction.start();
-  reducing_ = &reduction;
-  reduced_ = std::move(done);
+void Timeline::reduce(const Bundle& of, std::shared_ptr<Reduction> reduction,
+                      std::function<void()> done) {
+  if (of.mesh().shard_group() == nullptr) {
+    reduced_whole_.insert(reduced_whole_.end(), of.members().begin(), of.members().end());
+  }
+  while (flights_.size() >= kMostReductions) finish_oldest_reduction();
+  if (!flights_.empty() && flights_.back().reduction->advance() == Reduction::Stage::ended) {
+    while (!flights_.empty()) finish_oldest_reduction();
+  }
+  reduction->start();
+  flights_.push_back({std::move(reduction), std::move(done)});
 }
 
-void Timeline::finish_reduction() {
-  if (reducing_ == nullptr) return;
-  Reduction* reduction = std::exchange(reducing_, nullptr);
-  const std::function<void()> done = std::exchange(reduced_, nullptr);
-  reduction->finish();
-  done();
+void Timeline::finish_oldest_reduction() {
+  const Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  flight.reduction->finish();
+  flight.done();
 }
 
 void Timeline::end_backward(int task) {
   const c10::AutoGradMode no_grad(false);
-  // What is left: groups of which some parameters took no part.
-  for (ParamGroup* group : groups_) group->reduce_arrived();
-  finish_reduction();
+  // What is left: bundles of which some parameters took no part.
+  for (Bundle* bundle : bundles()) bundle->reduce_arrived();
+  while (!flights_.empty()) finish_oldest_reduction();
   backwards_.erase(task);
   if (!backwards_.empty()) return;
-  if (run_.group != nullptr) before_.push_back(run_);
-  run_ = {};
+  for (Bundle* bundle : bundles()) bundle->release();
   end_step();
-  for (ParamGroup* group : groups_) group->release();
 }
 
 void Timeline::end_step() {
-  like_ = nullptr;
-  if (before_.empty()) return;
-  std::erase(known_, before_);
-  known_.insert(known_.begin(), std::move(before_));
-  if (known_.size() > kKnownSteps) known_.pop_back();
-  before_.clear();
+  const StepOrder::Step& step = order_.end();
+  merge(step);
+}
+
+void Timeline::note_failure(int task) {
+  std::lock_guard lock(failed_mutex_);
+  failed_.push_back(task);
+}
+
+/// Of backwards that threw where no forward came after them, but another backward.
+void Timeline::forget_failed_tasks() {
+  std::vector<int> failed;
+  {
+    std::lock_guard lock(failed_mutex_);
+    failed.swap(failed_);
+  }
+  bool left = false;
+  for (const int task : failed) left = backwards_.erase(task) > 0 || left;
+  if (left && backwards_.empty()) clean_up();
 }
 
 /// A backward that threw never came to its end.
 void Timeline::leave_failed_backward() {
-  if (backwards_.empty() || torch::autograd::get_current_graph_task_id() != kNoBackward) return;
+  if (backwards_.empty() || current_task() != kNoBackward) return;
   backwards_.clear();
+  clean_up();
+}
+
+void Timeline::clean_up() {
   // Gradients of a failed backward do not arrive after it: the caller may have reset them since.
-  if (reducing_ != nullptr) reducing_->abandon();
-  reducing_ = nullptr;
-  reduced_ = nullptr;
-  for (ParamGroup* group : groups_) {
-    group->forget_arrived();
-    group->release();
+  for (const Flight& flight : flights_) flight.reduction->abandon();
+  flights_.clear();
+  for (Bundle* bundle : bundles()) {
+    bundle->forget_arrived();
+    bundle->release();
   }
-  run_ = {};
-  before_.clear();
-  like_ = nullptr;
+  order_.forget_step();
 }
 
 }  // namespace tessera::fsdp

@@ -35,5 +35,33 @@ TEST(FullyShardAfterErrors, TrainingGoesOn) {
   });
 }
 
+/// A backward that failed is run once more, without a forward between them.
+TEST(FullyShardAfterErrors, AFailedBackwardCanBeRepeated) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch batch = make_batch(4, kWidths.front(), kWidths.back());
+    const Batch mine = batch.part(rank, 2);
+    auto plain = make_mlp(kWidths);
+    auto net = make_mlp(kWidths);
+    shard_layers(net, mesh);
+    at::mse_loss(plain->forward(batch.x), batch.y).backward();
+    bool fails = true;
+    const auto layers = layers_of(net);
+    const at::Tensor hidden = at::tanh(layers[0]->forward(mine.x));
+    hidden.register_hook([&](const at::Tensor& gradient) -> at::Tensor {
+      if (fails) throw InvalidArgument("a hook of the test");
+      return gradient;
+    });
+    const at::Tensor out = layers[2]->forward(at::tanh(layers[1]->forward(hidden)));
+    const at::Tensor loss = at::mse_loss(out, mine.y);
+    EXPECT_ANY_THROW(loss.backward({}, /*retain_graph=*/true));
+    fails = false;
+    net->zero_grad();  // the last layer's had come before it failed
+    loss.backward();
+    EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+    EXPECT_EQ(gradients_differ(*net, *plain), "");
+  });
+}
+
 }  // namespace
 }  // namespace tessera::test

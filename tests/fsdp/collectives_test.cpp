@@ -46,9 +46,9 @@ struct Counting {
       default_reduce_scatter(out, in, group, async)->wait();
       return WorkPtr();
     };
-    own.all_reduce = [this](Tensors& tensors, const comm::Group* replicas) {
+    own.all_reduce = [this](Tensors& tensors, const comm::Group* replicas, bool async) {
       ++reduces;
-      default_all_reduce(tensors, replicas);
+      return default_all_reduce(tensors, replicas, async);
     };
     own.allocate = [this](int64_t bytes, c10::Device device) {
       ++allocations;
@@ -100,9 +100,9 @@ TEST(FullyShardCollectives, AnAllReduceOfOnesOwnAddsAnAxis) {
     auto net = make_mlp(kWidths);
     fully_shard(*net, mesh["fs"], {.gradient_divide_factor = 4});
     Collectives own;
-    own.all_reduce = [&](Tensors& tensors, const comm::Group* replicas) {
+    own.all_reduce = [&](Tensors& tensors, const comm::Group* replicas, bool async) {
       EXPECT_EQ(replicas, nullptr);
-      default_all_reduce(tensors, comm::group_of(mesh, "dp").get());
+      return default_all_reduce(tensors, comm::group_of(mesh, "dp").get(), async);
     };
     set_collectives(*net, own);
     at::mse_loss(net->forward(mine.x), mine.y).backward();

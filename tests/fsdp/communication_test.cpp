@@ -13,7 +13,7 @@ void counts_collectives(bool input_gradient) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
     const Batch mine = make_batch(4, 6, 4).part(rank, 2);
     auto net = make_mlp({6, 80, 70, 4});
-    shard_layers(net, mesh);
+    shard_layers(net, mesh, kUnmerged);
     Recorder recorder(*comm::current_world());
     for (int step = 0; step < 4; ++step) {
       recorder.clear();
@@ -44,7 +44,7 @@ TEST(FullyShardCommunication, PrefetchesInTheOrderOfThePreviousStep) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
     const Batch mine = make_batch(4, 6, 4).part(rank, 2);
     auto net = make_mlp({6, 8, 7, 9, 4});
-    shard_layers(net, mesh);
+    shard_layers(net, mesh, kUnmerged);
     auto optimizer = sgd()(net->parameters());
     Recorder recorder(*comm::current_world());
     const auto asynchronous_gathers = [&] {
@@ -111,7 +111,7 @@ TEST(FullyShardCommunication, KeepsParametersBetweenForwardAndBackwardIfToldTo) 
     const DeviceMesh mesh = init_device_mesh("dp=2");
     const Batch mine = make_batch(4, 6, 3).part(rank, 2);
     auto net = make_mlp(kWidths);
-    shard_layers(net, mesh, {.reshard_after_forward = false});
+    shard_layers(net, mesh, {.reshard_after_forward = false, .merge_bytes = 0});
     Recorder recorder(*comm::current_world());
     for (int step = 0; step < 3; ++step) {
       recorder.clear();

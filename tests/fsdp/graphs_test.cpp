@@ -16,7 +16,7 @@ TEST(FullyShardGraphs, AccumulatesGradientsWithAndWithoutReducingThem) {
       const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
       auto plain = make_mlp(kWidths);
       auto net = make_mlp(kWidths);
-      shard_layers(net, mesh);
+      shard_layers(net, mesh, kUnmerged);
       auto alone = sgd()(plain->parameters());
       auto optimizer = sgd()(net->parameters());
       Recorder recorder(*comm::current_world());
@@ -176,6 +176,32 @@ TEST(FullyShardGraphs, OtherForwardsInTheMiddleOfAStep) {
     }
     EXPECT_EQ(parameters_differ(*net, *plain), "");
   });
+}
+
+/// A backward inside of a backward: the gradient of a layer comes twice before it is reduced.
+TEST(FullyShardGraphs, GradientsThatComeTwiceAreAdded) {
+  for (const int64_t width : {6, 96}) {  // copied, and sent from where they lie
+    run_ranks(2, [&](int rank) {
+      const DeviceMesh mesh = init_device_mesh("dp=2");
+      const Batch batch = make_batch(8, width, width);
+      auto plain = make_mlp({width, width, width});
+      auto net = make_mlp({width, width, width});
+      fully_shard(*net, mesh);
+      const auto nested = [](torch::nn::Sequential& of, const Batch& on) {
+        const at::Tensor inner = at::mse_loss(of->forward(on.x * 0.5), on.y);
+        const at::Tensor hidden = layers_of(of)[0]->forward(on.x);
+        hidden.register_hook([&](const at::Tensor& gradient) {
+          inner.backward();
+          return gradient;
+        });
+        at::mse_loss(layers_of(of)[1]->forward(at::tanh(hidden)), on.y).backward();
+      };
+      nested(plain, batch);
+      nested(net, batch.part(rank, 2));
+      EXPECT_EQ(gradients_differ(*net, *plain), "") << width;
+      EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+    });
+  }
 }
 
 TEST(FullyShardGraphs, SecondDerivativesByTheInput) {

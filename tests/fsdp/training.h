@@ -91,6 +91,9 @@ inline void shard_layers(torch::nn::Sequential& net, const DeviceMesh& mesh,
   for (auto* layer : layers_of(net)) fully_shard(*layer, mesh, options);
 }
 
+/// Each group with collectives of its own, however small it is.
+inline const FullyShardOptions kUnmerged = {.merge_bytes = 0};
+
 inline void train_model(Model& model, torch::optim::Optimizer& optimizer, const Batch& batch,
                         int steps) {
   for (int step = 0; step < steps; ++step) {

@@ -1,0 +1,127 @@
+#include "tessera/fsdp/bundle.h"
+
+#include <algorithm>
+
+#include "tessera/fsdp/param_group.h"
+#include "tessera/fsdp/timeline.h"
+
+namespace tessera::fsdp {
+namespace {
+
+template <class LayoutOf>
+std::shared_ptr<const FlatLayout> joined(std::span<ParamGroup* const> groups, const LayoutOf& of) {
+  if (groups.size() == 1) return of(*groups[0]);
+  std::vector<const FlatLayout*> layouts;
+  for (const ParamGroup* group : groups) layouts.push_back(of(*group).get());
+  return std::make_shared<FlatLayout>(FlatLayout::joined(layouts));
+}
+
+}  // namespace
+
+Bundle::Bundle(std::vector<ParamGroup*> members) : members_(std::move(members)) {
+  gather_layout_ = joined(members_, [](const ParamGroup& g) { return g.gather_layout(); });
+  reduce_layout_ = joined(members_, [](const ParamGroup& g) { return g.reduce_layout(); });
+}
+
+std::shared_ptr<Bundle> Bundle::make(std::vector<ParamGroup*> members) {
+  std::shared_ptr<Bundle> bundle(new Bundle(std::move(members)));
+  size_t first_param = 0;
+  for (ParamGroup* member : bundle->members_) {
+    member->travel_in(bundle, first_param);
+    first_param += member->params();
+  }
+  return bundle;
+}
+
+bool Bundle::can_join(const ParamGroup& a, const ParamGroup& b) {
+  return a.mesh() == b.mesh() && a.device() == b.device() && a.options().travels_like(b.options());
+}
+
+const GroupOptions& Bundle::options() const { return members_[0]->options(); }
+const DataMesh& Bundle::mesh() const { return members_[0]->mesh(); }
+
+std::unique_ptr<Gathered> Bundle::start(bool async) {
+  std::vector<std::vector<at::Tensor>> pieces(gather_layout_->slots().size());
+  size_t first_param = 0;
+  for (const ParamGroup* member : members_) {
+    const FlatLayout& own = *member->gather_layout();
+    for (size_t s = 0; s < own.slots().size(); ++s) {
+      const size_t slot = gather_layout_->slot_of(first_param + own.slots()[s].params[0]);
+      pieces[slot].push_back(member->pieces()[s]);
+    }
+    first_param += member->params();
+  }
+  return std::make_unique<Gathered>(gather_layout_, mesh(), *options().collectives, pieces,
+                                    members_[0]->timeline()->bytes(), async);
+}
+
+void Bundle::start_gather() {
+  if (mesh().shard_group() == nullptr) return;
+  if (gathered_ != nullptr && gathered_->is_current()) return;
+  release();
+  gathered_ = start(/*async=*/true);
+  gathering_ = true;
+}
+
+void Bundle::gather() {
+  if (mesh().shard_group() == nullptr) return;
+  if (gathered_ != nullptr && !gathered_->is_current()) release();
+  if (gathered_ == nullptr) {
+    gathered_ = start(/*async=*/false);
+    gathering_ = true;
+  }
+  if (!gathering_) return;
+  gathering_ = false;
+  try {
+    gathered_->wait();
+  } catch (...) {
+    gathered_.reset();
+    throw;
+  }
+}
+
+void Bundle::release() {
+  // Messages that still run write to the memory.
+  if (std::exchange(gathering_, false)) gathered_->wait();
+  gathered_.reset();
+}
+
+Reduction& Bundle::reduction() {
+  if (reduction_ == nullptr) {
+    reduction_ = std::make_shared<Reduction>(reduce_layout_, mesh(), options().collectives,
+                                             options().divide_by);
+  }
+  return *reduction_;
+}
+
+bool Bundle::count_arrival() {
+  if (awaited_ < 0) {
+    awaited_ = 0;
+    for (const ParamGroup* member : members_) awaited_ += member->params_with_gradient();
+  }
+  return --awaited_ == 0;
+}
+
+void Bundle::reduce_arrived() {
+  for (ParamGroup* member : members_) member->add_kept();
+  const std::shared_ptr<Reduction> reduction = std::exchange(reduction_, nullptr);
+  forget_arrived();
+  if (reduction == nullptr) return;
+  std::vector<std::shared_ptr<ParamGroup>> members;  // alive until it is done
+  for (ParamGroup* member : members_) members.push_back(member->shared_from_this());
+  members_[0]->timeline()->reduce(*this, reduction, [members, reduction] {
+    size_t first_param = 0;
+    for (const auto& member : members) {
+      member->take_reduced(*reduction, first_param);
+      first_param += member->params();
+    }
+  });
+}
+
+void Bundle::forget_arrived() {
+  reduction_.reset();
+  awaited_ = -1;
+  for (ParamGroup* member : members_) member->forget_arrived();
+}
+
+}  // namespace tessera::fsdp

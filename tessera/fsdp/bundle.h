@@ -1,0 +1,62 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tessera/fsdp/data_mesh.h"
+#include "tessera/fsdp/flat_layout.h"
+#include "tessera/fsdp/gathered.h"
+#include "tessera/fsdp/group_options.h"
+#include "tessera/fsdp/reduction.h"
+
+/// Groups that travel together: gathered by one all_gather, let go together, their gradients reduced
+/// by one reduce_scatter. Every group begins alone; once the order of a step is known, the Timeline
+/// puts neighbours together whose messages would cost more to start than to carry (merge.h).
+namespace tessera::fsdp {
+
+class ParamGroup;
+
+class Bundle : public std::enable_shared_from_this<Bundle> {
+ public:
+  /// Of groups that lie alike (can_join), which belong to it from now on.
+  static std::shared_ptr<Bundle> make(std::vector<ParamGroup*> members);
+
+  /// Whether one collective can carry both.
+  static bool can_join(const ParamGroup& a, const ParamGroup& b);
+
+  std::span<ParamGroup* const> members() const { return members_; }
+  const GroupOptions& options() const;
+  const DataMesh& mesh() const;
+  /// While it is gathered.
+  int64_t gathered_bytes() const { return gather_layout_->gathered_bytes(); }
+
+  bool is_gathered() const { return gathered_ != nullptr && !gathering_; }
+  void start_gather();  ///< returns at once; nothing if it is gathered or under way
+  void gather();        ///< the parameters are there when it returns
+  void release();
+  /// A parameter by its place among those of all members.
+  const at::Tensor& whole(size_t param) const { return gathered_->whole(param); }
+
+  /// Where the members' gradients are added.
+  Reduction& reduction();
+  /// One more parameter's gradient has come; true if none is missing.
+  bool count_arrival();
+  /// Starts to reduce what has come, with what earlier backwards kept back.
+  void reduce_arrived();
+  void forget_arrived();  ///< a backward failed
+
+ private:
+  explicit Bundle(std::vector<ParamGroup*> members);
+  std::unique_ptr<Gathered> start(bool async);
+
+  std::vector<ParamGroup*> members_;
+  std::shared_ptr<const FlatLayout> gather_layout_;  // in the type of gathered parameters
+  std::shared_ptr<const FlatLayout> reduce_layout_;  // in the type of the reduction
+  std::unique_ptr<Gathered> gathered_;
+  bool gathering_ = false;
+  std::shared_ptr<Reduction> reduction_;  // that gradients are added to
+  int awaited_ = -1;  // gradients that are still to come; -1: no backward has brought one
+};
+
+}  // namespace tessera::fsdp

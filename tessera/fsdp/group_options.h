@@ -1,0 +1,33 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "tessera/fsdp/collectives.h"
+#include "tessera/fsdp/reduction.h"
+
+namespace tessera::fsdp {
+
+/// What fully_shard was told, as a group needs it.
+struct GroupOptions {
+  bool reshard_after_forward = true;
+  DivideBy divide_by = {};                                    ///< the ranks' gradients
+  std::optional<at::ScalarType> param_dtype = std::nullopt;   ///< of gathered parameters
+  std::optional<at::ScalarType> reduce_dtype = std::nullopt;  ///< of gradients while reduced
+  /// What it sends with; groups of which this is the same may share a collective.
+  std::shared_ptr<const Collectives> collectives = with_defaults({});
+  int64_t merge_bytes = 0;       ///< neighbours share collectives up to this; 0: never
+  const void* module = nullptr;  ///< whose parameters these are
+
+  /// Whether groups of both may share their collectives.
+  bool travels_like(const GroupOptions& other) const {
+    return reshard_after_forward == other.reshard_after_forward && divide_by == other.divide_by &&
+           param_dtype == other.param_dtype && reduce_dtype == other.reduce_dtype &&
+           merge_bytes == other.merge_bytes && collectives == other.collectives;
+  }
+};
+
+}  // namespace tessera::fsdp
