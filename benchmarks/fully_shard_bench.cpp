@@ -1,7 +1,18 @@
-// A training step of an 8-layer MLP on two Gloo processes: alone, with replicas (DDP), fully
-// sharded, and fully sharded without resharding after forward. Medians over steps; the four go in
-// turns in one run, so that what else the machine does meets them alike.
+// A training step of an 8-layer MLP on two Gloo processes, each layer a group, in several forms:
+//
+//   one process               no communication
+//   one process, then bare    and after its step the bytes that fully_shard moves, in bare calls:
+//                             two all_gathers and a reduce_scatter a layer
+//   replicate, fully_shard, fully_shard without resharding after forward
+//
+//   fully_shard_bench                     medians; the forms go in turns in one run, so that what
+//                                         else the machine does meets them alike
+//   fully_shard_bench worker FORM WIDTH   one rank of one form (RANK, WORLD_SIZE, MASTER_* say
+//                                         which), told what to do by lines on its input: "steps N"
+//                                         gives N times in ms, "memory" the MiB before the model
+//                                         was made and the peak. For compare_fsdp.py.
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <sys/wait.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -13,9 +24,12 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 #include "tessera/comm/processes.h"
@@ -30,14 +44,7 @@ using namespace tessera;
 constexpr int kLayers = 8;
 constexpr int64_t kBatch = 64;  // of one rank
 constexpr int kTurns = 15;
-
-struct Form {
-  const char* name;
-  std::function<void(torch::nn::Module& layer, const DeviceMesh& mesh)> shard;
-  torch::nn::Sequential net = nullptr;
-  std::unique_ptr<torch::optim::SGD> optimizer = nullptr;
-  std::vector<double> milliseconds = {};
-};
+constexpr int kWarm = 3;
 
 torch::nn::Sequential make_net(int64_t width) {
   torch::nn::Sequential net;
@@ -48,13 +55,67 @@ torch::nn::Sequential make_net(int64_t width) {
   return net;
 }
 
-double step(Form& form, const at::Tensor& x, const at::Tensor& y) {
-  const auto start = Clock::now();
-  form.optimizer->zero_grad();
-  at::mse_loss(form.net->forward(x), y).backward();
-  form.optimizer->step();
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+void bare_calls(const DeviceMesh& mesh, int64_t width) {
+  const auto group = comm::group_of(mesh, "dp");
+  auto& backend = group->backend(c10::DeviceType::CPU);
+  at::Tensor whole = at::empty({width * (width + 1)});
+  at::Tensor part = at::empty({whole.numel() / group->size()});
+  for (int i = 0; i < 2 * kLayers; ++i) backend._allgather_base(whole, part, {})->wait();
+  for (int i = 0; i < kLayers; ++i) backend._reduce_scatter_base(part, whole, {})->wait();
 }
+
+struct Form {
+  const char* name;
+  std::function<void(torch::nn::Module& layer, const DeviceMesh& mesh)> shard;
+  std::function<void(const DeviceMesh& mesh, int64_t width)> after = {};
+};
+
+const std::vector<Form>& forms() {
+  static const std::vector<Form> all = {
+      {"one process", {}},
+      {"one process, then bare", {}, bare_calls},
+      {"replicate", [](auto& layer, const auto& on) { replicate(layer, on); }},
+      {"fully_shard", [](auto& layer, const auto& on) { fully_shard(layer, on); }},
+      {"fully_shard, kept", [](auto& layer, const auto& on) {
+         fully_shard(layer, on, {.reshard_after_forward = false});
+       }}};
+  return all;
+}
+
+class Trainer {
+ public:
+  Trainer(const Form& form, int64_t width, const DeviceMesh& mesh)
+      : form_(form),
+        width_(width),
+        mesh_(mesh),
+        net_(make_net(width)),
+        optimizer_(net_->parameters(), 0.01),
+        x_(at::randn({kBatch, width})),
+        y_(at::randn({kBatch, width})) {
+    for (const auto& layer : net_->children()) {
+      if (form.shard && layer->as<torch::nn::LinearImpl>() != nullptr) form.shard(*layer, mesh);
+    }
+    for (int i = 0; i < kWarm; ++i) step();
+  }
+
+  double step() {
+    const auto start = Clock::now();
+    optimizer_.zero_grad();
+    at::mse_loss(net_->forward(x_), y_).backward();
+    optimizer_.step();
+    if (form_.after) form_.after(mesh_, width_);
+    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  }
+
+ private:
+  const Form& form_;
+  int64_t width_;
+  DeviceMesh mesh_;
+  torch::nn::Sequential net_;
+  torch::optim::SGD optimizer_;
+  at::Tensor x_;
+  at::Tensor y_;
+};
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -62,49 +123,62 @@ double median(std::vector<double> values) {
 }
 
 void measure(int64_t width, const DeviceMesh& mesh, bool report) {
-  std::vector<Form> forms;
-  forms.push_back({"one process", {}});
-  forms.push_back({"replicate", [](auto& layer, const auto& on) { replicate(layer, on); }});
-  forms.push_back({"fully_shard", [](auto& layer, const auto& on) { fully_shard(layer, on); }});
-  forms.push_back({"fully_shard, kept", [](auto& layer, const auto& on) {
-                     fully_shard(layer, on, {.reshard_after_forward = false});
-                   }});
-  const at::Tensor x = at::randn({kBatch, width});
-  const at::Tensor y = at::randn({kBatch, width});
-  for (Form& form : forms) {
-    form.net = make_net(width);
-    form.optimizer = std::make_unique<torch::optim::SGD>(form.net->parameters(), 0.01);
-    for (const auto& layer : form.net->children()) {
-      if (form.shard && layer->as<torch::nn::LinearImpl>() != nullptr) form.shard(*layer, mesh);
-    }
-    for (int warm = 0; warm < 3; ++warm) step(form, x, y);
-  }
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  for (const Form& form : forms()) trainers.push_back(std::make_unique<Trainer>(form, width, mesh));
+  std::vector<std::vector<double>> milliseconds(trainers.size());
   for (int turn = 0; turn < kTurns; ++turn) {
-    for (Form& form : forms) form.milliseconds.push_back(step(form, x, y));
+    for (size_t i = 0; i < trainers.size(); ++i) milliseconds[i].push_back(trainers[i]->step());
   }
   if (!report) return;
-  const double alone = median(forms[0].milliseconds);
-  for (const Form& form : forms) {
-    const double ms = median(form.milliseconds);
-    std::printf("| %5ld | %-17s | %8.2f | %6.2f |\n", width, form.name, ms, ms / alone);
+  const double alone = median(milliseconds[0]);
+  for (size_t i = 0; i < trainers.size(); ++i) {
+    const double ms = median(milliseconds[i]);
+    std::printf("| %5ld | %-22s | %8.2f | %6.2f |\n", width, forms()[i].name, ms, ms / alone);
   }
   std::fflush(stdout);
 }
 
+/// Of this process, MiB: "VmRSS" now, "VmHWM" at its peak.
+double memory(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(field + ":")) return std::stod(line.substr(field.size() + 1)) / 1024;
+  }
+  return 0;
+}
+
+int work(const std::string& name, int64_t width) {
+  const auto form = std::ranges::find(forms(), name, &Form::name);
+  if (form == forms().end()) return 2;
+  const DeviceMesh mesh = comm::init_device_mesh("dp=2");
+  const double before = memory("VmRSS");
+  Trainer trainer(*form, width, mesh);
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line.starts_with("steps ")) {
+      for (int i = std::stoi(line.substr(6)); i > 0; --i) std::cout << trainer.step() << ' ';
+    } else if (line == "memory") {
+      std::cout << before << ' ' << memory("VmHWM");
+    }
+    std::cout << std::endl;
+  }
+  return 0;
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  at::set_num_threads(1);  // two processes share the machine
+  if (argc == 4 && std::string(argv[1]) == "worker") return work(argv[2], std::stol(argv[3]));
   setenv("MASTER_ADDR", "127.0.0.1", 1);
   setenv("MASTER_PORT", std::to_string(20000 + getpid() % 20000).c_str(), 1);
   setenv("WORLD_SIZE", "2", 1);
-  at::set_num_threads(1);  // two processes share the machine
   const pid_t child = fork();
   setenv("RANK", child == 0 ? "1" : "0", 1);
   if (child != 0) {
     std::printf(
         "A step of an 8-layer MLP, two Gloo processes, float32, %ld rows a rank\n\n"
-        "| width | form              |       ms |  ratio |\n"
-        "|-------|-------------------|----------|--------|\n",
+        "| width | form                   |       ms |  ratio |\n"
+        "|-------|------------------------|----------|--------|\n",
         kBatch);
   }
   const DeviceMesh mesh = comm::init_device_mesh("dp=2");

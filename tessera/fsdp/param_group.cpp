@@ -68,6 +68,17 @@ std::shared_ptr<ParamGroup> ParamGroup::create(std::shared_ptr<Timeline> timelin
 
 ParamGroup::~ParamGroup() { timeline_->remove(*this); }
 
+bool ParamGroup::is_used() const {
+  return std::ranges::any_of(params_, [](const Param& p) { return p.tensor.use_count() > 0; });
+}
+
+void ParamGroup::forget_tensors() {
+  for (Param& param : params_) {
+    param.node = {};
+    param.tensor.reset();
+  }
+}
+
 void ParamGroup::travel_in(std::shared_ptr<Bundle> bundle, size_t first_param) {
   bundle_ = std::move(bundle);
   first_param_ = first_param;

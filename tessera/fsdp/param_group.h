@@ -43,6 +43,12 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   c10::Device device() const { return pieces_[0].device(); }
   size_t params() const { return params_.size(); }
 
+  /// Whether any of the parameters still lives. A tensor's last handle leaves its description, which
+  /// holds this group, to whoever holds the tensor weakly, as this group does; so once none is used,
+  /// it must forget them to be freed.
+  bool is_used() const;
+  void forget_tensors();
+
   // How the parameters travel.
   const std::shared_ptr<const FlatLayout>& gather_layout() const { return gather_layout_; }
   const std::shared_ptr<const FlatLayout>& reduce_layout() const { return reduce_layout_; }

@@ -47,15 +47,27 @@ class Timeline::BackwardWatch {
 std::shared_ptr<Timeline> Timeline::of(const DeviceMesh& mesh) {
   static std::mutex mutex;
   static std::map<const World*, std::weak_ptr<Timeline>> by_world;
-  std::lock_guard lock(mutex);
-  std::erase_if(by_world, [](const auto& item) { return item.second.expired(); });
-  auto& slot = by_world[mesh.world().get()];
-  std::shared_ptr<Timeline> timeline = slot.lock();
-  if (timeline == nullptr) {
-    timeline = std::make_shared<Timeline>();
-    slot = timeline;
+  std::shared_ptr<Timeline> timeline;
+  {
+    std::lock_guard lock(mutex);
+    std::erase_if(by_world, [](const auto& item) { return item.second.expired(); });
+    auto& slot = by_world[mesh.world().get()];
+    timeline = slot.lock();
+    if (timeline == nullptr) {
+      timeline = std::make_shared<Timeline>();
+      slot = timeline;
+    }
   }
+  timeline->drop_unused();
   return timeline;
+}
+
+void Timeline::drop_unused() {
+  std::vector<std::shared_ptr<ParamGroup>> unused;
+  for (ParamGroup* group : groups_) {
+    if (!group->is_used()) unused.push_back(group->shared_from_this());
+  }
+  for (const auto& group : unused) group->forget_tensors();
 }
 
 void Timeline::add(ParamGroup& group) { groups_.push_back(&group); }
@@ -163,8 +175,8 @@ void Timeline::end_backward(int task) {
 }
 
 void Timeline::end_step() {
-  const StepOrder::Step& step = order_.end();
-  merge(step);
+  merge(order_.end());
+  drop_unused();
 }
 
 void Timeline::note_failure(int task) {

@@ -59,6 +59,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
     std::function<void()> done;
   };
 
+  void drop_unused();
   void begin_run(ParamGroup& group);
   bool may_release(const Bundle& bundle) const;
   std::vector<Bundle*> bundles() const;

@@ -163,7 +163,7 @@ TEST(FullyShardMerge, ReplicasReduceTogether) {
   });
 }
 
-/// Groups that are treated differently do not share; one that is destroyed leaves the others whole.
+/// Groups that are treated differently do not share; when one is destroyed the others part.
 TEST(FullyShardMerge, OnlyGroupsThatAreTreatedAlike) {
   run_ranks(2, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
@@ -188,6 +188,7 @@ TEST(FullyShardMerge, OnlyGroupsThatAreTreatedAlike) {
     EXPECT_EQ(numbers(), (Counts{0, 1, 1, 1}));
     EXPECT_GT(sharded_groups(*last)[0].merged_bytes, sharded_groups(*last)[0].gathered_bytes);
     last = nullptr;
+    EXPECT_EQ(gathered_memory(mesh).bytes, 0);
     EXPECT_EQ(numbers(), (Counts{0, 1, 2, 3}));
     step();
     EXPECT_EQ(numbers(), (Counts{0, 1, 1, 1}));

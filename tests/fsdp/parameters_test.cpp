@@ -55,7 +55,7 @@ TEST(FullyShardParameters, GroupsMayBeFrozenAndThawed) {
     const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
     auto plain = make_mlp(kWidths);
     auto net = make_mlp(kWidths);
-    shard_layers(net, mesh);
+    shard_layers(net, mesh, kUnmerged);
     auto alone = sgd()(plain->parameters());
     auto optimizer = sgd()(net->parameters());
     Recorder recorder(*comm::current_world());
