@@ -9,7 +9,7 @@
 #include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
 #include "tessera/fsdp/fully_shard.h"
-#include "tests/fsdp/models.h"
+#include "tests/fsdp/training.h"
 
 namespace tessera {
 namespace {
