@@ -137,8 +137,9 @@ void bind_collectives(py::module_& m) {
     if (!all_reduce.is_none()) {
       own.all_reduce =
           [call = all_reduce.cast<std::function<void(Tensors, std::optional<std::string>)>>()](
-              Tensors& tensors, const comm::Group* replicas) {
+              Tensors& tensors, const comm::Group* replicas, bool) {
             call(tensors, replicas == nullptr ? std::nullopt : std::optional(replicas->name()));
+            return WorkPtr();
           };
     }
     if (!allocate.is_none()) {
