@@ -46,7 +46,7 @@ def test_bfloat16_is_as_near_to_float32_as_fsdp2_is(torchrun):
         ):
             float32, ours, theirs = (trained(lib, optimizer) for lib in (None, compat, peer))
             own, peers = distance(ours, float32), distance(theirs, float32)
-            print(f"from float32: {{own:.3e}}, FSDP2 {{peers:.3e}}; apart {{distance(ours, theirs):.3e}}")
+            print(f"from float32: {{own:.3e}}, FSDP2 {{peers:.3e}}")
             assert 1e-5 < peers, "the peer's run is not in bfloat16"
             assert own <= 1.25 * peers  # rounding is as large, but falls otherwise
         print("near on rank", rank)
