@@ -69,7 +69,7 @@ TEST(FullyShardCommunication, GathersRunUnderComputation) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
     const Batch mine = make_batch(4, 64, 64).part(rank, 2);
     auto net = make_mlp({64, 80, 70, 90, 64});
-    shard_layers(net, mesh);
+    shard_layers(net, mesh, kUnmerged);
     const auto layers = layers_of(net);
     auto optimizer = sgd()(net->parameters());
     train(forward_of(net), *optimizer, mine, 2);  // learns the order

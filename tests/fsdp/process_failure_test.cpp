@@ -32,7 +32,7 @@ void train_with_victim(bool in_backward) {
   const bool victim = std::getenv("VICTIM") == std::to_string(rank);
   const Batch mine = make_batch(6, 64, 64).part(rank, 3);
   auto net = make_mlp({64, 70, 80, 90, 64});
-  shard_layers(net, mesh);
+  shard_layers(net, mesh, kUnmerged);
   auto optimizer = adamw()(net->parameters());
   train(forward_of(net), *optimizer, mine, 2);
   const std::string error = error_of([&] {

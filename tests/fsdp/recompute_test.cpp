@@ -44,7 +44,7 @@ int gathers_of_a_step(const std::vector<std::vector<size_t>>& recomputed) {
     const Batch batch = make_batch(12, widths.front(), widths.back());
     auto plain = make_mlp(widths);
     auto net = make_mlp(widths);
-    shard_layers(net, mesh);
+    shard_layers(net, mesh, kUnmerged);
     const auto layers = layers_of(net);
     std::vector<Forward> functions;
     for (const auto& indices : recomputed) {
