@@ -25,10 +25,11 @@ build: setup  ## configure and build all but the benchmarks
 test: build  ## build, then run every test
 	@ctest --preset dev -j $(JOBS)
 
-pure: setup  ## build and run the tests that need no torch
-	@tools/configure.sh dev
-	@cmake --build --preset dev -j $(JOBS) --target pure_tests
-	@ctest --preset dev -j $(JOBS) -L pure
+pure:  ## build and run the tests that need no torch
+	@TORCH=none tools/setup.sh
+	@tools/configure.sh pure
+	@cmake --build --preset pure -j $(JOBS)
+	@ctest --preset pure -j $(JOBS)
 
 demo: build  ## run the main job
 	@tools/demo.sh
@@ -64,4 +65,4 @@ install: build  ## install into PREFIX=/usr/local
 	@cmake --install build --prefix $(PREFIX)
 
 clean:  ## remove all build folders (.venv stays)
-	@rm -rf build build-release build-asan build-tsan
+	@rm -rf build build-pure build-release build-asan build-tsan

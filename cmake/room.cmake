@@ -29,7 +29,7 @@ function(tessera_room name)
   set(folder "${PROJECT_SOURCE_DIR}/tessera/${name}")
   file(GLOB sources CONFIGURE_DEPENDS "${folder}/*.cpp")
   tessera_choose_source(sources "${folder}" nccl "${TESSERA_HAS_NCCL}")
-  if(NOT sources)
+  if(NOT sources OR (ROOM_TORCH AND TESSERA_PURE))
     return()
   endif()
 
@@ -43,8 +43,20 @@ function(tessera_room name)
   else()
     target_precompile_headers(${target} REUSE_FROM tessera_pure_pch)
     set_property(GLOBAL APPEND PROPERTY TESSERA_ROOMS_PURE ${name})
+    tessera_unity(${target} ${sources})
   endif()
   set_property(GLOBAL APPEND PROPERTY TESSERA_ROOM_DEPENDS ${ROOM_DEPENDS})
+endfunction()
+
+# A pure build is for a quick answer from nothing: it compiles many files as one, which is half the
+# work. In other builds, where one edits and builds again, files stay apart.
+function(tessera_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${TESSERA_PURE} UNITY_BUILD_BATCH_SIZE 8)
+  foreach(file IN LISTS ARGN)
+    if(file MATCHES "/table_[a-z]*\\.cpp$")  # each calls its table kTable
+      set_source_files_properties("${file}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
+  endforeach()
 endfunction()
 
 # The objects of rooms, for the sources of a library.
@@ -67,6 +79,9 @@ function(tessera_house)
   tessera_room_objects(pure_objects ${pure})
   add_library(tessera_pure STATIC ${pure_objects} "${PROJECT_SOURCE_DIR}/cmake/pch.cpp")
   target_link_libraries(tessera_pure PUBLIC tessera_options ${depends})
+  if(TESSERA_PURE)
+    return()
+  endif()
 
   tessera_room_objects(all_objects ${pure} ${torch})
   add_library(tessera SHARED ${all_objects} "${PROJECT_SOURCE_DIR}/cmake/pch.cpp")

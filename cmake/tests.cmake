@@ -8,6 +8,9 @@
 #   tests/cli/                           also knows the command line, as TESSERA_CLI
 #   tests/checks/*_test.py               runs with python3
 #   tests/install/                       a project of its own, see run.cmake there
+#
+# A pure build (TESSERA_PURE) makes one program of all tests above the torch line; the entries are the
+# same.
 
 set(TESSERA_TEST_TIMEOUT 300 CACHE STRING "Seconds a test may take")
 set(TESSERA_SANITIZED_TORCH_TESTS
@@ -64,6 +67,7 @@ function(tessera_test_support target folders)
   if(sources)
     add_library(${target} STATIC ${sources})
     target_link_libraries(${target} PUBLIC ${ARGN})
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ${TESSERA_PURE})
   else()
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE ${ARGN})
@@ -71,13 +75,27 @@ function(tessera_test_support target folders)
 endfunction()
 
 tessera_test_support(tessera_test_support_pure support_pure tessera_pure GTest::gtest)
-tessera_test_support(tessera_test_support "support;support_pure" tessera tessera_options GTest::gtest)
-tessera_pch(tessera_test_pch cmake/test_pch.h tessera_torch GTest::gtest)
+if(NOT TESSERA_PURE)
+  tessera_test_support(tessera_test_support "support;support_pure"
+    tessera tessera_options GTest::gtest)
+  tessera_pch(tessera_test_pch cmake/test_pch.h tessera_torch GTest::gtest)
+  set_target_properties(tessera_test_pch PROPERTIES EXCLUDE_FROM_ALL ON)
+endif()
 tessera_pch(tessera_pure_test_pch cmake/pure_test_pch.h GTest::gtest)
-set_target_properties(tessera_test_pch tessera_pure_test_pch PROPERTIES EXCLUDE_FROM_ALL ON)
+set_target_properties(tessera_pure_test_pch PROPERTIES EXCLUDE_FROM_ALL ON)
 # A test's own code need not be fast, and half of the pure build is tests.
-set(pure_test_options $<$<CONFIG:RelWithDebInfo,Release>:-O1>)
+set(pure_test_options $<$<CONFIG:RelWithDebInfo,Release>:$<IF:$<BOOL:${TESSERA_PURE}>,-O0,-O1>>)
 target_compile_options(tessera_pure_test_pch PRIVATE ${pure_test_options})
+if(TESSERA_PURE)
+  add_executable(test_pure "${tests_dir}/pure/main.cpp")
+  set_target_properties(test_pure PROPERTIES OUTPUT_NAME tests
+    UNITY_BUILD ON UNITY_BUILD_MODE GROUP
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  target_link_libraries(test_pure PRIVATE tessera_test_support_pure)
+  target_precompile_headers(test_pure REUSE_FROM tessera_pure_test_pch)
+  target_compile_options(test_pure PRIVATE ${pure_test_options})
+  add_dependencies(pure_tests test_pure)
+endif()
 
 file(GLOB test_files CONFIGURE_DEPENDS "${tests_dir}/*/*_test.cpp")
 foreach(file IN LISTS test_files)
@@ -90,6 +108,15 @@ foreach(file IN LISTS test_files)
     set(side torch)
   else()
     continue()  # the room has no source yet
+  endif()
+
+  if(TESSERA_PURE)
+    if(side STREQUAL "pure")
+      target_sources(test_pure PRIVATE "${file}")
+      set_source_files_properties("${file}" PROPERTIES UNITY_GROUP ${folder})
+      tessera_test(${folder}.${name} LABELS pure COMMAND test_pure "--file=tests/${path}")
+    endif()
+    continue()
   endif()
 
   set(target test_${folder}_${name})
@@ -120,6 +147,10 @@ foreach(file IN LISTS test_files)
   endif()
   tessera_test(${folder}.${name} LABELS ${labels} COMMAND ${target})
 endforeach()
+
+if(TESSERA_PURE)
+  return()  # what follows stands on libtessera.so
+endif()
 
 # An example of several files is tested by its test.sh, which gets the command line and the program.
 foreach(name IN LISTS TESSERA_EXAMPLES)

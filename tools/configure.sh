@@ -8,7 +8,9 @@ preset=$1
 folder=build-$preset
 [ "$preset" = dev ] && folder=build
 
-if [ -n "${TORCH:-}" ]; then
+if [ "$preset" = pure ]; then
+  torch=none
+elif [ -n "${TORCH:-}" ]; then
   torch=$(cd "$TORCH" && pwd)
 else
   torch=$(echo "$PWD"/.venv/lib/python3*/site-packages/torch)

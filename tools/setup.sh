@@ -5,7 +5,7 @@
 #   1 system packages, by apt when we may (root, or sudo without a password); otherwise it prints
 #     the one line to run and stops if a tool is really missing
 #   2 .venv with torch, numpy and what the Python tests import, by pip; skipped when
-#     TORCH=<dir of an installed torch> is set
+#     TORCH=<dir of an installed torch> is set, or TORCH=none for what needs no torch
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -123,7 +123,9 @@ if [ -n "$missing" ]; then
   require
 fi
 
-if [ -n "${TORCH:-}" ]; then
+if [ "${TORCH:-}" = none ]; then
+  exit 0
+elif [ -n "${TORCH:-}" ]; then
   if [ ! -e "$TORCH/lib/libtorch_cpu.so" ]; then
     echo "setup: TORCH=$TORCH holds no lib/libtorch_cpu.so; give the directory of an installed" \
       "torch, like .../site-packages/torch" >&2

@@ -8,7 +8,7 @@
 namespace tessera::plan {
 namespace {
 
-struct Level {
+struct Cutter {
   int axis;
   int64_t ranks;
   const Placement* placement;
@@ -30,7 +30,7 @@ bool chunks_alike(const Placement& ragged, int64_t ranks) {
 }
 
 /// What each piece of a dim of n has after the levels, if it is the same for all; else -1.
-int64_t even_piece(int64_t n, std::span<const Level> levels) {
+int64_t even_piece(int64_t n, std::span<const Cutter> levels) {
   for (const auto& level : levels) {
     const bool ragged = level.is(Placement::Kind::ragged);
     if (ragged || n % (level.ranks * level.placement->split()) != 0) return -1;
@@ -41,9 +41,9 @@ int64_t even_piece(int64_t n, std::span<const Level> levels) {
 
 /// Cut in s pieces, each over k ranks, and then by plain cuts into s: each of those finds one of
 /// the pieces, so they may as well cut first, and the strided shard is a plain one inside.
-void unstride(int64_t n, std::vector<Level>& levels, size_t at, const Placement& plain) {
+void unstride(int64_t n, std::vector<Cutter>& levels, size_t at, const Placement& plain) {
   const int64_t split = levels[at].placement->split();
-  const int64_t piece = even_piece(n, std::span<const Level>(levels).first(at));
+  const int64_t piece = even_piece(n, std::span<const Cutter>(levels).first(at));
   if (piece < 0 || piece % (split * levels[at].ranks) != 0) return;
   int64_t inside = 1;
   size_t end = at + 1;
@@ -52,8 +52,8 @@ void unstride(int64_t n, std::vector<Level>& levels, size_t at, const Placement&
   }
   if (inside != split) return;
   // A ragged table further in counts the outer pieces in cutting order.
-  const auto is_ragged = [](const Level& level) { return level.is(Placement::Kind::ragged); };
-  if (std::ranges::any_of(std::span<const Level>(levels).subspan(end), is_ragged)) return;
+  const auto is_ragged = [](const Cutter& level) { return level.is(Placement::Kind::ragged); };
+  if (std::ranges::any_of(std::span<const Cutter>(levels).subspan(end), is_ragged)) return;
   levels[at].placement = &plain;
   const auto first = levels.begin() + static_cast<std::ptrdiff_t>(at);
   std::rotate(first, first + 1, levels.begin() + static_cast<std::ptrdiff_t>(end));
@@ -87,11 +87,11 @@ Sharding canonical(const Sharding& sharding) {
   }
   for (int dim = 0; dim < sharding.ndim(); ++dim) {
     const Placement plain = Shard(dim);
-    std::vector<Level> levels;
+    std::vector<Cutter> levels;
     for (int axis : sharding.axes_of_dim(dim)) {
       if (mesh.size(axis) == 1) continue;
       levels.push_back({axis, mesh.size(axis), &sharding.placement(axis)});
-      Level& level = levels.back();
+      Cutter& level = levels.back();
       if (level.is(Placement::Kind::ragged) && chunks_alike(*level.placement, level.ranks)) {
         level.placement = &plain;
       }

@@ -68,7 +68,7 @@ std::string unsqueeze(const OpCall& call) {
 }
 
 /// New and stretched dims are whole: every rank has all of what is repeated.
-std::string expand(const OpCall& call) {
+std::string expanded(const OpCall& call) {
   const Sharding self = tensor_of(call, "self");
   const auto size = call.ints("size");
   const int added = static_cast<int>(size.size()) - self.ndim();
@@ -302,7 +302,7 @@ std::vector<Rule> dim_rules() {
     out.push_back(std::move(rule));
   }
   {
-    Rule rule = written_rule("aten::expand", "code: new and stretched dims are whole", expand);
+    Rule rule = written_rule("aten::expand", "code: new and stretched dims are whole", expanded);
     rule.localise.push_back(local_shape_of_result("size"));
     rule.infer = [](const OpCall& call) {
       const Sharding self = tensor_of(call, "self");
