@@ -17,9 +17,9 @@ namespace tessera::plan {
 /// An axis is *placed* if it need not move again: the goal's axes before it cut its dim before it,
 /// and nobody else does. A move of its own places it, an exchange of all, or the all_to_all of the
 /// last stranger before it, in which it takes part. Axes are at their *start* if they shard as in
-/// the source and come in the same order, with nobody before them who came later; they stay so until
-/// they move. Where many cuts do not divide a dim, it also matters whether an axis cuts as in the
-/// goal without being placed: then it is *lined* up. So no move of the real question is missing
+/// the source and come in the same order, with nobody before them who came later; they stay so
+/// until they move. Where many cuts do not divide a dim, it also matters whether an axis cuts as in
+/// the goal without being placed: then it is *lined* up. So no move of the real question is missing
 /// in the easier one, and none costs more there.
 class LowerBound {
  public:

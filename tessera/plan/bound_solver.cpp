@@ -151,8 +151,8 @@ class LowerBound::Solver {
     relax(from, Move::all_to_all, group);
   }
 
-  /// A stranger leaves its place before others of the dim, to cut after all of them or elsewhere, by
-  /// an all_to_all of its own, and those at the end of the goal's order are placed.
+  /// A stranger leaves its place before others of the dim, to cut after all of them or elsewhere,
+  /// by an all_to_all of its own, and those at the end of the goal's order are placed.
   void before_making_way() {
     for (int l = 0; l < problem_.letters(); ++l) {
       const auto& order = bound_.goal_order_[l];
@@ -172,8 +172,8 @@ class LowerBound::Solver {
     }
   }
 
-  /// Each of `freed` was lined up or, inside a stranger at its own start, at its start. A ragged one
-  /// stands behind a stranger only there.
+  /// Each of `freed` was lined up or, inside a stranger at its own start, at its start. A ragged
+  /// one stands behind a stranger only there.
   void before_freeing(int stranger, AxisSet freed, int letter) {
     int from = to_;
     AxisSet ragged = 0;

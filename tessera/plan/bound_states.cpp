@@ -38,9 +38,9 @@ void LowerBound::list_insides() {
   }
 }
 
-/// Where cuts divide evenly it holds no more than elsewhere, and a ragged table does not hold out of
-/// its place. It decides where three or more are to cut one dim; states for all others, or on more
-/// axes, would cost more than they save.
+/// Where cuts divide evenly it holds no more than elsewhere, and a ragged table does not hold out
+/// of its place. It decides where three or more are to cut one dim; states for all others, or on
+/// more axes, would cost more than they save.
 bool LowerBound::can_be_lined(int axis) const {
   const Code code = problem_.goal().code(axis);
   if (!is_shard(code) || problem_.is_ragged(axis, code) || problem_.axes() > 4) return false;
@@ -97,7 +97,8 @@ void LowerBound::list_states() {
 }
 
 /// An axis is placed only after all that cut its dim before it. Axes at their start follow placed
-/// ones only if those never moved either; a ragged one, only while all that cut before it are there.
+/// ones only if those never moved either; a ragged one, only while all that cut before it are
+/// there.
 bool LowerBound::exists(const State& state) const {
   for (int l = 0; l < problem_.letters(); ++l) {
     bool all = true;

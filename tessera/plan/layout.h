@@ -24,8 +24,8 @@ constexpr bool is_partial(Code c) { return c == kPartialFrom || c == kPartialTo;
 constexpr bool is_shard(Code c) { return c >= kOddFrom; }
 constexpr bool is_odd(Code c) { return c == kOddFrom || c == kOddTo; }
 
-/// Codes by axis and, for sharding axes, the place: how many axes cut the dim before it. One number,
-/// a byte for each axis: made byte by byte in memory, it would be waited for when read as a whole.
+/// Codes by axis and, for sharding axes, the place: how many axes cut the dim before it. It is one
+/// number, a byte for each axis: made byte by byte in memory, it would be waited for when read.
 class Layout {
  public:
   Code code(int axis) const { return cell(axis) >> 3; }

@@ -29,8 +29,9 @@ struct Edge {
   Layout to;
 };
 
-/// Every move from a layout, single and merged, appended to `out`, but for the all_to_all of a single
-/// axis of `settled`. Whether the layout that a move leads to exists is for the caller to ask.
+/// Every move from a layout, single and merged, appended to `out`, but for the all_to_all of a
+/// single axis of `settled`. Whether the layout that a move leads to exists is for the caller to
+/// ask.
 void add_moves(const Problem& problem, const Layout& from, std::vector<Edge>& out,
                AxisSet settled = 0);
 

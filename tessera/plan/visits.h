@@ -22,8 +22,8 @@ struct Visit {
   bool closed = false;  // its moves were looked at
 };
 
-/// The layouts that a search has looked at, by number and by layout: a vector with an open-addressed
-/// index beside it, much cheaper than a map at the few hundred entries of a search.
+/// The layouts that a search has looked at, by number and by layout: a vector with an index beside
+/// it, open-addressed and much cheaper than a map at the few hundred entries of a search.
 class Visits {
  public:
   size_t size() const { return visits_.size(); }
