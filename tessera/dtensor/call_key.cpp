@@ -2,9 +2,6 @@
 
 #include <ATen/core/List.h>
 
-#include <bit>
-#include <string_view>
-
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/composite.h"
 #include "tessera/dtensor/lazy.h"
@@ -13,16 +10,11 @@
 namespace tessera::dtensor {
 namespace {
 
-/// Tags keep neighbouring arguments of a key apart.
-enum Tag : uint64_t { kNone = 1, kPlain, kList, kNumber, kText };
-
 void add_scalar(DecisionKey& key, const c10::IValue& value, bool by_value) {
-  // A number's type can change the result's dtype; its value rarely matters to sharding.
-  key.add(kNumber + (value.isInt() ? 16 : value.isDouble() ? 32 : value.isBool() ? 48 : 64));
-  if (!by_value) return;
-  if (value.isInt()) key.add(static_cast<uint64_t>(value.toInt()));
-  if (value.isBool()) key.add(static_cast<uint64_t>(value.toBool()));
-  if (value.isDouble()) key.add(std::bit_cast<uint64_t>(value.toDouble()));
+  if (value.isInt()) return words::add_number(key, value.toInt(), by_value);
+  if (value.isBool()) return words::add_number(key, value.toBool(), by_value);
+  if (value.isDouble()) return words::add_number(key, value.toDouble(), by_value);
+  words::add_other_number(key);
 }
 
 [[noreturn]] void refuse_plain(const OpEntry& entry, const at::Tensor& plain) {
@@ -36,49 +28,35 @@ bool is_taken_as_replicated(const at::Tensor& plain) {
   return plain.numel() == 1 || ImplicitReplication::current() || plain_is_internal();
 }
 
-void add_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor) {
-  if (!tensor.defined()) return key.add(kNone);
-  if (const ShardedMeta* meta = sharded_meta(tensor)) {
-    return key.add(static_cast<const void*>(meta->sharding().id()));
-  }
-  if (!is_taken_as_replicated(tensor) && !is_literal_index(entry, tensor)) {
-    refuse_plain(entry, tensor);
-  }
-  key.add(kPlain + (static_cast<uint64_t>(tensor.scalar_type()) << 8) +
-          (static_cast<uint64_t>(tensor.unsafeGetTensorImpl()->is_wrapped_number()) << 16));
-  key.add(static_cast<uint64_t>(tensor.dim()));
-  for (int64_t size : tensor.sizes()) key.add(static_cast<uint64_t>(size));
-  for (int64_t stride : tensor.strides()) key.add(static_cast<uint64_t>(stride));
-}
-
 void add_arg(const OpEntry& entry, DecisionKey& key, ArgKind kind, const c10::IValue& value) {
-  if (value.isNone()) return key.add(kNone);
+  using namespace words;
+  if (value.isNone()) return add_none(key);
   switch (kind) {
     case ArgKind::tensor:
       return add_tensor(entry, key, value.toTensor());
     case ArgKind::tensor_list: {
       if (value.isTensorList()) {
         const auto list = value.toTensorList();
-        key.add(kList + (list.size() << 8));
+        add_list(key, list.size());
         for (const at::Tensor& tensor : list) add_tensor(entry, key, tensor);
         return;
       }
       const auto list = value.toListRef();
-      key.add(kList + (list.size() << 8));
+      add_list(key, list.size());
       for (const auto& item : list) {
         add_tensor(entry, key, item.isNone() ? at::Tensor() : item.toTensor());
       }
       return;
     }
     case ArgKind::integer:
-      if (value.isInt()) return key.add(static_cast<uint64_t>(value.toInt()));
-      if (value.isBool()) return key.add(static_cast<uint64_t>(value.toBool()) + 2);
-      return key.add(kNone);
+      if (value.isInt()) return add_integer(key, value.toInt());
+      if (value.isBool()) return add_bool(key, value.toBool());
+      return add_none(key);
     case ArgKind::integer_list: {
       if (value.isIntList()) {
         const auto list = value.toIntList();
-        key.add(kList + (list.size() << 8));
-        for (const int64_t i : list) key.add(static_cast<uint64_t>(i));
+        add_list(key, list.size());
+        for (const int64_t i : list) add_integer(key, i);
         return;
       }
       for (const auto& item : value.toListRef()) {
@@ -93,8 +71,7 @@ void add_arg(const OpEntry& entry, DecisionKey& key, ArgKind kind, const c10::IV
       for (const auto& item : value.toListRef()) add_scalar(key, item, entry.values_matter);
       return key.add(kList);
     case ArgKind::text:
-      key.add(kText);
-      return key.add(std::hash<std::string_view>()(value.toStringView()));
+      return add_text(key, value.toStringView());
     case ArgKind::generator:
     case ArgKind::other:
       return;
@@ -102,6 +79,22 @@ void add_arg(const OpEntry& entry, DecisionKey& key, ArgKind kind, const c10::IV
 }
 
 }  // namespace
+
+namespace words {
+
+void add_plain_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor) {
+  if (!tensor.defined()) return add_none(key);
+  if (!is_taken_as_replicated(tensor) && !is_literal_index(entry, tensor)) {
+    refuse_plain(entry, tensor);
+  }
+  key.add(kPlain + (static_cast<uint64_t>(tensor.scalar_type()) << 8) +
+          (static_cast<uint64_t>(tensor.unsafeGetTensorImpl()->is_wrapped_number()) << 16));
+  key.add(static_cast<uint64_t>(tensor.dim()));
+  for (int64_t size : tensor.sizes()) key.add(static_cast<uint64_t>(size));
+  for (int64_t stride : tensor.strides()) key.add(static_cast<uint64_t>(stride));
+}
+
+}  // namespace words
 
 void add_call(const OpEntry& entry, const Stack& stack, DecisionKey& key) {
   const size_t base = stack.size() - entry.args.size();

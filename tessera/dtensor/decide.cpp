@@ -234,6 +234,25 @@ void localise(const rules::Rule& rule, const rules::OpCall& call, Decision& deci
 
 }  // namespace
 
+void find_if_direct(const OpEntry& entry, Decision& decision) {
+  for (size_t r = 0; r < entry.result_alias.size(); ++r) {
+    if (entry.result_alias[r] >= 0) continue;
+    if (r >= decision.results.size() || !decision.results[r].defined()) return;
+  }
+  if (decision.moves || !decision.scale.empty() || !decision.open.empty()) return;
+  if (decision.handler != nullptr || decision.instead || !decision.mesh.contains_me()) return;
+  if (!decision.local_args.empty()) {
+    const auto& [index, value] = decision.local_args.front();
+    if (decision.local_args.size() > 1 || !value.isIntList()) return;
+    decision.direct_sizes = {index, value.toIntVector()};
+  }
+  for (const Sharding& result : decision.results) {
+    if (!result.defined()) return;
+    decision.known.emplace_back(result);
+  }
+  decision.direct = true;
+}
+
 std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle& op,
                                  const Stack& stack) {
   auto decision = std::make_unique<Decision>();
@@ -297,6 +316,7 @@ std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle
       decision->moves = true;
     }
   }
+  find_if_direct(entry, *decision);
   return decision;
 }
 

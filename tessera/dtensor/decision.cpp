@@ -123,18 +123,45 @@ void bump(std::atomic<uint64_t>& counter) {
   counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
+at::IntArrayRef as_ints(std::span<const int64_t> values) { return {values.data(), values.size()}; }
+
 }  // namespace
+
+KnownResult::KnownResult(const Sharding& sharding)
+    : shape(as_ints(sharding.shape())),
+      stride(as_ints(sharding.stride())),
+      local_shape(as_ints(sharding.local_shape())),
+      local_stride(as_ints(sharding.local_stride())),
+      dtype(static_cast<at::ScalarType>(sharding.dtype())) {}
+
+bool KnownResult::fits(const at::Tensor& local, bool is_view) const {
+  if (!local.defined() || local.scalar_type() != dtype) return false;
+  const auto sizes = local.sizes();
+  if (sizes != local_shape) return false;
+  if (is_view) return !local.is_conj() && !local.is_neg();
+  const auto strides = local.strides();
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] > 1 && strides[d] != local_stride[d]) return false;
+  }
+  return true;
+}
+
+void DecisionKey::spill(uint64_t word) {
+  spilled_.push_back(word);
+  ++count_;
+}
 
 const Decision* DecisionCache::find(uint32_t op, const DecisionKey& key) {
   ThreadCache& cache = this_thread();
   const Decision* found = cache.table(op).find(key);
-  bump(found != nullptr ? cache.hits : cache.misses);
+  if (found != nullptr) bump(cache.hits);
   return found;
 }
 
 const Decision* DecisionCache::put(uint32_t op, const DecisionKey& key,
                                    std::unique_ptr<Decision> decision, std::vector<Sharding> keep) {
   ThreadCache& cache = this_thread();
+  bump(cache.misses);
   Table& table = cache.table(op);
   const size_t before = table.size();
   const Decision* made = table.put(key, std::move(decision), std::move(keep));

@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -38,6 +39,19 @@ struct OpenResult {
   std::vector<int> order;
 };
 
+/// A result that the decision foretells in full. Refers to its sharding.
+struct KnownResult {
+  explicit KnownResult(const Sharding& sharding);
+  /// A view lies as it lies; a fresh result may lie otherwise than foretold.
+  bool fits(const at::Tensor& local, bool is_view) const;
+
+  at::IntArrayRef shape;
+  at::IntArrayRef stride;
+  at::IntArrayRef local_shape;
+  at::IntArrayRef local_stride;
+  at::ScalarType dtype;
+};
+
 struct Decision {
   /// By operand (tensors of the arguments, lists flattened): the sharding it must have; undefined
   /// where it is taken as it is.
@@ -63,7 +77,18 @@ struct Decision {
   bool by_mesh = false;                   ///< lists of tensors of several meshes: one call for each
   bool replicates = false;                ///< no rule: runs on replicated inputs
   mutable std::atomic<bool> told{false};  ///< the cost of that was said
+  /// Nothing but the op itself on the local tensors: what typed_kernel.h can do.
+  bool direct = false;
+  std::vector<KnownResult> known;  ///< by result, of a direct decision
+  /// The one list of sizes among local_args, if that is all there is.
+  struct {
+    int at = -1;
+    std::vector<int64_t> sizes;
+  } direct_sizes;
 };
+
+/// Sets `direct` of a finished decision.
+void find_if_direct(const OpEntry& entry, Decision& decision);
 
 /// The words that a decision depends on: shardings by address, static arguments by value.
 class DecisionKey {
@@ -71,12 +96,9 @@ class DecisionKey {
   void add(uint64_t word) {
     hash_ = (hash_ ^ word) * 0x9fb21c651e98df25ULL;
     hash_ ^= hash_ >> 32;
-    if (count_ < kInline) {
-      inline_[count_] = word;
-    } else {
-      spilled_.push_back(word);
-    }
-    ++count_;
+    if (count_ >= kInline) [[unlikely]]
+      return spill(word);
+    inline_[count_++] = word;
   }
   void add(const void* pointer) { add(reinterpret_cast<uint64_t>(pointer)); }
 
@@ -85,10 +107,9 @@ class DecisionKey {
   uint64_t word(size_t i) const { return i < kInline ? inline_[i] : spilled_[i - kInline]; }
   bool equals(std::span<const uint64_t> words) const {
     if (words.size() != count_) return false;
-    for (size_t i = 0; i < count_; ++i) {
-      if (words[i] != word(i)) return false;
-    }
-    return true;
+    const size_t held = std::min(count_, kInline);
+    return std::equal(inline_.begin(), inline_.begin() + held, words.begin()) &&
+           std::equal(spilled_.begin(), spilled_.end(), words.begin() + static_cast<int64_t>(held));
   }
   std::vector<uint64_t> to_vector() const {
     std::vector<uint64_t> out(count_);
@@ -98,6 +119,8 @@ class DecisionKey {
 
  private:
   static constexpr size_t kInline = 40;
+
+  void spill(uint64_t word);
 
   std::array<uint64_t, kInline> inline_;  // first `count_` are set
   std::vector<uint64_t> spilled_;

@@ -75,8 +75,7 @@ void reduce_gradients(std::span<const at::Tensor> parameters) {
     c10::TensorImpl* impl = parameter.unsafeGetTensorImpl();
     parameter.register_hook([impl](const at::Tensor& grad) {
       if (!grad.defined() || !is_dtensor(grad)) return grad;
-      const auto* meta = static_cast<const dtensor::ShardedMeta*>(impl->get_backend_meta());
-      const Sharding& as = meta->sharding();
+      const Sharding& as = dtensor::meta_of(impl).sharding();
       if (sharding(grad).placements_text() == as.placements_text()) return grad;
       const comm::CallSite site({.op = "reduce_gradients"});
       return redistribute(grad, as.with_dtype(sharding(grad).dtype()));

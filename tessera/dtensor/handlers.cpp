@@ -129,7 +129,9 @@ bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
 bool can_become(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor from = torch::jit::pop(stack).toTensor();
   torch::jit::pop(stack);
-  torch::jit::push(stack, sharded_meta(from) != nullptr);
+  const bool sharded = sharded_meta(from) != nullptr;
+  if (sharded) attach_meta(from);
+  torch::jit::push(stack, sharded);
   return true;
 }
 

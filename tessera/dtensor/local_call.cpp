@@ -65,43 +65,6 @@ Sharding completed(const OpenResult& open, const at::Tensor& local, const Device
                   {.dtype = static_cast<DType>(local.scalar_type()), .order = open.order});
 }
 
-at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t index,
-                       at::Tensor local) {
-  if (!local.defined()) return local;
-  if (entry.is_view && (local.is_conj() || local.is_neg())) {
-    // The bits that say how to read memory stay below: the tensor above does not carry them.
-    return wrap_copy_of_view(local.resolve_conj().resolve_neg(), decision.results[index]);
-  }
-  if (entry.is_view && decision.moves) {
-    const bool known = index < decision.results.size() && decision.results[index].defined();
-    const Sharding as = known ? decision.results[index] : as_replicated(local, decision.mesh);
-    return wrap_copy_of_view(std::move(local), as);
-  }
-  if (index < decision.results.size() && decision.results[index].defined()) {
-    const Sharding& sharding = decision.results[index];
-    if (std::ranges::equal(local.sizes(), sharding.local_shape()) ||
-        !sharding.mesh().contains_me()) {
-      if (static_cast<DType>(local.scalar_type()) != sharding.dtype()) {
-        return wrap(local, sharding.with_dtype(static_cast<DType>(local.scalar_type())));
-      }
-      if (!entry.is_view && !lies_as_said(local, sharding) && sharding.mesh().contains_me())
-          [[unlikely]] {
-        return wrap_as_it_lies(local, sharding);
-      }
-      return wrap(std::move(local), sharding);
-    }
-    if (!sharding.is_replicated()) {
-      throw InternalError(join_text(entry.name, " gave a local result of ",
-                                    shape_text(local.sizes()), " where its rule says ",
-                                    shape_text(sharding.local_shape()), " of ", sharding));
-    }
-  }
-  const Sharding sharding = index < decision.open.size()
-                                ? completed(decision.open[index], local, decision.mesh)
-                                : as_replicated(local, decision.mesh);
-  return wrap(std::move(local), sharding);
-}
-
 /// Runs another op in the place of the one called: its arguments take those on the stack's place.
 void run_instead(const Replacement& replacement, Stack& stack, size_t base) {
   Stack args;
@@ -178,6 +141,43 @@ void run_local(const OpEntry& entry, const c10::OperatorHandle& op, const Decisi
   } else {
     op.callBoxed(&stack);
   }
+}
+
+at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t index,
+                       at::Tensor local) {
+  if (!local.defined()) return local;
+  if (entry.is_view && (local.is_conj() || local.is_neg())) {
+    // The bits that say how to read memory stay below: the tensor above does not carry them.
+    return wrap_copy_of_view(local.resolve_conj().resolve_neg(), decision.results[index]);
+  }
+  if (entry.is_view && decision.moves) {
+    const bool known = index < decision.results.size() && decision.results[index].defined();
+    const Sharding as = known ? decision.results[index] : as_replicated(local, decision.mesh);
+    return wrap_copy_of_view(std::move(local), as);
+  }
+  if (index < decision.results.size() && decision.results[index].defined()) {
+    const Sharding& sharding = decision.results[index];
+    if (std::ranges::equal(local.sizes(), sharding.local_shape()) ||
+        !sharding.mesh().contains_me()) {
+      if (static_cast<DType>(local.scalar_type()) != sharding.dtype()) {
+        return wrap(local, sharding.with_dtype(static_cast<DType>(local.scalar_type())));
+      }
+      if (!entry.is_view && !lies_as_said(local, sharding) && sharding.mesh().contains_me())
+          [[unlikely]] {
+        return wrap_as_it_lies(local, sharding);
+      }
+      return wrap(std::move(local), sharding);
+    }
+    if (!sharding.is_replicated()) {
+      throw InternalError(join_text(entry.name, " gave a local result of ",
+                                    shape_text(local.sizes()), " where its rule says ",
+                                    shape_text(sharding.local_shape()), " of ", sharding));
+    }
+  }
+  const Sharding sharding = index < decision.open.size()
+                                ? completed(decision.open[index], local, decision.mesh)
+                                : as_replicated(local, decision.mesh);
+  return wrap(std::move(local), sharding);
 }
 
 void wrap_results(const OpEntry& entry, const Decision& decision, Stack& stack, size_t base,

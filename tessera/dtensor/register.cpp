@@ -16,6 +16,7 @@
 #include "tessera/dtensor/composite.h"
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/handlers.h"
+#include "tessera/dtensor/typed_kernel.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -141,9 +142,11 @@ void register_kernels() {
         }
       }
       if (!takes(*op, name)) continue;
+      const auto entry = entry_for(*op);
       add_kernel(name, kKey,
-                 c10::KernelFunction::makeFromBoxedFunctor(
-                     std::make_unique<ShardedKernel>(entry_for(*op))));
+                 typed_or_boxed(entry, *op,
+                                c10::KernelFunction::makeFromBoxedFunctor(
+                                    std::make_unique<ShardedKernel>(entry))));
     }
     registered().handles.push_back(dispatcher.registerFallback(
         kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()),
@@ -182,8 +185,11 @@ void set_local_kernel(std::string_view op, LocalKernel kernel) {
   change_entry(op, [&](OpEntry& entry) { entry.local_kernel = kernel; });
   // A plain input and weight with a bias that fully_shard holds are a linear of ours, whose
   // derivative then sees plain tensors alone.
-  add_kernel(c10::OperatorName(std::string(op), ""), c10::DispatchKey::CompositeExplicitAutograd,
-             c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<PlainKernel>(kernel)));
+  // Not for Meta: shapes come from the rule.
+  for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
+    add_kernel(c10::OperatorName(std::string(op), ""), key,
+               c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<PlainKernel>(kernel)));
+  }
 }
 
 void set_infer(std::string_view op, Infer infer) {

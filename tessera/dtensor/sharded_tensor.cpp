@@ -5,6 +5,9 @@
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/StorageImpl.h>
 
+#include <array>
+
+#include "tessera/base/errors.h"
 #include "tessera/base/text.h"
 
 namespace tessera::dtensor {
@@ -22,30 +25,8 @@ constexpr const char* kNoMemory =
     "a sharded tensor, which has no memory of its own: take to_local(x) or full_tensor(x); "
     "torch::save cannot write one, a checkpoint can";
 
-/// Refuses access to its storage with a reason, where a plain TensorImpl gives a null pointer.
-class ShardedImpl final : public c10::TensorImpl {
- public:
-  using TensorImpl::TensorImpl;
-
-  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
-      const c10::VariableVersion& version, bool allow_metadata_change) const override {
-    auto copy = c10::make_intrusive<ShardedImpl>(key_set(), dtype(), device());
-    copy_tensor_metadata(this, copy.get(), version, allow_metadata_change);
-    return copy;
-  }
-  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
-      c10::VariableVersion&& version, bool allow_metadata_change) const override {
-    auto copy = c10::make_intrusive<ShardedImpl>(key_set(), dtype(), device());
-    copy_tensor_metadata(this, copy.get(), std::move(version), allow_metadata_change);
-    return copy;
-  }
-
-  /// libtorch: "Cannot access storage of " + this.
-  const char* tensorimpl_type_name() const override { return kNoMemory; }
-};
-
-/// The same for a tensor that becomes sharded in place: its impl stays a plain one, so the reason
-/// must lie in the storage, and the tensor's device is that of its storage.
+/// For a tensor that becomes sharded in place: its impl stays a plain one, so the reason why it has
+/// no memory must lie in the storage, and the tensor's device is that of its storage.
 c10::Storage refusing_storage(c10::Device device) {
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), 0, c10::DataPtr(nullptr, device), c10::GetCPUAllocator(),
@@ -54,18 +35,53 @@ c10::Storage refusing_storage(c10::Device device) {
   return c10::Storage(std::move(storage));
 }
 
+at::IntArrayRef as_ints(std::span<const int64_t> values) { return {values.data(), values.size()}; }
+
+c10::intrusive_ptr<ShardedImpl> make_impl(ShardedMeta meta, at::IntArrayRef shape,
+                                          at::IntArrayRef stride, c10::Device device) {
+  const at::Tensor& local = meta.local();
+  const auto dtype =
+      local.defined()
+          ? local.dtype()
+          : c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(meta.sharding().dtype()));
+  auto impl =
+      c10::make_intrusive<ShardedImpl>(std::move(meta), keys_for(device.type()), dtype, device);
+  impl->set_sizes_and_strides(shape, stride);
+  return impl;
+}
+
 c10::intrusive_ptr<ShardedImpl> make_impl(at::Tensor local, const Sharding& sharding,
                                           c10::Device device, bool is_copy = false,
                                           std::shared_ptr<LazyLocal> lazy = nullptr) {
-  const auto dtype =
-      local.defined() ? local.dtype()
-                      : c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(sharding.dtype()));
-  auto impl = c10::make_intrusive<ShardedImpl>(keys_for(device.type()), dtype, device);
-  impl->set_sizes_and_strides(c10::IntArrayRef(sharding.shape().data(), sharding.shape().size()),
-                              c10::IntArrayRef(sharding.stride().data(), sharding.stride().size()));
-  impl->set_backend_meta(
-      c10::make_intrusive<ShardedMeta>(std::move(local), sharding, is_copy, std::move(lazy)));
-  return impl;
+  return make_impl(ShardedMeta(std::move(local), sharding, is_copy, std::move(lazy)),
+                   as_ints(sharding.shape()), as_ints(sharding.stride()), device);
+}
+
+/// Blocks of the size of a ShardedImpl that this thread freed last. A thread may free what another
+/// made; a block belongs to whoever has it. Trivial, so that reaching it is one look-up: what frees
+/// the blocks when the thread ends stands apart.
+struct SpareBlocks {
+  enum class State : uint8_t { fresh, open, closed };
+
+  std::array<void*, 64> blocks;
+  size_t count;
+  State state;
+};
+thread_local SpareBlocks spare_blocks;
+
+struct CloseSpareBlocks {
+  ~CloseSpareBlocks() {
+    SpareBlocks& spare = spare_blocks;
+    spare.state = SpareBlocks::State::closed;  // a thread's tensors may outlive this
+    while (spare.count > 0) ::operator delete(spare.blocks[--spare.count]);
+  }
+};
+
+bool open_spare_blocks(SpareBlocks& spare) {
+  if (spare.state == SpareBlocks::State::closed) return false;
+  thread_local const CloseSpareBlocks close;
+  spare.state = SpareBlocks::State::open;
+  return true;
 }
 
 at::Tensor as_tensor(c10::intrusive_ptr<ShardedImpl> impl) {
@@ -75,9 +91,67 @@ at::Tensor as_tensor(c10::intrusive_ptr<ShardedImpl> impl) {
 
 }  // namespace
 
+void* ShardedImpl::operator new(size_t size) {
+  SpareBlocks& spare = spare_blocks;
+  return spare.count > 0 ? spare.blocks[--spare.count] : ::operator new(size);
+}
+
+void ShardedImpl::operator delete(void* memory, size_t) {
+  SpareBlocks& spare = spare_blocks;
+  if (spare.count == spare.blocks.size()) return ::operator delete(memory);
+  if (spare.state != SpareBlocks::State::open && !open_spare_blocks(spare)) [[unlikely]] {
+    return ::operator delete(memory);
+  }
+  spare.blocks[spare.count++] = memory;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> ShardedImpl::shallow_copy_and_detach(
+    const c10::VariableVersion& version, bool allow_metadata_change) const {
+  auto copy = c10::make_intrusive<ShardedImpl>(meta_, key_set(), dtype(), device());
+  copy_tensor_metadata(this, copy.get(), version, allow_metadata_change);
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> ShardedImpl::shallow_copy_and_detach(
+    c10::VariableVersion&& version, bool allow_metadata_change) const {
+  auto copy = c10::make_intrusive<ShardedImpl>(meta_, key_set(), dtype(), device());
+  copy_tensor_metadata(this, copy.get(), std::move(version), allow_metadata_change);
+  return copy;
+}
+
+void ShardedImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& from) {
+  TensorImpl::shallow_copy_from(from);
+  meta_ = is_sharded_impl(from.get()) ? meta_of(from.get()) : ShardedMeta();
+  if (get_backend_meta() != nullptr) set_backend_meta(nullptr);  // may be an older one
+}
+
+void ShardedImpl::release_resources() {
+  meta_ = ShardedMeta();
+  TensorImpl::release_resources();
+}
+
+/// libtorch: "Cannot access storage of " + this.
+const char* ShardedImpl::tensorimpl_type_name() const { return kNoMemory; }
+
+void throw_lost_meta() {
+  throw InternalError("a tensor took a sharded one's insides over by a way this library is not on");
+}
+
+void attach_meta(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (impl->get_backend_meta() != nullptr) return;
+  impl->set_backend_meta(c10::make_intrusive<AttachedMeta>(meta_of(impl)));
+}
+
 at::Tensor wrap(at::Tensor local, const Sharding& sharding) {
   const c10::Device device = local.device();
   return as_tensor(make_impl(std::move(local), sharding, device));
+}
+
+at::Tensor wrap(at::Tensor local, const Sharding& sharding, at::IntArrayRef shape,
+                at::IntArrayRef stride) {
+  const c10::Device device = local.device();
+  return as_tensor(make_impl(ShardedMeta(std::move(local), sharding), shape, stride, device));
 }
 
 at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding) {
@@ -96,6 +170,7 @@ void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const c10::Device device = local.device();
   auto made = make_impl(std::move(local), sharding, device, /*is_copy=*/false, std::move(lazy));
+  made->set_backend_meta(c10::make_intrusive<AttachedMeta>(made->meta()));
   made->set_storage_keep_dtype(refusing_storage(device));
   impl->shallow_copy_from(made);
 }
