@@ -21,14 +21,6 @@ struct Held : torch::CustomClassHolder {
   Sharding sharding;
 };
 
-void hold(AutogradContext* ctx, const char* name, const Sharding& sharding) {
-  ctx->saved_data[name] = c10::IValue::make_capsule(c10::make_intrusive<Held>(sharding));
-}
-
-Sharding held(AutogradContext* ctx, const char* name) {
-  return c10::static_intrusive_pointer_cast<Held>(ctx->saved_data[name].toCapsule())->sharding;
-}
-
 Sharding row_major(const Sharding& sharding) {
   if (is_row_major(sharding)) return sharding;
   return sharding.with_shape({sharding.shape().begin(), sharding.shape().end()});
@@ -37,26 +29,26 @@ Sharding row_major(const Sharding& sharding) {
 struct FromLocal : torch::autograd::Function<FromLocal> {
   static Variable forward(AutogradContext* ctx, const Variable& local, const Sharding& as,
                           const Sharding& grad) {
-    hold(ctx, "grad", grad);
+    hold_sharding(ctx, "grad", grad);
     return wrap(strided_as(local.detach(), as), as);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return {Variable(), Variable(), Variable()};
-    return {
-        to_local(redistribute(
-            grads[0], held(ctx, "grad").with_dtype(static_cast<DType>(grads[0].scalar_type())))),
-        Variable(), Variable()};
+    return {to_local(redistribute(
+                grads[0],
+                held_sharding(ctx, "grad").with_dtype(static_cast<DType>(grads[0].scalar_type())))),
+            Variable(), Variable()};
   }
 };
 
 struct ToLocal : torch::autograd::Function<ToLocal> {
   static Variable forward(AutogradContext* ctx, const Variable& tensor, const Sharding& grad) {
-    hold(ctx, "grad", grad);
+    hold_sharding(ctx, "grad", grad);
     return sharded_meta(tensor)->local().detach();
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return {Variable(), Variable()};
-    const Sharding as = held(ctx, "grad");
+    const Sharding as = held_sharding(ctx, "grad");
     return {wrap_differentiable(grads[0].contiguous(),
                                 as.with_dtype(static_cast<DType>(grads[0].scalar_type()))),
             Variable()};
@@ -67,7 +59,7 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
   static Variable forward(AutogradContext* ctx, const Variable& tensor,
                           const std::function<at::Tensor()>& moved, const Sharding& grad,
                           std::optional<at::ScalarType> backward_dtype) {
-    hold(ctx, "grad", grad);
+    hold_sharding(ctx, "grad", grad);
     ctx->saved_data["dtype"] = static_cast<int64_t>(tensor.scalar_type());
     if (backward_dtype) ctx->saved_data["backward"] = static_cast<int64_t>(*backward_dtype);
     return moved();
@@ -78,7 +70,8 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
     if (ctx->saved_data.count("backward") != 0) {
       grad = grad.to(static_cast<at::ScalarType>(ctx->saved_data["backward"].toInt()));
     }
-    const Sharding to = held(ctx, "grad").with_dtype(static_cast<DType>(grad.scalar_type()));
+    const Sharding to =
+        held_sharding(ctx, "grad").with_dtype(static_cast<DType>(grad.scalar_type()));
     grad = redistribute(grad, to);
     return {grad.to(static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt())), Variable(),
             Variable(), Variable()};
@@ -90,6 +83,14 @@ bool records(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+void hold_sharding(AutogradContext* ctx, const char* name, const Sharding& sharding) {
+  ctx->saved_data[name] = c10::IValue::make_capsule(c10::make_intrusive<Held>(sharding));
+}
+
+Sharding held_sharding(AutogradContext* ctx, const char* name) {
+  return c10::static_intrusive_pointer_cast<Held>(ctx->saved_data[name].toCapsule())->sharding;
+}
 
 at::Tensor move_data(const at::Tensor& tensor, const Sharding& to) {
   const ShardedMeta* meta = sharded_meta(tensor);

@@ -7,6 +7,10 @@
 
 #include "tessera/sharding/sharding.h"
 
+namespace torch::autograd {
+struct AutogradContext;
+}
+
 /// The crossings between plain and sharded tensors as autograd sees them.
 namespace tessera::dtensor {
 
@@ -31,5 +35,10 @@ at::Tensor moved_differentiable(const at::Tensor& tensor, const std::function<at
 
 /// The same without autograd.
 at::Tensor move_data(const at::Tensor& tensor, const Sharding& to);
+
+/// A sharding that a derivative needs, kept from forward to backward.
+void hold_sharding(torch::autograd::AutogradContext* ctx, const char* name,
+                   const Sharding& sharding);
+Sharding held_sharding(torch::autograd::AutogradContext* ctx, const char* name);
 
 }  // namespace tessera::dtensor

@@ -16,6 +16,7 @@
 #include "tessera/dtensor/composite.h"
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/handlers.h"
+#include "tessera/dtensor/placed_gradient.h"
 #include "tessera/dtensor/typed_kernel.h"
 
 namespace tessera::dtensor {
@@ -143,6 +144,9 @@ void register_kernels() {
       }
       if (!takes(*op, name)) continue;
       const auto entry = entry_for(*op);
+      if (makes_plain_gradients(name)) {
+        add_kernel(name, c10::DispatchKey::AutogradPrivateUse3, placed_gradient_kernel(entry, *op));
+      }
       add_kernel(name, kKey,
                  typed_or_boxed(entry, *op,
                                 c10::KernelFunction::makeFromBoxedFunctor(

@@ -1,0 +1,99 @@
+#include "tessera/dtensor/placed_gradient.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "tessera/dtensor/autograd.h"
+#include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/dtensor.h"
+
+namespace tessera::dtensor {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+/// Zeros by size, but for matrix_exp, which computes in a larger matrix of its own.
+constexpr auto kOps = std::to_array<std::string_view>({
+    "aten::_adaptive_avg_pool2d_backward",
+    "aten::_adaptive_avg_pool3d_backward",
+    "aten::_prelu_kernel_backward",
+    "aten::adaptive_max_pool2d_backward",
+    "aten::adaptive_max_pool3d_backward",
+    "aten::avg_pool2d_backward",
+    "aten::avg_pool3d_backward",
+    "aten::bernoulli",
+    "aten::copysign",
+    "aten::fractional_max_pool2d_backward",
+    "aten::fractional_max_pool3d_backward",
+    "aten::linalg_matrix_exp",
+    "aten::max_pool2d_with_indices_backward",
+    "aten::max_pool3d_with_indices_backward",
+    "aten::nextafter",
+    "aten::poisson",
+    "aten::reflection_pad1d_backward",
+    "aten::reflection_pad2d_backward",
+    "aten::reflection_pad3d_backward",
+    "aten::replication_pad1d_backward",
+    "aten::replication_pad2d_backward",
+    "aten::replication_pad3d_backward",
+});
+
+/// The tensor itself, with a gradient that comes back sharded.
+struct PlacedGradient : torch::autograd::Function<PlacedGradient> {
+  static Variable forward(AutogradContext* ctx, const Variable& tensor) {
+    const ShardedMeta* meta = sharded_meta(tensor);
+    hold_sharding(ctx, "grad", gradient_sharding(meta->sharding()));
+    return wrap(meta->local(), meta->sharding());
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const Variable& grad = grads[0];
+    if (!grad.defined() || is_dtensor(grad)) return {grad};
+    const Sharding as =
+        held_sharding(ctx, "grad").with_dtype(static_cast<DType>(grad.scalar_type()));
+    return {redistribute(wrap_differentiable(grad, as_replicated(grad, as.mesh())), as)};
+  }
+};
+
+class PlacedGradientKernel final : public c10::OperatorKernel {
+ public:
+  PlacedGradientKernel(std::shared_ptr<const OpEntry> entry, c10::SafeKernelFunction formulas)
+      : entry_(std::move(entry)), formulas_(std::move(formulas)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const size_t base = stack->size() - entry_->args.size();
+    for (size_t i = 0; i < entry_->args.size() && c10::GradMode::is_enabled(); ++i) {
+      c10::IValue& value = (*stack)[base + i];
+      if (entry_->args[i] != ArgKind::tensor || !value.isTensor()) continue;
+      const at::Tensor& tensor = value.toTensor();
+      const ShardedMeta* meta = sharded_meta(tensor);
+      if (meta == nullptr || meta->lazy() != nullptr || !tensor.requires_grad()) continue;
+      value = PlacedGradient::apply(tensor);
+    }
+    formulas_.callBoxed(op, keys, stack);
+  }
+
+ private:
+  std::shared_ptr<const OpEntry> entry_;
+  c10::SafeKernelFunction formulas_;
+};
+
+}  // namespace
+
+bool makes_plain_gradients(const c10::OperatorName& name) {
+  // Forms that write (copysign_, out=) have names or overloads of their own.
+  return std::ranges::binary_search(kOps, std::string_view(name.name)) &&
+         !name.overload_name.ends_with("out") && name.overload_name != "grad_input";
+}
+
+c10::KernelFunction placed_gradient_kernel(std::shared_ptr<const OpEntry> entry,
+                                           const c10::OperatorHandle& op) {
+  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<PlacedGradientKernel>(
+      std::move(entry), op.getComputedKernelForDispatchKey(c10::DispatchKey::AutogradPrivateUse3)));
+}
+
+}  // namespace tessera::dtensor
