@@ -225,6 +225,10 @@ void ParamGroup::take_reduced(const Reduction& reduction, size_t first_param) {
   }
 }
 
+void ParamGroup::forget_kept() {
+  for (Param& param : params_) param.kept.reset();
+}
+
 void ParamGroup::forget_arrived() {
   for (Param& param : params_) param.arrived = false;
 }

@@ -69,6 +69,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int params_with_gradient() const;  ///< how many will come, if all do
   /// Adds what earlier backwards kept back to the bundle's reduction, unless this one keeps too.
   void add_kept();
+  void forget_kept();
   void take_reduced(const Reduction& reduction, size_t first_param);
   void forget_arrived();  ///< the next backward begins anew
   bool requires_gradient_sync = true;

@@ -211,6 +211,8 @@ void Timeline::clean_up() {
     bundle->forget_arrived();
     bundle->release();
   }
+  // What is kept back holds a part of it, which no resetting of gradients would reach.
+  for (ParamGroup* group : groups_) group->forget_kept();
   order_.forget_step();
 }
 

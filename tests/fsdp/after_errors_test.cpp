@@ -63,5 +63,71 @@ TEST(FullyShardAfterErrors, AFailedBackwardCanBeRepeated) {
   });
 }
 
+/// A forward that ends in the middle, while the next group is on its way.
+TEST(FullyShardAfterErrors, AForwardMayEndInTheMiddle) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
+    const Batch mine = batch.part(rank, 2);
+    auto plain = make_mlp(kWidths);
+    auto net = make_mlp(kWidths);
+    shard_layers(net, mesh);
+    auto alone = sgd()(plain->parameters());
+    auto optimizer = sgd()(net->parameters());
+    for (int round = 0; round < 4; ++round) {
+      train(forward_of(plain), *alone, batch, 2);
+      train(forward_of(net), *optimizer, mine, 2);
+      EXPECT_EQ(gathered_memory(mesh).bytes, 0) << "round " << round;
+      const torch::AutoGradMode records(round % 2 == 0);
+      EXPECT_ANY_THROW({
+        layers_of(net)[1]->forward(at::tanh(layers_of(net)[0]->forward(mine.x)));
+        throw InvalidArgument("the program of the test");
+      });
+    }
+    train(forward_of(plain), *alone, batch, 1);
+    train(forward_of(net), *optimizer, mine, 1);
+    EXPECT_EQ(parameters_differ(*net, *plain), "");
+    EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+  });
+}
+
+/// An error before any gradient came, and one after all but the last group's, with and without
+/// reducing: the gradients of the next backward hold nothing of it, nor of what was kept back.
+TEST(FullyShardAfterErrors, NothingOfAFailedBackwardArrivesLater) {
+  for (const bool sync : {true, false}) {
+    for (const size_t layer : {0, 2}) {
+      run_ranks(2, [&](int rank) {
+        const DeviceMesh mesh = init_device_mesh("dp=2");
+        const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
+        const Batch mine = batch.part(rank, 2);
+        auto plain = make_mlp(kWidths);
+        auto net = make_mlp(kWidths);
+        shard_layers(net, mesh);
+        for (int round = 0; round < 3; ++round) {
+          at::Tensor x = mine.x;
+          for (size_t i = 0; i < 3; ++i) {
+            x = layers_of(net)[i]->forward(x);
+            if (i == layer) {
+              x.register_hook([](const at::Tensor&) -> at::Tensor {
+                throw InvalidArgument("a hook of the test");
+              });
+            }
+            x = at::tanh(x);
+          }
+          set_requires_gradient_sync(*net, sync);
+          EXPECT_THROW(x.sum().backward(), InvalidArgument);
+          set_requires_gradient_sync(*net, true);
+          plain->zero_grad();
+          net->zero_grad();
+          at::mse_loss(plain->forward(batch.x), batch.y).backward();
+          at::mse_loss(net->forward(mine.x), mine.y).backward();
+          EXPECT_EQ(gradients_differ(*net, *plain), "") << "sync " << sync << ", layer " << layer;
+          EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+        }
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::test
