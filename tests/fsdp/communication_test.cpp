@@ -38,6 +38,33 @@ TEST(FullyShardCommunication, DoesNotGatherInBackwardWhatBackwardDoesNotNeed) {
   counts_collectives(/*input_gradient=*/false);
 }
 
+/// Blocks or experts, and the rest of the model, which stays from its first use to its last.
+void counts_collectives_of(const Subject& subject, int gathers, int reductions) {
+  run_ranks(2, [&](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    Model model = subject.make();
+    by_parts(kUnmerged)(model, mesh);
+    auto optimizer = adamw()(model.module->parameters());
+    Recorder recorder(*comm::current_world());
+    for (int step = 0; step < 3; ++step) {
+      recorder.clear();
+      train_model(model, *optimizer, subject.batch.part(rank, 2), 1);
+      EXPECT_EQ(recorder.count(CommOp::all_gather), gathers) << recorder.to_text();
+      EXPECT_EQ(recorder.count(CommOp::reduce_scatter), reductions) << recorder.to_text();
+      EXPECT_EQ(recorder.count(), gathers + reductions);
+    }
+  });
+}
+
+TEST(FullyShardCommunication, OfAGpt) {
+  counts_collectives_of(gpt_subject(), /*gathers=*/1 + 2 + 2, /*reductions=*/1 + 2);
+}
+
+/// The last expert is still there when backward begins.
+TEST(FullyShardCommunication, OfAMixtureOfExperts) {
+  counts_collectives_of(moe_subject(), /*gathers=*/1 + 4 + 3, /*reductions=*/1 + 4);
+}
+
 /// From the second step on, the next group is on its way while one is used.
 TEST(FullyShardCommunication, PrefetchesInTheOrderOfThePreviousStep) {
   run_ranks(2, [](int rank) {

@@ -113,10 +113,10 @@ inline ShardModel by_parts(const FullyShardOptions& options = {}) {
   };
 }
 
-inline ShardModel replicas_by_parts() {
-  return [](Model& model, const DeviceMesh& mesh) {
-    for (const auto& part : model.parts) replicate(*part, mesh);
-    replicate(*model.module, mesh);
+inline ShardModel replicas_by_parts(const FullyShardOptions& options = {}) {
+  return [options](Model& model, const DeviceMesh& mesh) {
+    for (const auto& part : model.parts) replicate(*part, mesh, options);
+    replicate(*model.module, mesh, options);
   };
 }
 
