@@ -6,24 +6,13 @@
 #include <chrono>
 #include <thread>
 
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/world.h"
-#include "tessera/fsdp/fully_shard.h"
 #include "tests/fsdp/training.h"
 #include "tests/support/processes.h"
 
-namespace tessera {
+namespace tessera::test {
 namespace {
 
-using comm::CommOp;
-using test::adamw;
-using test::Batch;
-using test::layers_of;
-using test::make_batch;
-using test::make_mlp;
-using test::parameters_differ;
-using test::sgd;
-using test::train;
 using testing::failures;
 using testing::run_processes;
 using testing::Scenario;
@@ -36,47 +25,41 @@ int64_t bytes_left(const DeviceMesh& mesh) {
   return gathered_memory(mesh).bytes;
 }
 
-/// Ten steps as one rank does them with the whole batch; small and large layers, uneven parts.
-void trains_as_one_rank(const char* text, const std::vector<int64_t>& widths,
-                        const test::MakeOptimizer& make,
-                        std::optional<int64_t> merge_bytes = std::nullopt) {
-  const DeviceMesh mesh = comm::init_device_mesh(text);
+/// Ten steps as one rank does them with the whole batch.
+void ten_steps(const char* text, const Subject& subject, const MakeOptimizer& make,
+               const FullyShardOptions& options = {}) {
+  const DeviceMesh mesh = init_device_mesh(text);
   const auto world = comm::current_world();
-  const Batch batch = make_batch(12, widths.front(), widths.back());
-  auto plain = make_mlp(widths);
-  auto alone = make(plain->parameters());
-  train([&](const at::Tensor& x) { return plain->forward(x); }, *alone, batch, 10);
-  auto net = make_mlp(widths);
-  auto optimizer = make(net->parameters());
-  for (auto* layer : layers_of(net)) fully_shard(*layer, mesh, {.merge_bytes = merge_bytes});
-  const Batch mine = batch.part(world->rank(), world->size());
-  const auto forward = [&](const at::Tensor& x) { return net->forward(x); };
-  train(forward, *optimizer, mine, 9);
-  comm::Recorder recorder(*world);
-  train(forward, *optimizer, mine, 1);
-  const int layers = static_cast<int>(layers_of(net).size());
-  EXPECT_EQ(recorder.count(CommOp::all_gather), merge_bytes == 0 ? 2 * layers - 2 : 1)
-      << recorder.to_text();
-  EXPECT_EQ(recorder.count(CommOp::reduce_scatter), merge_bytes == 0 ? layers : 1)
-      << recorder.to_text();
+  Model plain = subject.make();
+  train_model(plain, *make(plain.module->parameters()), subject.batch, 10);
+  Model model = subject.make();
+  auto optimizer = make(model.module->parameters());
+  by_parts(options)(model, mesh);
+  const Batch mine = subject.batch.part(world->rank(), world->size());
+  train_model(model, *optimizer, mine, 9);
+  Recorder recorder(*world);
+  train_model(model, *optimizer, mine, 1);
+  recorder.stop();
   EXPECT_EQ(bytes_left(mesh), 0);
-  EXPECT_EQ(parameters_differ(*net, *plain), "") << text;
+  EXPECT_EQ(parameters_differ(*model.module, *plain.module), "") << subject.name << " on " << text;
+  if (subject.name != std::string("MLP")) return;
+  const int layers = options.merge_bytes == 0 ? static_cast<int>(model.parts.size()) : 1;
+  EXPECT_EQ(recorder.count(CommOp::all_gather), std::max(2 * layers - 2, 1)) << recorder.to_text();
+  EXPECT_EQ(recorder.count(CommOp::reduce_scatter), layers) << recorder.to_text();
 }
 
-const Scenario kOnTwo("on two", [] {
-  trains_as_one_rank("dp=2", {6, 10, 7, 3}, sgd());
-  trains_as_one_rank("dp=2", {64, 96, 65, 70}, adamw(), 0);
-});
+/// Small layers that travel together, large ones in uneven parts, attention, experts.
+void all_train_as_one_rank(const char* text) {
+  ten_steps(text, mlp_subject(), adamw());
+  ten_steps(text, mlp_subject({64, 96, 65, 70}), sgd(), kUnmerged);
+  ten_steps(text, gpt_subject(), adamw(), kUnmerged);
+  ten_steps(text, moe_subject(), sgd(), kUnmerged);
+}
 
-const Scenario kOnThree("on three", [] {
-  trains_as_one_rank("dp=3", {6, 10, 7, 3}, adamw());
-  trains_as_one_rank("dp=3", {64, 96, 65, 70}, sgd(), 0);
-});
-
-const Scenario kReplicas("replicas", [] {
-  trains_as_one_rank("dp=2,fs=2", {6, 10, 7, 3}, adamw());
-  trains_as_one_rank("dp=2,fs=2", {64, 96, 65, 70}, sgd(), 0);
-});
+const Scenario kOnTwo("on two", [] { all_train_as_one_rank("dp=2"); });
+const Scenario kOnThree("on three", [] { all_train_as_one_rank("dp=3"); });
+const Scenario kOnFour("on four", [] { all_train_as_one_rank("dp=4"); });
+const Scenario kReplicas("replicas", [] { all_train_as_one_rank("dp=2,fs=2"); });
 
 TEST(FullyShardProcesses, TwoTrainAsOneRank) {
   EXPECT_EQ(failures(run_processes(kOnTwo, {.size = 2})), "");
@@ -86,9 +69,13 @@ TEST(FullyShardProcesses, ThreeTrainAsOneRank) {
   EXPECT_EQ(failures(run_processes(kOnThree, {.size = 3})), "");
 }
 
+TEST(FullyShardProcesses, FourTrainAsOneRank) {
+  EXPECT_EQ(failures(run_processes(kOnFour, {.size = 4})), "");
+}
+
 TEST(FullyShardProcesses, ReplicasOfShardsTrainAsOneRank) {
   EXPECT_EQ(failures(run_processes(kReplicas, {.size = 4})), "");
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::test

@@ -15,11 +15,17 @@ void all_train_as_one_rank(const std::vector<std::string>& meshes, const ShardMo
 }
 
 TEST(FullyShardTraining, ShardsTrainAsOneRank) {
-  all_train_as_one_rank({"dp=1", "dp=2", "dp=3", "dp=4", "dp=8"}, by_parts());
+  all_train_as_one_rank({"dp=1", "dp=2", "dp=3", "dp=4", "dp=8"}, by_parts(kUnmerged));
+}
+
+/// Models as small as these are one merged group from the second step on.
+TEST(FullyShardTraining, MergedShardsTrainAsOneRank) {
+  all_train_as_one_rank({"dp=2", "dp=3", "dp=4", "dp=8"}, by_parts());
 }
 
 TEST(FullyShardTraining, ReplicasOfShardsTrainAsOneRank) {
-  all_train_as_one_rank({"dp=2,fs=2", "dp=2,fs=4", "dp=2,fs=3"}, by_parts());
+  all_train_as_one_rank({"dp=2,fs=2", "dp=2,fs=4"}, by_parts(kUnmerged));
+  all_train_as_one_rank({"dp=2,fs=3"}, by_parts());
 }
 
 TEST(FullyShardTraining, AxesOfOneRankChangeNothing) {
@@ -27,7 +33,8 @@ TEST(FullyShardTraining, AxesOfOneRankChangeNothing) {
 }
 
 TEST(FullyShardTraining, ReplicasTrainAsOneRank) {
-  all_train_as_one_rank({"dp=2", "dp=3", "dp=4", "dp=8"}, replicas_by_parts());
+  all_train_as_one_rank({"dp=2", "dp=3"}, replicas_by_parts(kUnmerged));
+  all_train_as_one_rank({"dp=4", "dp=8"}, replicas_by_parts());
 }
 
 TEST(FullyShardTraining, WholeModelsInOneGroupTrainAsOneRank) {
@@ -38,11 +45,12 @@ TEST(FullyShardTraining, WholeModelsInOneGroupTrainAsOneRank) {
 }
 
 TEST(FullyShardTraining, ParametersKeptAfterForwardTrainAsOneRank) {
-  all_train_as_one_rank({"dp=2", "dp=2,fs=2"}, by_parts({.reshard_after_forward = false}));
+  all_train_as_one_rank({"dp=2", "dp=2,fs=2"},
+                        by_parts({.reshard_after_forward = false, .merge_bytes = 0}));
 }
 
 TEST(FullyShardTraining, AllLetGoAfterForwardTrainAsOneRank) {
-  all_train_as_one_rank({"dp=3"}, by_parts({.reshard_after_forward = true}));
+  all_train_as_one_rank({"dp=3"}, by_parts({.reshard_after_forward = true, .merge_bytes = 0}));
 }
 
 /// Parameters large enough to be gathered where they lie, in even and uneven parts.
