@@ -9,9 +9,11 @@ if(SKBUILD)
   set(torch_rpath "$ORIGIN/../../torch/lib")
 endif()
 
-set_target_properties(tessera PROPERTIES
-  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
-  INSTALL_RPATH "${torch_rpath}")
+set_target_properties(tessera PROPERTIES INSTALL_RPATH "${torch_rpath}")
+if(NOT SKBUILD)  # a wheel has no links, so each name would be a copy
+  set_target_properties(tessera PROPERTIES
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+endif()
 install(TARGETS tessera EXPORT tesseraTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET tessera_cli)
   set_target_properties(tessera_cli PROPERTIES

@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include "bind/bind.h"
+#include "tessera/comm/adopt_mesh.h"
 #include "tessera/comm/expect.h"
 #include "tessera/comm/failure.h"
 #include "tessera/comm/fake.h"
@@ -56,11 +57,21 @@ WorldPtr world_over_group(const std::string& group_name, int local_rank, double 
   return comm::make_process_world(std::move(options));
 }
 
+std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups_of(
+    const std::vector<std::string>& names) {
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups;
+  for (const auto& name : names) groups.push_back(c10d::resolve_process_group(name));
+  return groups;
+}
+
 DeviceMesh mesh_over_groups(const DeviceMesh& mesh, int my_rank, int world_size,
                             const std::vector<std::string>& group_names) {
-  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups;
-  for (const auto& name : group_names) groups.push_back(c10d::resolve_process_group(name));
-  return comm::mesh_from_groups(mesh, my_rank, world_size, groups);
+  return comm::mesh_from_groups(mesh, my_rank, world_size, groups_of(group_names));
+}
+
+DeviceMesh adopt_mesh(const DeviceMesh& mesh, WorldPtr world,
+                      const std::vector<std::string>& group_names) {
+  return comm::adopt_mesh(mesh, std::move(world), groups_of(group_names));
 }
 
 /// Another group of such a mesh: my ranks along several axes, as plans that merge axes use them.
@@ -113,6 +124,7 @@ void bind_worlds(py::module_& m) {
   m.def("set_process_world", &comm::set_process_world);
   m.def("close_process_world", &comm::close_process_world, NoGil());
   m.def("mesh_over_groups", mesh_over_groups, NoGil());
+  m.def("adopt_mesh", adopt_mesh, NoGil());
   m.def("adopt_group", adopt_group, NoGil());
   m.def("world_of", world_of);
   m.def(

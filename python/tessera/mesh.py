@@ -49,8 +49,8 @@ def mesh_from_group(
 ) -> DeviceMesh:
     """A mesh over process groups of torch.distributed, one for each axis.
 
-    For several groups `mesh` lists all ranks, one dimension an axis; groups over several axes at
-    once are then made with torch.distributed.new_group, so every rank of the mesh calls this.
+    For several groups `mesh` lists all ranks, one dimension an axis. Every rank of the mesh calls
+    this: groups over several axes at once are made too, as plans need them.
     """
     distributed = torch.distributed
     if isinstance(groups, distributed.ProcessGroup):
@@ -66,12 +66,12 @@ def mesh_from_group(
     paper = DeviceMesh(
         list(zip(names, ranks.shape, strict=True)), ranks.flatten().tolist(), device_type
     )
-    made = _C.mesh_over_groups(
-        paper,
-        distributed.get_rank(),
-        distributed.get_world_size(),
-        [group.group_name for group in groups],
-    )
+    names_of_groups = [group.group_name for group in groups]
+    size = distributed.get_world_size()
+    # All ranks of the program can meet for groups of their own; a part of them has what is given.
+    if paper.size() == size and distributed.get_backend() != "fake":
+        return _C.adopt_mesh(paper, current_world(), names_of_groups)
+    made = _C.mesh_over_groups(paper, distributed.get_rank(), size, names_of_groups)
     _add_merged_groups(made)
     return made
 
@@ -99,7 +99,7 @@ def mesh_from_torch(mesh: Any) -> DeviceMesh:
         return mesh
     known = _of_torch.get(mesh)
     if known is None:
-        known = mesh_from_group(
+        known = _part_of_root(mesh) or mesh_from_group(
             [mesh.get_group(axis) for axis in range(mesh.ndim)],
             mesh.device_type,
             mesh.mesh,
@@ -108,6 +108,17 @@ def mesh_from_torch(mesh: Any) -> DeviceMesh:
         _of_torch[mesh] = known
         _to_torch[known] = mesh
     return known
+
+
+def _part_of_root(mesh: Any) -> DeviceMesh | None:
+    """Axes of a larger PyTorch mesh are the same axes of ours, so that tensors on one and on another
+    (tensor parallelism and fully_shard) meet. A mesh of its own, or flattened, is none of these."""
+    root = mesh._get_root_mesh()
+    names = mesh.mesh_dim_names
+    if root is mesh or not names or not set(names) <= set(root.mesh_dim_names or ()):
+        return None
+    part = mesh_from_torch(root)[tuple(names)]
+    return part if part.ranks == mesh.mesh.flatten().tolist() else None
 
 
 def mesh_to_torch(mesh: DeviceMesh) -> Any:

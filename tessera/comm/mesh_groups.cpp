@@ -2,6 +2,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/adopt_mesh.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
 
@@ -75,9 +76,15 @@ DeviceMesh init_device_mesh(std::string_view text, std::shared_ptr<RankWorld> wo
 
 DeviceMesh mesh_from_groups(const DeviceMesh& mesh, int my_rank, int world_size,
                             std::span<const c10::intrusive_ptr<c10d::ProcessGroup>> groups) {
+  auto world = std::make_shared<ExternalWorld>(my_rank, world_size, next_external_name());
+  return adopt_mesh(mesh, std::move(world), groups);
+}
+
+DeviceMesh adopt_mesh(const DeviceMesh& mesh, std::shared_ptr<RankWorld> world,
+                      std::span<const c10::intrusive_ptr<c10d::ProcessGroup>> groups) {
+  const int my_rank = world->rank();
   require(static_cast<int>(groups.size()) == mesh.ndim(), "mesh ", mesh, " has ", mesh.ndim(),
           " axes; ", groups.size(), " process groups were given");
-  auto world = std::make_shared<ExternalWorld>(my_rank, world_size, next_external_name());
   const DeviceMesh made = mesh.in_world(world);
   require(made.contains_me(), "rank ", my_rank, " is outside mesh ", mesh);
   for (int axis = 0; axis < mesh.ndim(); ++axis) {

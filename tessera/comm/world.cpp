@@ -81,7 +81,7 @@ void RankWorld::adopt(std::span<const int> ranks,
           "the process group \"", existing->getGroupName(), "\" has size ", existing->getSize(),
           " and my rank in it is ", existing->getRank(), "; the group of ranks ", ranks_text(key),
           " has size ", key.size(), " and I am number ", index, " of it");
-  require(!groups_.contains(key), "the group of ranks ", ranks_text(key), " exists already");
+  if (groups_.contains(key)) return;  // one is enough, and others may hold it
   Backends backends;
   for (const auto device : existing->getDeviceTypes()) {
     backends.emplace_back(device.type(), existing->getBackend(device.type()));

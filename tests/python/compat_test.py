@@ -176,6 +176,18 @@ INTEROP = """
     assert torch.equal(tessera.full_tensor(x), full)
     assert tessera.DeviceMesh.from_torch(mesh) == tessera.device_mesh(x)
 
+    # Parts of their mesh are parts of ours.
+    ours = tessera.DeviceMesh.from_torch(mesh)
+    assert tessera.DeviceMesh.from_torch(mesh["tp"]) == ours["tp"]
+    assert tessera.DeviceMesh.from_torch(mesh["dp"]).world.name == ours.world.name
+    layer = torch.nn.Linear(4, 6)
+    for tensor in layer.parameters():
+        tessera.distribute_(tensor, mesh["tp"], [theirs.Shard(0)])
+    tessera.fully_shard(layer, mesh["dp"])
+    x = tessera.distribute_tensor(torch.ones(2, 4), mesh["tp"], [theirs.Replicate()])
+    layer(x).sum().backward()
+    assert torch.equal(tessera.full_tensor(layer.weight.grad), torch.full((6, 4), 2.0))
+
     # Theirs to ours and back, without a copy.
     theirs_x = theirs.distribute_tensor(full, mesh, [theirs.Shard(0), theirs.Replicate()])
     ours = tessera.from_torch_dtensor(theirs_x)
