@@ -80,6 +80,17 @@ void bind_redistribute(py::module_& m) {
                             {.forward_dtype = forward_dtype, .backward_dtype = backward_dtype});
       },
       NoGil());
+  py::class_<PendingTensor>(m, "PendingTensor", "A redistribution under way.")
+      .def("wait", &PendingTensor::wait, NoGil(), "The tensor as it now lies; once.")
+      .def("done", &PendingTensor::done, "Whether wait() would return at once.");
+  m.def(
+      "redistribute_async",
+      [](const at::Tensor& tensor, const Sharding& to, DTypeArg forward_dtype,
+         DTypeArg backward_dtype) {
+        return redistribute_async(
+            tensor, to, {.forward_dtype = forward_dtype, .backward_dtype = backward_dtype});
+      },
+      NoGil());
 }
 
 }  // namespace

@@ -73,6 +73,7 @@ FullyShardOptions options_from(const py::dict& given) {
   take(given, "ignored", options.ignored);
   take(given, "gradient_divide_factor", options.gradient_divide_factor);
   take(given, "gradient_predivide_factor", options.gradient_predivide_factor);
+  take(given, "merge_bytes", options.merge_bytes);
   take(given, "param_dtype", options.mixed_precision.param_dtype);
   take(given, "reduce_dtype", options.mixed_precision.reduce_dtype);
   options.data.source = given["src_data_rank"].cast<std::optional<int>>();
@@ -204,7 +205,8 @@ void bind_fsdp(py::module_& m) {
     for (const auto& group : sharded_groups(*mirror.module)) {
       out.append(py::dict(py::arg("parameters") = group.parameters,
                           py::arg("gathered_bytes") = group.gathered_bytes,
-                          py::arg("gathered") = group.gathered));
+                          py::arg("gathered") = group.gathered, py::arg("merged") = group.merged,
+                          py::arg("merged_bytes") = group.merged_bytes));
     }
     return out;
   });

@@ -1,4 +1,5 @@
 #include "bind/bind.h"
+#include "tessera/sharding/boxes.h"
 
 namespace tessera::python {
 namespace {
@@ -114,6 +115,20 @@ DType dtype_from(const py::object& dtype) {
   return static_cast<DType>(dtype.cast<at::ScalarType>());
 }
 
+/// [(begin, end), ...] by dim: what a rank of the mesh holds, in the order of its local tensor.
+py::list boxes_of(const Sharding& sharding, std::optional<int> rank) {
+  const auto at = rank ? rank : sharding.mesh().my_rank();
+  require(at.has_value(), "boxes of ", sharding, ": this mesh is seen from no rank; name one");
+  const auto coordinate = sharding.mesh().coordinate_of(*at);
+  require(coordinate.has_value(), "rank ", *at, " is not on mesh ", sharding.mesh());
+  py::list out;
+  for (const Box& box : held_boxes(sharding, *coordinate)) {
+    out.append(py::make_tuple(tuple_of(std::span<const int64_t>(box.begin)),
+                              tuple_of(std::span<const int64_t>(box.end))));
+  }
+  return out;
+}
+
 }  // namespace
 
 Placement to_placement(py::handle object) {
@@ -138,7 +153,9 @@ void bind_sharding(py::module_& m) {
 
     >>> s = tessera.Sharding.parse("dp=2,tp=4 : S0,R : 8x16")
     >>> s.placements, s.shape, s.local_shape
-    ((Shard(0), Replicate()), (8, 16), (4, 16)))")
+    ((Shard(0), Replicate()), (8, 16), (4, 16))
+    >>> s.boxes(rank=5)
+    [((4, 0), (8, 16))])")
       .def(py::init([](const DeviceMesh& mesh, PlacementList placements,
                        const std::vector<int64_t>& shape, const py::object& dtype,
                        const std::vector<int64_t>& stride, const std::vector<int>& order) {
@@ -162,6 +179,7 @@ void bind_sharding(py::module_& m) {
       .def_property_readonly("local_offset",
                              [](const Sharding& s) { return tuple_of(s.local_offset()); })
       .def_property_readonly("order", &Sharding::order)
+      .def("boxes", boxes_of, py::arg("rank") = py::none())
       .def(
           "with_placements",
           [](const Sharding& s, PlacementList placements, const std::vector<int>& order) {

@@ -58,6 +58,8 @@ class ShardedGroup(NamedTuple):
     parameters: int
     gathered_bytes: int
     gathered: bool
+    merged: int  # groups with the same number share their collectives
+    merged_bytes: int
 
 
 # What a call of fully_shard claimed, while its module lives. The mirror tells the module from others.
@@ -75,6 +77,7 @@ def fully_shard(
     gradient_divide_factor: float | None = None,
     gradient_predivide_factor: float | None = None,
     mixed_precision: MixedPrecision | None = None,
+    merge_bytes: int | None = None,
     src_data_rank: int | None = None,
 ) -> ModulesT:
     """Makes one group of the parameters of a module that no group holds yet; or of those of several
@@ -95,7 +98,8 @@ def fully_shard(
     false for a module that has groups inside. `shard_dim(name, parameter)` says which dim to cut, by
     default 0. `ignored` parameters stay as they are. The sum of the ranks' gradients is divided by
     `gradient_divide_factor`, by default the number of ranks, of which `gradient_predivide_factor`
-    before they are summed. With `src_data_rank` the values of that
+    before they are summed. Groups that follow each other share collectives up to `merge_bytes`, by
+    default what the cost model says; 0 is never. With `src_data_rank` the values of that
     rank of the mesh count, without every rank's own.
     """
     if isinstance(reshard_after_forward, int) and not isinstance(reshard_after_forward, bool):
@@ -108,6 +112,7 @@ def fully_shard(
         "reshard_after_forward": reshard_after_forward,
         "gradient_divide_factor": gradient_divide_factor,
         "gradient_predivide_factor": gradient_predivide_factor,
+        "merge_bytes": merge_bytes,
         "src_data_rank": src_data_rank,
     }
     return _claim(_C.fully_shard, module, mesh, options, mixed_precision)
@@ -120,6 +125,7 @@ def replicate(
     ignored: Iterable[torch.Tensor] = (),
     gradient_divide_factor: float | None = None,
     mixed_precision: MixedPrecision | None = None,
+    merge_bytes: int | None = None,
     src_data_rank: int | None = None,
 ) -> ModulesT:
     """The same with whole parameters on every rank of a mesh of one axis: only gradients are
@@ -127,6 +133,7 @@ def replicate(
     options = _options(module, None, ignored, mixed_precision)
     options |= {
         "gradient_divide_factor": gradient_divide_factor,
+        "merge_bytes": merge_bytes,
         "src_data_rank": src_data_rank,
     }
     return _claim(_C.replicate_module, module, mesh, options, mixed_precision)

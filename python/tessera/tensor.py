@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import _C
-from ._C import DeviceMesh, Placement, Sharding
+from ._C import DeviceMesh, PendingTensor, Placement, Sharding
 from .mesh import mesh_from_torch
 from .placement import Placements
 
@@ -126,6 +126,28 @@ def redistribute(
         return _C.redistribute_to(tensor, placements, forward_dtype, backward_dtype)
     target = _C.device_mesh(tensor) if mesh is None else mesh_from_torch(mesh)
     return _C.redistribute(tensor, target, placements, forward_dtype, backward_dtype)
+
+
+def redistribute_async(
+    tensor: torch.Tensor,
+    placements: Placements | Sharding,
+    *,
+    forward_dtype: torch.dtype | None = None,
+    backward_dtype: torch.dtype | None = None,
+) -> PendingTensor:
+    """Starts to place the tensor otherwise, on its mesh; compute, then wait() for the result.
+
+        >>> def show(rank):
+        ...     mesh = tessera.init_device_mesh("tp=2")
+        ...     x = tessera.distribute_tensor(torch.arange(4.).view(2, 2), mesh, "S0")
+        ...     columns = redistribute_async(x, "S1")
+        ...     return to_local(columns.wait()).tolist()
+        >>> tessera.run_ranks(2, show)
+        [[[0.0], [2.0]], [[1.0], [3.0]]]
+    """
+    if not isinstance(placements, Sharding):
+        placements = _C.sharding(tensor).with_placements(placements)
+    return _C.redistribute_async(tensor, placements, forward_dtype, backward_dtype)
 
 
 def full_tensor(

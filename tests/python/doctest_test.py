@@ -31,7 +31,7 @@ def test_examples_of(name):
 
 def test_examples_of_the_bound_classes():
     tried = 0
-    for name in ("DeviceMesh", "Sharding"):
+    for name in ("DeviceMesh", "Machine", "Sharding"):
         runner = doctest.DocTestRunner(optionflags=FLAGS)
         text = getattr(tessera, name).__doc__
         runner.run(doctest.DocTestParser().get_doctest(text, dict(GLOBALS), name, None, 0))

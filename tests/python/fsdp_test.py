@@ -94,8 +94,8 @@ def test_a_gpt_trains_over_data_and_tensor_parallel_axes(ranks, gpt):
     ranks(4, body)
 
 
-@pytest.mark.parametrize("initialised_by_user", [False, True])
-def test_a_gpt_trains_under_torchrun_with_gloo(torchrun, initialised_by_user):
+def test_a_gpt_trains_under_torchrun_with_gloo(torchrun):
+    """Over PyTorch's mesh and over ours, beside torch.distributed."""
     folder = pathlib.Path(__file__).parent
     out = torchrun(
         2,
@@ -104,27 +104,24 @@ def test_a_gpt_trains_under_torchrun_with_gloo(torchrun, initialised_by_user):
         sys.path.insert(0, {str(folder)!r})
         import models, torch, tessera
         from tessera.compat import fully_shard
+        from torch.distributed.device_mesh import init_device_mesh
         torch.set_num_threads(1)
-        if {initialised_by_user}:
-            torch.distributed.init_process_group("gloo")
-            from torch.distributed.device_mesh import init_device_mesh
-            mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
-        else:
-            mesh = tessera.init_device_mesh("dp=2")
+        torch.distributed.init_process_group("gloo")
+        rank = torch.distributed.get_rank()
         expected = models.train(models.make("gpt"), {STEPS})[1]
-        model = models.make("gpt")
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        rank = tessera.device_mesh(model.positions).get_rank()
-        found = models.train(model, {STEPS}, my_part=lambda t: t.chunk(2)[rank])[1]
-        models.compare_state(found, expected, rtol=1e-10, atol=1e-10)
-        print("equal on rank", rank)
-        if {initialised_by_user}:
-            torch.distributed.destroy_process_group()
+        theirs = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+        for mesh in (theirs, tessera.init_device_mesh("dp=2")):
+            model = models.make("gpt")
+            for block in model.blocks:
+                fully_shard(block, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+            found = models.train(model, {STEPS}, my_part=lambda t: t.chunk(2)[rank])[1]
+            models.compare_state(found, expected, rtol=1e-10, atol=1e-10)
+            print("equal on rank", rank)
+        torch.distributed.destroy_process_group()
         """,
     )
-    assert out.count("equal on rank") == 2
+    assert out.count("equal on rank") == 4
 
 
 def test_python_code_in_backward_lets_other_ranks_gather(ranks, mlp):
