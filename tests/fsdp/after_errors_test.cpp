@@ -71,7 +71,7 @@ TEST(FullyShardAfterErrors, AForwardMayEndInTheMiddle) {
     const Batch mine = batch.part(rank, 2);
     auto plain = make_mlp(kWidths);
     auto net = make_mlp(kWidths);
-    shard_layers(net, mesh);
+    shard_layers(net, mesh, kUnmerged);
     auto alone = sgd()(plain->parameters());
     auto optimizer = sgd()(net->parameters());
     for (int round = 0; round < 4; ++round) {
@@ -93,38 +93,42 @@ TEST(FullyShardAfterErrors, AForwardMayEndInTheMiddle) {
 
 /// An error before any gradient came, and one after all but the last group's, with and without
 /// reducing: the gradients of the next backward hold nothing of it, nor of what was kept back.
+void nothing_arrives_later(bool sync, size_t layer, const FullyShardOptions& options) {
+  run_ranks(2, [&](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
+    const Batch mine = batch.part(rank, 2);
+    auto plain = make_mlp(kWidths);
+    auto net = make_mlp(kWidths);
+    shard_layers(net, mesh, options);
+    for (int round = 0; round < 3; ++round) {
+      at::Tensor x = mine.x;
+      for (size_t i = 0; i < 3; ++i) {
+        x = layers_of(net)[i]->forward(x);
+        if (i == layer) {
+          x.register_hook(
+              [](const at::Tensor&) -> at::Tensor { throw InvalidArgument("a hook of the test"); });
+        }
+        x = at::tanh(x);
+      }
+      set_requires_gradient_sync(*net, sync);
+      EXPECT_THROW(x.sum().backward(), InvalidArgument);
+      set_requires_gradient_sync(*net, true);
+      plain->zero_grad();
+      net->zero_grad();
+      at::mse_loss(plain->forward(batch.x), batch.y).backward();
+      at::mse_loss(net->forward(mine.x), mine.y).backward();
+      EXPECT_EQ(gradients_differ(*net, *plain), "") << "sync " << sync << ", layer " << layer;
+      EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+    }
+  });
+}
+
 TEST(FullyShardAfterErrors, NothingOfAFailedBackwardArrivesLater) {
   for (const bool sync : {true, false}) {
     for (const size_t layer : {0, 2}) {
-      run_ranks(2, [&](int rank) {
-        const DeviceMesh mesh = init_device_mesh("dp=2");
-        const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-        const Batch mine = batch.part(rank, 2);
-        auto plain = make_mlp(kWidths);
-        auto net = make_mlp(kWidths);
-        shard_layers(net, mesh);
-        for (int round = 0; round < 3; ++round) {
-          at::Tensor x = mine.x;
-          for (size_t i = 0; i < 3; ++i) {
-            x = layers_of(net)[i]->forward(x);
-            if (i == layer) {
-              x.register_hook([](const at::Tensor&) -> at::Tensor {
-                throw InvalidArgument("a hook of the test");
-              });
-            }
-            x = at::tanh(x);
-          }
-          set_requires_gradient_sync(*net, sync);
-          EXPECT_THROW(x.sum().backward(), InvalidArgument);
-          set_requires_gradient_sync(*net, true);
-          plain->zero_grad();
-          net->zero_grad();
-          at::mse_loss(plain->forward(batch.x), batch.y).backward();
-          at::mse_loss(net->forward(mine.x), mine.y).backward();
-          EXPECT_EQ(gradients_differ(*net, *plain), "") << "sync " << sync << ", layer " << layer;
-          EXPECT_EQ(gathered_memory(mesh).bytes, 0);
-        }
-      });
+      nothing_arrives_later(sync, layer, kUnmerged);
+      nothing_arrives_later(sync, layer, {});
     }
   }
 }

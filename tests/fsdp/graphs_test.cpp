@@ -66,7 +66,7 @@ TEST(FullyShardGraphs, SeveralForwardsAndTheirBackwards) {
     const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
     auto plain = make_mlp(kWidths);
     auto net = make_mlp(kWidths);
-    shard_layers(net, mesh);
+    shard_layers(net, mesh, kUnmerged);
     auto alone = sgd()(plain->parameters());
     auto optimizer = sgd()(net->parameters());
     const auto step = [](torch::nn::Sequential& of, torch::optim::Optimizer& with, const Batch& on,
@@ -96,7 +96,7 @@ TEST(FullyShardGraphs, BackwardThroughAPartOfTheGraph) {
     const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
     auto plain = make_mlp(kWidths);
     auto net = make_mlp(kWidths);
-    shard_layers(net, mesh);
+    shard_layers(net, mesh, kUnmerged);
     auto alone = sgd()(plain->parameters());
     auto optimizer = sgd()(net->parameters());
     for (int step = 0; step < 6; ++step) {
@@ -132,7 +132,7 @@ TEST(FullyShardGraphs, KeptGradientsAreReducedEvenIfNoNewOneComes) {
     const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
     auto plain = make_mlp(kWidths);
     auto net = make_mlp(kWidths);
-    shard_layers(net, mesh);
+    shard_layers(net, mesh, kUnmerged);
     const auto whole = [](torch::nn::Sequential& of, const Batch& on) {
       return at::mse_loss(of->forward(on.x), on.y);
     };
@@ -158,7 +158,7 @@ TEST(FullyShardGraphs, OtherForwardsInTheMiddleOfAStep) {
     const Batch mine = batch.part(rank, 2);
     auto plain = make_mlp(kWidths);
     auto net = make_mlp(kWidths);
-    shard_layers(net, mesh);
+    shard_layers(net, mesh, kUnmerged);
     auto alone = adamw()(plain->parameters());
     auto optimizer = adamw()(net->parameters());
     for (int step = 0; step < 6; ++step) {
