@@ -41,8 +41,8 @@ class Search {
   }
 
  private:
-  /// The least estimate first; of equal ones the deepest, then the first found. Both are rounded, so
-  /// that the same moves in another order come out equal, and compared by their bits.
+  /// The least estimate first; of equal ones the deepest, then the first found. Both are rounded,
+  /// so that the same moves in another order come out equal, and compared by their bits.
   struct Open {
     uint64_t rank;
     int number;
