@@ -1,5 +1,5 @@
-// What goes wrong among thread ranks ends in an exception on every rank, at once, that says who,
-// where and what.
+// A thread rank that fails, ends or never comes, and ranks that wait for each other, end in an
+// exception on every rank, at once, that says who, where and what.
 #include <chrono>
 #include <latch>
 #include <thread>
@@ -12,155 +12,12 @@
 namespace tessera {
 namespace {
 
-using c10d::ReduceOp;
 using comm::run_ranks;
 using test::everyone;
 using test::expect_error;
-using test::iota;
 using test::Tensors;
 
-using Clock = std::chrono::steady_clock;
-
-/// Runs `calls(rank, backend)` on three ranks; all of them must get a PeerError with these parts,
-/// well before any timeout. Afterwards the same group works again.
-template <typename F>
-void expect_disagreement(const F& call, std::initializer_list<std::string_view> parts,
-                         std::source_location where = std::source_location::current()) {
-  const auto start = Clock::now();
-  run_ranks(3, [&](int rank) {
-    auto& backend = everyone(3)->backend(at::kCPU);
-    expect_error<PeerError>([&] { call(rank, backend)->wait(); }, parts, where);
-    Tensors t = {at::ones({1})};
-    backend.allreduce(t)->wait();
-    EXPECT_EQ(t[0].item<float>(), 3.0F);
-  });
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
-}
-
-TEST(ThreadErrors, AnotherOpOnOneRank) {
-  Tensors t[3] = {{at::ones({2})}, {at::ones({2})}, {at::ones({2})}};
-  expect_disagreement(
-      [&](int rank, c10d::Backend& backend) {
-        return rank == 1 ? backend.broadcast(t[rank]) : backend.allreduce(t[rank]);
-      },
-      {"#0 on group [0-2]", "rank 1 called broadcast", "called all_reduce"});
-}
-
-TEST(ThreadErrors, AnotherShapeOnOneRank) {
-  Tensors t[3] = {{at::ones({2, 3})}, {at::ones({2, 3})}, {at::ones({3, 2})}};
-  expect_disagreement([&](int rank, c10d::Backend& backend) { return backend.allreduce(t[rank]); },
-                      {"all_reduce #0 on group [0-2]", "rank 2 gave 3x2 Float", "gave 2x3 Float"});
-}
-
-TEST(ThreadErrors, AnotherDtypeOnOneRank) {
-  Tensors t[3] = {{at::ones({2})}, {at::ones({2}, at::kHalf)}, {at::ones({2})}};
-  expect_disagreement([&](int rank, c10d::Backend& backend) { return backend.allreduce(t[rank]); },
-                      {"all_reduce", "rank 1 gave 2 Half", "gave 2 Float"});
-}
-
-TEST(ThreadErrors, AnotherReduceOpOnOneRank) {
-  Tensors t[3] = {{at::ones({2})}, {at::ones({2})}, {at::ones({2})}};
-  expect_disagreement(
-      [&](int rank, c10d::Backend& backend) {
-        return backend.allreduce(t[rank], {.reduceOp = rank == 0 ? ReduceOp::MAX : ReduceOp::SUM});
-      },
-      {"all_reduce", "rank 0", "max", "sum"});
-}
-
-TEST(ThreadErrors, AnotherRootOnOneRank) {
-  Tensors t[3] = {{at::ones({2})}, {at::ones({2})}, {at::ones({2})}};
-  expect_disagreement(
-      [&](int rank, c10d::Backend& backend) {
-        return backend.broadcast(t[rank], {.rootRank = rank == 2 ? 1 : 0});
-      },
-      {"broadcast", "rank 2", "root", "1", "0"});
-}
-
-TEST(ThreadErrors, SplitTablesThatDoNotFit) {
-  at::Tensor in[3];
-  at::Tensor out[3];
-  for (auto& t : in) t = at::ones({3});
-  for (auto& t : out) t = at::ones({3});
-  expect_disagreement(
-      [&](int rank, c10d::Backend& backend) {
-        std::vector<int64_t> input_splits = {1, 1, 1};
-        std::vector<int64_t> output_splits = {1, 1, 1};
-        if (rank == 1) input_splits = {0, 1, 2};
-        return backend.alltoall_base(out[rank], in[rank], output_splits, input_splits);
-      },
-      {"all_to_all_single", "rank 1 gives 0 elements to rank 0", "expects 1"});
-}
-
-TEST(ThreadErrors, ListsThatDoNotFit) {
-  Tensors in[3];
-  std::vector<Tensors> out[3];
-  for (int r = 0; r < 3; ++r) {
-    in[r] = {at::ones({r + 1})};
-    out[r] = {{at::ones({1}), at::ones({2}), at::ones({r == 0 ? 4 : 3})}};
-  }
-  expect_disagreement(
-      [&](int rank, c10d::Backend& backend) { return backend.allgather(out[rank], in[rank]); },
-      {"all_gather", "rank 2 gives 3 elements to rank 0", "expects 4"});
-}
-
-TEST(ThreadErrors, AnotherNumberOfCoalescedTensorsOnOneRank) {
-  Tensors t[3] = {{at::ones({2})}, {at::ones({2}), at::ones({1})}, {at::ones({2})}};
-  expect_disagreement(
-      [&](int rank, c10d::Backend& backend) { return backend.allreduce_coalesced(t[rank], {}); },
-      {"rank 1 gave 2 tensors", "gave 1 tensors"});
-}
-
-TEST(ThreadErrors, AWrongCallOfOneRankIsToldToAll) {
-  run_ranks(3, [](int rank) {
-    auto& backend = everyone(3)->backend(at::kCPU);
-    at::Tensor in = at::ones({2});
-    at::Tensor out = at::ones({rank == 1 ? 5 : 6});
-    expect_error<InvalidArgument>([&] { backend._allgather_base(out, in)->wait(); },
-                                  {"all_gather_into_tensor #0", "rank 1", "5 Float", "3 times"});
-    std::vector<int64_t> splits = {1, 1, rank == 2 ? 7 : 1};
-    at::Tensor rows = at::ones({3});
-    expect_error<InvalidArgument>(
-        [&] { backend.alltoall_base(rows, rows, splits, splits)->wait(); },
-        {"all_to_all_single #1", "rank 2", "1,1,7"});
-  });
-}
-
-TEST(ThreadErrors, CallsWithoutMeaningAreRefused) {
-  run_ranks(2, [](int) {
-    auto& backend = everyone(2)->backend(at::kCPU);
-    Tensors floats = {at::ones({2})};
-    Tensors complex = {at::ones({2}, at::kComplexFloat)};
-    Tensors bools = {at::ones({2}, at::kBool)};
-    const auto reduce = [&](Tensors& t, ReduceOp::RedOpType op) {
-      return [&backend, &t, op] { backend.allreduce(t, {.reduceOp = op})->wait(); };
-    };
-    expect_error<InvalidArgument>(reduce(floats, ReduceOp::BXOR), {"bxor of Float"});
-    expect_error<InvalidArgument>(reduce(complex, ReduceOp::MAX), {"max of ComplexFloat"});
-    expect_error<InvalidArgument>(reduce(bools, ReduceOp::AVG), {"avg of Bool"});
-    expect_error<InvalidArgument>([&] { backend.broadcast(floats, {.rootRank = 2})->wait(); },
-                                  {"root 2", "group of 2"});
-    at::Tensor strided = at::ones({8}).slice(0, 0, 8, 2);
-    at::Tensor half = at::ones({2});
-    expect_error<InvalidArgument>([&] { backend._allgather_base(strided, half)->wait(); },
-                                  {"output of 4 Float must be contiguous"});
-    Tensors two = {half, half};
-    expect_error<InvalidArgument>([&] { backend.allreduce(two)->wait(); }, {"2 tensors"});
-  });
-}
-
-TEST(ThreadErrors, MessagesThatDoNotFit) {
-  run_ranks(2, [](int rank) {
-    auto& backend = everyone(2)->backend(at::kCPU);
-    Tensors t = {at::ones({rank == 0 ? 2 : 3})};
-    expect_error<PeerError>(
-        [&] { (rank == 0 ? backend.send(t, 1, 4) : backend.recv(t, 0, 4))->wait(); },
-        {"send to rank 1 with tag 4", "rank 0 sends 2 elements", "rank 1 expects 3"});
-    expect_error<InvalidArgument>([&] { backend.send(t, rank, 0)->wait(); }, {"peer"});
-  });
-}
-
 TEST(ThreadErrors, ARankThatEndsEarlyIsNamed) {
-  const auto start = Clock::now();
   expect_error<PeerError>(
       [] {
         run_ranks(3, [](int rank) {
@@ -171,7 +28,6 @@ TEST(ThreadErrors, ARankThatEndsEarlyIsNamed) {
         });
       },
       {"all_reduce #0 on group [0-2]", "rank 1 has ended"});
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
 }
 
 TEST(ThreadErrors, ARankThatEndsWithoutItsMessageIsNamed) {
@@ -264,7 +120,6 @@ TEST(ThreadErrors, NobodyCanPostAfterAFailure) {
 }
 
 TEST(ThreadErrors, ADeadlockIsFoundAtOnceAndListed) {
-  const auto start = Clock::now();
   expect_error<PeerError>(
       [] {
         run_ranks(3, [](int rank) {
@@ -284,7 +139,6 @@ TEST(ThreadErrors, ADeadlockIsFoundAtOnceAndListed) {
       {"deadlock", "rank 0 waits in barrier #0 on group [0,1]", "for rank 1",
        "rank 1 waits in recv from rank 2 with tag 5 on group [0-2]",
        "rank 2 waits in all_reduce #0 on group [0-2]", "for rank 0,1"});
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
 }
 
 TEST(ThreadErrors, TwoRanksThatBothSendFirstAreADeadlock) {
