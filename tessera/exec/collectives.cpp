@@ -12,8 +12,6 @@
 #include "tessera/exec/wire.h"
 
 namespace tessera::exec {
-namespace {
-
 c10d::ReduceOp c10d_op(ReduceOp op) {
   switch (op) {
     case ReduceOp::sum:
@@ -35,6 +33,8 @@ c10d::ReduceOp c10d_op(ReduceOp op) {
   }
   return c10d::ReduceOp::SUM;
 }
+
+namespace {
 
 /// The send buffer: the input itself where it lies as the collective wants it.
 at::Tensor packed(const Action& action, const at::Tensor& input) {

@@ -3,12 +3,16 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "tessera/exec/program.h"
 
 /// One collective of a program: pack and issue, then wait and unpack.
 namespace tessera::exec {
+
+/// A partial's op as c10d names it.
+c10d::ReduceOp c10d_op(ReduceOp op);
 
 struct InFlight {
   c10::intrusive_ptr<c10d::Work> work;

@@ -8,6 +8,7 @@
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tests/support/spread.h"
 #include "tests/support/training.h"
 
 namespace tessera {
@@ -15,11 +16,8 @@ namespace {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
+using test::spread;
 using test::test_numbers;
-
-at::Tensor spread(const at::Tensor& full, const DeviceMesh& mesh, const char* placements) {
-  return distribute_tensor(full, mesh, parse_placements(placements));
-}
 
 /// What a rank may have in hand when it asks.
 struct Hands {

@@ -18,6 +18,7 @@ namespace {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
+using test::whole_numbers;
 
 struct Case {
   std::vector<int64_t> input;
@@ -34,11 +35,6 @@ struct Case {
   }
   int64_t out_channels() const { return args.transposed ? weight[1] * args.groups : weight[0]; }
 };
-
-at::Tensor numbers(const std::vector<int64_t>& shape, uint64_t seed) {
-  test::Rng rng(seed);
-  return test::random_whole_numbers(rng, shape, at::kDouble);
-}
 
 at::Tensor convolve(const Case& c, const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
   const auto bias = c.bias ? std::optional<at::Tensor>(b) : std::nullopt;
@@ -61,9 +57,9 @@ void check(const Case& c, const DeviceMesh& mesh, const std::string& of_input,
            const std::string& of_weight, const std::string& of_bias,
            const std::string& of_output = "") {
   SCOPED_TRACE(c.to_text() + " : " + of_input + " ; " + of_weight + " ; " + of_bias);
-  const at::Tensor x = numbers(c.input, 1).requires_grad_();
-  const at::Tensor w = numbers(c.weight, 2).requires_grad_();
-  const at::Tensor b = numbers({c.out_channels()}, 3).requires_grad_();
+  const at::Tensor x = whole_numbers(c.input, 1).requires_grad_();
+  const at::Tensor w = whole_numbers(c.weight, 2).requires_grad_();
+  const at::Tensor b = whole_numbers({c.out_channels()}, 3).requires_grad_();
   const auto want = results(c, x, w, b);
   const auto spread = [&](const at::Tensor& full, const std::string& placements) {
     const auto as = Sharding::parse(
@@ -213,9 +209,9 @@ TEST(Convolution, RandomCasesMatch) {
 TEST(Convolution, ExchangesHalosAndNothingElse) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("sp=4");
-    const at::Tensor x = distribute_tensor(numbers({1, 2, 16, 6}, 1), mesh, {Shard(2)});
-    const at::Tensor w = distribute_tensor(numbers({2, 2, 3, 3}, 2), mesh, {Replicate()});
-    const at::Tensor one = distribute_tensor(numbers({2, 2, 1, 3}, 2), mesh, {Replicate()});
+    const at::Tensor x = distribute_tensor(whole_numbers({1, 2, 16, 6}, 1), mesh, {Shard(2)});
+    const at::Tensor w = distribute_tensor(whole_numbers({2, 2, 3, 3}, 2), mesh, {Replicate()});
+    const at::Tensor one = distribute_tensor(whole_numbers({2, 2, 1, 3}, 2), mesh, {Replicate()});
     comm::Recorder recorder(*comm::current_world());
     const CommPolicy explicit_only(ImplicitComm::forbid);
     at::conv2d(x, one);
@@ -224,7 +220,7 @@ TEST(Convolution, ExchangesHalosAndNothingElse) {
     EXPECT_EQ(comm::expect_comm(recorder, "1 all_to_all, 0 implicit"), "");
     // Two rows of a middle rank travel, of 2 channels and 6 columns, in doubles.
     EXPECT_LE(recorder.bytes(), 2 * 2 * 6 * 8);
-    const at::Tensor cut = distribute_tensor(numbers({2, 2, 3, 3}, 2), mesh, {Shard(0)});
+    const at::Tensor cut = distribute_tensor(whole_numbers({2, 2, 3, 3}, 2), mesh, {Shard(0)});
     EXPECT_THROW(at::conv2d(x, cut), NotSupported) << "a weight to gather is implicit";
   });
 }
@@ -233,8 +229,8 @@ TEST(Convolution, ShardedBatchesAndChannelsNeedNoMessage) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
     const CommPolicy explicit_only(ImplicitComm::forbid);
-    const at::Tensor x = numbers({4, 2, 6, 6}, 1);
-    const at::Tensor w = numbers({4, 2, 3, 3}, 2);
+    const at::Tensor x = whole_numbers({4, 2, 6, 6}, 1);
+    const at::Tensor w = whole_numbers({4, 2, 3, 3}, 2);
     const auto on = [&](const at::Tensor& full, Placement p) {
       return distribute_tensor(full, mesh, {p});
     };
@@ -252,8 +248,8 @@ TEST(Convolution, SecondDerivativesMatch) {
       const auto first = torch::autograd::grad({y}, {x}, {}, true, true);
       first[0].pow(2).sum().backward();
     };
-    const at::Tensor x = (numbers({1, 2, 8, 4}, 1) / 10).requires_grad_();
-    const at::Tensor w = (numbers({2, 2, 3, 3}, 2) / 10).requires_grad_();
+    const at::Tensor x = (whole_numbers({1, 2, 8, 4}, 1) / 10).requires_grad_();
+    const at::Tensor w = (whole_numbers({2, 2, 3, 3}, 2) / 10).requires_grad_();
     penalty(x, w);
     const at::Tensor dx = distribute_tensor(x.detach(), mesh, {Shard(2)}).requires_grad_();
     const at::Tensor dw = distribute_tensor(w.detach(), mesh, {Replicate()}).requires_grad_();
@@ -266,8 +262,9 @@ TEST(Convolution, SecondDerivativesMatch) {
 TEST(Convolution, ChannelsLastStaysChannelsLast) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("sp=2");
-    const at::Tensor full = numbers({2, 3, 8, 6}, 1).contiguous(at::MemoryFormat::ChannelsLast);
-    const at::Tensor w = numbers({4, 3, 3, 3}, 2);
+    const at::Tensor full =
+        whole_numbers({2, 3, 8, 6}, 1).contiguous(at::MemoryFormat::ChannelsLast);
+    const at::Tensor w = whole_numbers({4, 3, 3, 3}, 2);
     const at::Tensor x = from_local(
         full.narrow(2, 4 * *mesh.my_rank(), 4).contiguous(at::MemoryFormat::ChannelsLast), mesh,
         {Shard(2)}, {.shape = full.sizes().vec(), .stride = full.strides().vec()});
@@ -283,9 +280,9 @@ TEST(Convolution, BadCallsAreRefusedOnEveryRankBeforeAnythingMoves) {
     const DeviceMesh mesh = init_device_mesh("sp=2");
     const DeviceMesh other = init_device_mesh("other=2");
     const auto weight = [](const DeviceMesh& on, std::vector<int64_t> shape) {
-      return distribute_tensor(numbers(shape, 2), on, {Replicate()});
+      return distribute_tensor(whole_numbers(shape, 2), on, {Replicate()});
     };
-    const at::Tensor x = distribute_tensor(numbers({1, 2, 8}, 1), mesh, {Shard(2)});
+    const at::Tensor x = distribute_tensor(whole_numbers({1, 2, 8}, 1), mesh, {Shard(2)});
     const at::Tensor channels = weight(mesh, {2, 3, 3});
     const at::Tensor kernel = weight(mesh, {2, 2, 9});
     const at::Tensor fits = weight(mesh, {2, 2, 3});
@@ -296,7 +293,7 @@ TEST(Convolution, BadCallsAreRefusedOnEveryRankBeforeAnythingMoves) {
     EXPECT_THROW(at::conv1d(x, channels), InvalidArgument);
     EXPECT_THROW(at::conv1d(x, kernel), InvalidArgument);
     EXPECT_THROW(at::conv1d(x, fits, {}, 0), InvalidArgument) << "stride";
-    EXPECT_THROW(at::conv1d(x, numbers({2, 2, 3}, 2)), InvalidArgument) << "a plain weight";
+    EXPECT_THROW(at::conv1d(x, whole_numbers({2, 2, 3}, 2)), InvalidArgument) << "a plain weight";
     EXPECT_THROW(at::conv1d(x, elsewhere), InvalidArgument);
     EXPECT_THROW(at::conv1d(x, narrow), InvalidArgument) << "another dtype";
     EXPECT_THROW(at::conv1d(x, fits, bias), InvalidArgument);

@@ -17,16 +17,12 @@ namespace {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
-
-at::Tensor numbers(std::vector<int64_t> shape, uint64_t seed = 1) {
-  test::Rng rng(seed);
-  return test::random_whole_numbers(rng, shape, at::kDouble);
-}
+using test::whole_numbers;
 
 TEST(Copies, CloneDetachAndDataKeepTheSharding) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor full = numbers({5, 3});
+    const at::Tensor full = whole_numbers({5, 3});
     at::Tensor x = distribute_tensor(full, mesh, {Shard(0)});
     x.set_requires_grad(true);
     EXPECT_TRUE(x.requires_grad() && x.is_leaf());
@@ -50,7 +46,7 @@ TEST(Copies, CloneDetachAndDataKeepTheSharding) {
 TEST(Copies, CastsKeepTheSharding) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor full = numbers({5, 3});
+    const at::Tensor full = whole_numbers({5, 3});
     const at::Tensor x = distribute_tensor(full, mesh, {Shard(0)});
     const at::Tensor small = x.to(at::kBFloat16);
     EXPECT_EQ(small.scalar_type(), at::kBFloat16);
@@ -64,7 +60,7 @@ TEST(Copies, CastsKeepTheSharding) {
 TEST(Copies, ATensorBecomesShardedForAllItsHandles) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor full = numbers({4, 3});
+    const at::Tensor full = whole_numbers({4, 3});
     at::Tensor parameter = full.clone().requires_grad_();
     const at::Tensor handle = parameter;
     parameter.set_data(distribute_tensor(full, mesh, {Shard(0)}));
@@ -79,7 +75,7 @@ TEST(Copies, ModulesWithShardedParametersAreCastAndCloned) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
     torch::nn::Linear layer(torch::nn::LinearOptions(3, 4).bias(false));
-    const at::Tensor full = numbers({4, 3}).to(at::kFloat);
+    const at::Tensor full = whole_numbers({4, 3}).to(at::kFloat);
     layer->weight.set_data(distribute_tensor(full, mesh, {Shard(0)}));
     const auto copy = std::dynamic_pointer_cast<torch::nn::LinearImpl>(layer->clone());
     EXPECT_EQ(sharding(copy->weight), sharding(layer->weight));
@@ -104,7 +100,7 @@ std::string error_of(Body body) {
 TEST(Copies, SavingPointsToCheckpoints) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = distribute_tensor(numbers({4, 3}), mesh, {Shard(0)});
+    const at::Tensor x = distribute_tensor(whole_numbers({4, 3}), mesh, {Shard(0)});
     std::ostringstream stream;
     EXPECT_NE(error_of([&] { torch::save(x, stream); }).find("checkpoint"), std::string::npos);
     torch::nn::Linear layer(3, 4);
@@ -122,7 +118,7 @@ TEST(Copies, LoadingIntoAShardedTensorIsRefused) {
     std::stringstream stream;
     torch::save(torch::nn::Linear(3, 4), stream);
     torch::nn::Linear layer(3, 4);
-    const at::Tensor x = distribute_tensor(numbers({4, 3}).to(at::kFloat), mesh, {Shard(0)});
+    const at::Tensor x = distribute_tensor(whole_numbers({4, 3}).to(at::kFloat), mesh, {Shard(0)});
     layer->weight.set_data(x);
     const std::string error = error_of([&] { torch::load(layer, stream); });
     EXPECT_NE(error.find("checkpoint"), std::string::npos) << error;
@@ -143,8 +139,8 @@ struct AutocastOn {
 TEST(Copies, AutocastReachesShardedTensors) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor input = numbers({4, 6}).to(at::kFloat);
-    const at::Tensor weight = numbers({8, 6}, 2).to(at::kFloat);
+    const at::Tensor input = whole_numbers({4, 6}).to(at::kFloat);
+    const at::Tensor weight = whole_numbers({8, 6}, 2).to(at::kFloat);
     const at::Tensor x = distribute_tensor(input, mesh, {Replicate()});
     const at::Tensor w = distribute_tensor(weight, mesh, {Shard(0)}).requires_grad_();
     at::Tensor want;
@@ -166,7 +162,7 @@ TEST(Copies, AutocastReachesShardedTensors) {
 TEST(Copies, InferenceModeComputesAndViews) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor full = numbers({4, 6});
+    const at::Tensor full = whole_numbers({4, 6});
     const at::Tensor before = distribute_tensor(full, mesh, {Shard(0)});
     const c10::InferenceMode inference;
     const at::Tensor x = distribute_tensor(full, mesh, {Shard(0)});

@@ -18,11 +18,7 @@ namespace {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
-
-at::Tensor numbers(std::vector<int64_t> shape, uint64_t seed = 1) {
-  test::Rng rng(seed);
-  return test::random_whole_numbers(rng, shape, at::kDouble);
-}
+using test::whole_numbers;
 
 struct MlpImpl : torch::nn::Module {
   MlpImpl() : up(6, 10), down(10, 4) {
@@ -31,7 +27,7 @@ struct MlpImpl : torch::nn::Module {
     to(at::kDouble);
     uint64_t seed = 1;
     const torch::NoGradGuard no_grad;
-    for (auto& p : parameters()) p.copy_(numbers(p.sizes().vec(), ++seed) / 10);
+    for (auto& p : parameters()) p.copy_(whole_numbers(p.sizes().vec(), ++seed) / 10);
   }
   at::Tensor forward(const at::Tensor& x) { return down(torch::relu(up(x))); }
 
@@ -66,8 +62,8 @@ std::vector<double> train(Model& model, const std::vector<at::Tensor>& parameter
 /// A sharded model trains as the plain one does, with an optimizer made before the change.
 void trains_as_the_plain_module() {
   const DeviceMesh mesh = init_device_mesh("tp=2");
-  const at::Tensor x = numbers({5, 6}, 20) / 10;
-  const at::Tensor y = numbers({5, 4}, 21) / 10;
+  const at::Tensor x = whole_numbers({5, 6}, 20) / 10;
+  const at::Tensor y = whole_numbers({5, 4}, 21) / 10;
   Mlp plain;
   const auto want = train(*plain, plain->parameters(), x, y);
 
@@ -131,7 +127,8 @@ TEST(DistributeModule, ReducedGradientsLieAsTheirParameters) {
             if (name == "up") distribute_in_place(linear->weight, on, {Shard(0), Shard(1)});
           });
       if (reduce) reduce_gradients(*model);
-      const at::Tensor x = distribute_tensor(numbers({6, 6}, 20), mesh, {Shard(0), Replicate()});
+      const at::Tensor x =
+          distribute_tensor(whole_numbers({6, 6}, 20), mesh, {Shard(0), Replicate()});
       model->forward(x).pow(2).sum().backward();
       return model;
     };
@@ -165,7 +162,7 @@ TEST(DistributeModule, SharedParametersAreDistributedOnce) {
 TEST(DistributeInPlace, CarriesTheGradientAndForgetsThePlainTensor) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    at::Tensor w = numbers({4, 3}).requires_grad_();
+    at::Tensor w = whole_numbers({4, 3}).requires_grad_();
     const at::Tensor alive = w * 2;  // keeps the node that gathers w's gradient
     alive.sum().backward();
     distribute_in_place(w, mesh, {Shard(0)});
@@ -174,14 +171,14 @@ TEST(DistributeInPlace, CarriesTheGradientAndForgetsThePlainTensor) {
     EXPECT_TRUE(at::equal(full_tensor(w.grad()), at::full({4, 3}, 5.0, at::kDouble)));
     distribute_in_place(w, mesh, {Shard(1)});
     EXPECT_EQ(sharding(w).placements_text(), "S1");
-    EXPECT_TRUE(at::equal(full_tensor(w.detach()), numbers({4, 3})));
+    EXPECT_TRUE(at::equal(full_tensor(w.detach()), whole_numbers({4, 3})));
   });
 }
 
 TEST(DistributeInPlace, RefusesWhatIsNoLeaf) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor w = numbers({4, 3}).requires_grad_();
+    const at::Tensor w = whole_numbers({4, 3}).requires_grad_();
     EXPECT_THROW(distribute_in_place(w * 2, mesh, {Shard(0)}), InvalidArgument);
     EXPECT_THROW(distribute_in_place(w.detach().view({12}), mesh, {Shard(0)}), InvalidArgument);
     EXPECT_THROW(distribute_in_place(at::Tensor(), mesh, {Shard(0)}), InvalidArgument);

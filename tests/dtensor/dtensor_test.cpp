@@ -20,26 +20,20 @@
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/policy.h"
 #include "tests/support/parts.h"
+#include "tests/support/spread.h"
 
 namespace tessera {
 namespace {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
-
-at::Tensor numbers(std::vector<int64_t> shape, uint64_t seed = 1) {
-  test::Rng rng(seed);
-  return test::random_whole_numbers(rng, shape, at::kDouble);
-}
-
-at::Tensor spread(const at::Tensor& full, const DeviceMesh& mesh, const char* placements) {
-  return distribute_tensor(full, mesh, parse_placements(placements));
-}
+using test::spread;
+using test::whole_numbers;
 
 TEST(DTensor, ReportsTheGlobalTensorAndHoldsAPart) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
-    const at::Tensor full = numbers({6, 5});
+    const at::Tensor full = whole_numbers({6, 5});
     const at::Tensor x = spread(full, mesh, "S0,S1");
     EXPECT_TRUE(is_dtensor(x));
     EXPECT_FALSE(is_dtensor(full));
@@ -55,10 +49,10 @@ TEST(DTensor, DistributesTheSourceRanksData) {
   run_ranks(4, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
     for (const char* placements : {"S0,R", "R,R", "S1,S0", "R,S1"}) {
-      const at::Tensor mine = numbers({6, 5}, 100 + static_cast<uint64_t>(rank));
+      const at::Tensor mine = whole_numbers({6, 5}, 100 + static_cast<uint64_t>(rank));
       const at::Tensor x =
           distribute_tensor(mine, mesh, parse_placements(placements), {.source = 2});
-      EXPECT_TRUE(at::equal(full_tensor(x), numbers({6, 5}, 102))) << placements;
+      EXPECT_TRUE(at::equal(full_tensor(x), whole_numbers({6, 5}, 102))) << placements;
     }
   });
 }
@@ -66,8 +60,8 @@ TEST(DTensor, DistributesTheSourceRanksData) {
 TEST(DTensor, RunsOpsOnItsParts) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
-    const at::Tensor a = numbers({6, 4}, 1);
-    const at::Tensor b = numbers({4, 8}, 2);
+    const at::Tensor a = whole_numbers({6, 4}, 1);
+    const at::Tensor b = whole_numbers({4, 8}, 2);
     for (const char* left : {"S0,R", "R,S1", "S0,S1", "P(sum),R"}) {
       for (const char* right : {"R,S1", "R,S0", "S0,R", "R,R"}) {
         if (std::string(left)[0] == 'P') continue;
@@ -112,9 +106,9 @@ TEST(DTensor, PartsThatFitNoTensorAreRefusedOnEveryRank) {
 TEST(DTensor, GradientsAreThoseOfTheFullTensor) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
-    const at::Tensor x = numbers({6, 4}, 1);
-    const at::Tensor w = numbers({8, 4}, 2).requires_grad_();
-    const at::Tensor v = numbers({3, 8}, 3).requires_grad_();
+    const at::Tensor x = whole_numbers({6, 4}, 1);
+    const at::Tensor w = whole_numbers({8, 4}, 2).requires_grad_();
+    const at::Tensor v = whole_numbers({3, 8}, 3).requires_grad_();
     const auto loss = [](const at::Tensor& in, const at::Tensor& first, const at::Tensor& second) {
       return at::linear(at::relu(at::linear(in, first)), second).pow(2).sum();
     };
@@ -130,9 +124,9 @@ TEST(DTensor, GradientsAreThoseOfTheFullTensor) {
 TEST(DTensor, TensorParallelLayersCommunicateOnce) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = spread(numbers({3, 5, 4}, 1), mesh, "R");
-    const at::Tensor w = spread(numbers({8, 4}, 2), mesh, "S0");
-    const at::Tensor v = spread(numbers({4, 8}, 3), mesh, "S1");
+    const at::Tensor x = spread(whole_numbers({3, 5, 4}, 1), mesh, "R");
+    const at::Tensor w = spread(whole_numbers({8, 4}, 2), mesh, "S0");
+    const at::Tensor v = spread(whole_numbers({4, 8}, 3), mesh, "S1");
     comm::Recorder recorder(*comm::current_world());
     const CommPolicy explicit_only(ImplicitComm::forbid);
     at::Tensor y = at::linear(at::relu(at::linear(x, w)), v);
@@ -145,7 +139,7 @@ TEST(DTensor, TensorParallelLayersCommunicateOnce) {
 TEST(DTensor, ForbiddenCommunicationIsRefusedWithTheLineToWrite) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = spread(numbers({4, 4}, 1), mesh, "S0");
+    const at::Tensor x = spread(whole_numbers({4, 4}, 1), mesh, "S0");
     const CommPolicy explicit_only(ImplicitComm::forbid);
     try {
       x.cumsum(0);
@@ -160,29 +154,30 @@ TEST(DTensor, ForbiddenCommunicationIsRefusedWithTheLineToWrite) {
 TEST(DTensor, PlainTensorsAmongShardedOnesAreRefused) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = spread(numbers({4, 4}, 1), mesh, "S0");
+    const at::Tensor x = spread(whole_numbers({4, 4}, 1), mesh, "S0");
     EXPECT_THROW(x + at::ones({4, 4}), InvalidArgument);
-    EXPECT_TRUE(at::equal(full_tensor(x + at::full({1}, 2.0)), numbers({4, 4}, 1) + 2));
+    EXPECT_TRUE(at::equal(full_tensor(x + at::full({1}, 2.0)), whole_numbers({4, 4}, 1) + 2));
     const ImplicitReplication guard;
-    EXPECT_TRUE(at::equal(full_tensor(x + at::ones({4, 4}, at::kDouble)), numbers({4, 4}, 1) + 1));
+    EXPECT_TRUE(
+        at::equal(full_tensor(x + at::ones({4, 4}, at::kDouble)), whole_numbers({4, 4}, 1) + 1));
   });
 }
 
 TEST(DTensor, ViewsShareTheLocalStorage) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = spread(numbers({4, 6}, 1), mesh, "S0");
+    const at::Tensor x = spread(whole_numbers({4, 6}, 1), mesh, "S0");
     x.view({4, 2, 3}).mul_(2);
-    EXPECT_TRUE(at::equal(full_tensor(x), numbers({4, 6}, 1) * 2));
+    EXPECT_TRUE(at::equal(full_tensor(x), whole_numbers({4, 6}, 1) * 2));
     x.t().add_(1);
-    EXPECT_TRUE(at::equal(full_tensor(x), numbers({4, 6}, 1) * 2 + 1));
+    EXPECT_TRUE(at::equal(full_tensor(x), whole_numbers({4, 6}, 1) * 2 + 1));
   });
 }
 
 TEST(DTensor, OnAnAxisOfOneRankViewsStayViewsToo) {
   run_ranks(1, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=1,tp=1");
-    const at::Tensor x = spread(numbers({4, 6}), mesh, "R,S1");
+    const at::Tensor x = spread(whole_numbers({4, 6}), mesh, "R,S1");
     for (const at::Tensor& view : {x.detach(), x.t(), x.view({2, 2, 6}), x.narrow(0, 1, 2)}) {
       view.zero_();  // refused if the view had moved
       EXPECT_TRUE(to_local(view).is_alias_of(to_local(x))) << sharding(view).to_text();
@@ -196,7 +191,7 @@ TEST(DTensor, MeansOfUnevenPartsAreRight) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=4");
     for (int64_t rows : {5, 8, 2}) {
-      const at::Tensor full = numbers({rows, 3}, 4);
+      const at::Tensor full = whole_numbers({rows, 3}, 4);
       at::Tensor x = spread(full, mesh, "S0").requires_grad_();
       EXPECT_TRUE(at::allclose(full_tensor(x.mean()), full.mean()));
       EXPECT_TRUE(at::allclose(full_tensor(x.mean(0)), full.mean(0)));
@@ -210,7 +205,7 @@ TEST(DTensor, MeansOfUnevenPartsAreRight) {
 TEST(DTensor, SqueezesAndSplitsKeepShards) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor full = numbers({4, 1, 6}, 4);
+    const at::Tensor full = whole_numbers({4, 1, 6}, 4);
     const at::Tensor x = spread(full, mesh, "S0");
     const CommPolicy explicit_only(ImplicitComm::forbid);
     EXPECT_EQ(sharding(x.squeeze()).placements_text(), "S0");
@@ -227,17 +222,17 @@ TEST(DTensor, SqueezesAndSplitsKeepShards) {
 TEST(DTensor, AnOutTensorIsWrittenWhereItLies) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = spread(numbers({4, 6}, 1), mesh, "S0");
-    at::Tensor out = spread(numbers({4, 6}, 2), mesh, "S0");
+    const at::Tensor x = spread(whole_numbers({4, 6}, 1), mesh, "S0");
+    at::Tensor out = spread(whole_numbers({4, 6}, 2), mesh, "S0");
     at::add_out(out, x, x);
-    EXPECT_TRUE(at::equal(full_tensor(out), numbers({4, 6}, 1) * 2));
-    at::Tensor elsewhere = spread(numbers({4, 6}, 2), mesh, "R");
+    EXPECT_TRUE(at::equal(full_tensor(out), whole_numbers({4, 6}, 1) * 2));
+    at::Tensor elsewhere = spread(whole_numbers({4, 6}, 2), mesh, "R");
     at::add_out(elsewhere, x, x);
     EXPECT_EQ(sharding(elsewhere).placements_text(), "R");
-    EXPECT_TRUE(at::equal(full_tensor(elsewhere), numbers({4, 6}, 1) * 2));
-    at::Tensor other_shape = spread(numbers({6, 4}, 2), mesh, "S0");
+    EXPECT_TRUE(at::equal(full_tensor(elsewhere), whole_numbers({4, 6}, 1) * 2));
+    at::Tensor other_shape = spread(whole_numbers({6, 4}, 2), mesh, "S0");
     EXPECT_THROW(at::add_out(other_shape, x, x), InvalidArgument);
-    EXPECT_TRUE(at::equal(full_tensor(other_shape), numbers({6, 4}, 2)));
+    EXPECT_TRUE(at::equal(full_tensor(other_shape), whole_numbers({6, 4}, 2)));
   });
 }
 
@@ -255,13 +250,13 @@ TEST(DTensor, GradientsFlowThroughItsBorders) {
 TEST(DTensor, BadRequestsAreRefusedWithAReason) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor full = numbers({4, 4});
+    const at::Tensor full = whole_numbers({4, 4});
     const at::Tensor x = spread(full, mesh, "S0");
     EXPECT_THROW(distribute_tensor(full, mesh, {Shard(2)}), InvalidArgument);
     EXPECT_THROW(distribute_tensor(full, mesh, {Shard(0), Replicate()}), InvalidArgument);
     EXPECT_THROW(redistribute(x, {Partial()}), InvalidArgument);
     EXPECT_THROW(redistribute(full, {Replicate()}), InvalidArgument);
-    EXPECT_THROW(at::mm(x, spread(numbers({3, 4}), mesh, "S0")), c10::Error);
+    EXPECT_THROW(at::mm(x, spread(whole_numbers({3, 4}), mesh, "S0")), c10::Error);
   });
 }
 

@@ -9,6 +9,7 @@
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/policy.h"
+#include "tests/support/spread.h"
 #include "tests/support/training.h"
 
 namespace tessera {
@@ -16,11 +17,8 @@ namespace {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
+using test::spread;
 using test::test_numbers;
-
-at::Tensor spread(const at::Tensor& full, const DeviceMesh& mesh, const std::string& placements) {
-  return distribute_tensor(full, mesh, parse_placements(placements));
-}
 
 ::testing::AssertionResult same(const at::Tensor& got, const at::Tensor& expected) {
   const at::Tensor full = is_dtensor(got) ? full_tensor(got) : got;

@@ -26,6 +26,7 @@
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/policy.h"
 #include "tests/support/parts.h"
+#include "tests/support/spread.h"
 
 /// Ops that need more than themselves on the local parts.
 namespace tessera {
@@ -33,17 +34,10 @@ namespace {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
+using test::spread;
+using test::whole_numbers;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-at::Tensor numbers(std::vector<int64_t> shape, uint64_t seed = 1) {
-  test::Rng rng(seed);
-  return test::random_whole_numbers(rng, shape, at::kDouble);
-}
-
-at::Tensor spread(const at::Tensor& full, const DeviceMesh& mesh, const char* placements) {
-  return distribute_tensor(full, mesh, parse_placements(placements));
-}
 
 void expect_close(const at::Tensor& sharded, const at::Tensor& plain, const std::string& what) {
   const at::Tensor full = full_tensor(sharded);
@@ -52,7 +46,7 @@ void expect_close(const at::Tensor& sharded, const at::Tensor& plain, const std:
 }
 
 TEST(Handlers, NormsOverACutDim) {
-  const at::Tensor full = numbers({5, 3, 4});
+  const at::Tensor full = whole_numbers({5, 3, 4});
   run_ranks(4, [&](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
     for (const char* placements : {"S0,R", "S0,S0", "S1,S2", "R,S1", "S0,S1", "SS0(2),S0"}) {
@@ -76,7 +70,7 @@ TEST(Handlers, NormsOverACutDim) {
 TEST(Handlers, NormsReduceNumbersNotTensors) {
   run_ranks(2, [&](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
-    const at::Tensor x = spread(numbers({64, 64}), mesh, "S0");
+    const at::Tensor x = spread(whole_numbers({64, 64}), mesh, "S0");
     comm::Recorder recorder(*comm::current_world());
     const at::Tensor n = at::linalg_vector_norm(x, 2);
     EXPECT_EQ(comm::expect_comm(recorder, "1 all_reduce on dp, 1 implicit"), "");
@@ -95,7 +89,7 @@ TEST(Handlers, NormsOfHalvesDoNotOverflow) {
 }
 
 TEST(Handlers, NormsGradient) {
-  const at::Tensor full = numbers({5, 3}) + 0.5;
+  const at::Tensor full = whole_numbers({5, 3}) + 0.5;
   at::Tensor alone = full.clone().set_requires_grad(true);
   at::linalg_vector_norm(alone, 2).backward();
   run_ranks(4, [&](int) {
@@ -108,9 +102,9 @@ TEST(Handlers, NormsGradient) {
 }
 
 TEST(Handlers, NormsOfAListAreReducedTogether) {
-  const at::Tensor a = numbers({5, 3}, 1);
-  const at::Tensor b = numbers({4, 4}, 2);
-  const at::Tensor c = numbers({7}, 3).to(at::kFloat);
+  const at::Tensor a = whole_numbers({5, 3}, 1);
+  const at::Tensor b = whole_numbers({4, 4}, 2);
+  const at::Tensor c = whole_numbers({7}, 3).to(at::kFloat);
   run_ranks(4, [&](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
     const std::vector<at::Tensor> list = {spread(a, mesh, "S0,R"), spread(b, mesh, "S1,R"),
@@ -134,11 +128,11 @@ TEST(Handlers, NormsOfAListAreReducedTogether) {
 }
 
 TEST(Handlers, AnEmbeddingWithCutRows) {
-  const at::Tensor table = numbers({7, 4}, 1);
+  const at::Tensor table = whole_numbers({7, 4}, 1);
   const at::Tensor index = at::randint(7, {3, 5}, at::kLong);
   for (const int64_t padding : {-1, 2}) {
     at::Tensor alone = table.clone().set_requires_grad(true);
-    const at::Tensor weights = numbers({3, 5, 4}, 2);
+    const at::Tensor weights = whole_numbers({3, 5, 4}, 2);
     const at::Tensor plain = at::embedding(alone, index, padding);
     (plain * weights).sum().backward();
     run_ranks(4, [&](int) {
@@ -161,7 +155,7 @@ TEST(Handlers, AnEmbeddingWithCutRows) {
 TEST(Handlers, ACutTableIsNotGathered) {
   run_ranks(2, [&](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor table = spread(numbers({100, 8}), mesh, "S0");
+    const at::Tensor table = spread(whole_numbers({100, 8}), mesh, "S0");
     const at::Tensor index = spread(at::randint(100, {4}, at::kLong), mesh, "R");
     const CommPolicy explicit_only(ImplicitComm::forbid);
     const at::Tensor y = at::embedding(table, index);
@@ -170,9 +164,9 @@ TEST(Handlers, ACutTableIsNotGathered) {
 }
 
 TEST(Handlers, CrossEntropyOfACutBatch) {
-  const at::Tensor logits = numbers({7, 5}).div(4);
+  const at::Tensor logits = whole_numbers({7, 5}).div(4);
   const at::Tensor target = at::tensor({0, 4, 2, -100, 1, 1, 3}, at::kLong);
-  const at::Tensor weight = numbers({5}, 9).abs() + 1;
+  const at::Tensor weight = whole_numbers({5}, 9).abs() + 1;
   for (const bool weighted : {false, true}) {
     for (const int64_t reduction : {0, 1, 2}) {
       at::Tensor alone = logits.clone().set_requires_grad(true);
@@ -227,7 +221,7 @@ TEST(Handlers, ExtremesAlongACutDim) {
 }
 
 TEST(Handlers, ExtremesOfRaggedAndEmptyParts) {
-  const at::Tensor full = numbers({6, 2});
+  const at::Tensor full = whole_numbers({6, 2});
   run_ranks(3, [&](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=3");
     const std::vector<int64_t> begin = {0, 0, 5, 6};
@@ -254,7 +248,7 @@ TEST(Handlers, MaxsGradientReachesTheRankThatHasIt) {
 }
 
 TEST(Handlers, ARankOutsideTheMeshPassesThrough) {
-  const at::Tensor full = numbers({6, 4});
+  const at::Tensor full = whole_numbers({6, 4});
   run_ranks(3, [&](int rank) {
     const DeviceMesh mesh = DeviceMesh::parse("dp=2@0,2").in_world(comm::current_world());
     const at::Tensor x = spread(full, mesh, "S0");

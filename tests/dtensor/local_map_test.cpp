@@ -12,18 +12,14 @@ namespace {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
-
-at::Tensor numbers(std::vector<int64_t> shape, uint64_t seed = 1) {
-  test::Rng rng(seed);
-  return test::random_whole_numbers(rng, shape, at::kDouble);
-}
+using test::whole_numbers;
 
 TEST(LocalMap, RunsOnPartsAndPutsTheResultTogether) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
     for (int64_t rows : {4, 5, 1}) {  // even, uneven, nothing on the second rank
-      const at::Tensor a = numbers({rows, 3}, 1);
-      const at::Tensor b = numbers({3, 2}, 2);
+      const at::Tensor a = whole_numbers({rows, 3}, 1);
+      const at::Tensor b = whole_numbers({3, 2}, 2);
       const auto product = local_map(
           [](const at::Tensor& x, const at::Tensor& y) {
             EXPECT_FALSE(is_dtensor(x) || is_dtensor(y));
@@ -41,8 +37,8 @@ TEST(LocalMap, RunsOnPartsAndPutsTheResultTogether) {
 TEST(LocalMap, PartialResultsAndTheirGradients) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    at::Tensor a = numbers({4, 6}, 1).requires_grad_();
-    at::Tensor b = numbers({6, 3}, 2).requires_grad_();
+    at::Tensor a = whole_numbers({4, 6}, 1).requires_grad_();
+    at::Tensor b = whole_numbers({6, 3}, 2).requires_grad_();
     at::mm(a, b).pow(2).sum().backward();
     const at::Tensor x = distribute_tensor(a.detach(), mesh, {Shard(1)}).requires_grad_();
     const at::Tensor y = distribute_tensor(b.detach(), mesh, {Shard(0)}).requires_grad_();
@@ -60,8 +56,8 @@ TEST(LocalMap, PartialResultsAndTheirGradients) {
 TEST(LocalMap, ReplicatedInputsOfShardedWorkSayThatTheirGradientIsPartial) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    at::Tensor w = numbers({3}, 2).requires_grad_();
-    const at::Tensor full = numbers({4, 3}, 1);
+    at::Tensor w = whole_numbers({3}, 2).requires_grad_();
+    const at::Tensor full = whole_numbers({4, 3}, 1);
     (full * w).sum().backward();
     const at::Tensor shared = distribute_tensor(w.detach(), mesh, {Replicate()}).requires_grad_();
     const auto scale =
@@ -75,7 +71,7 @@ TEST(LocalMap, ReplicatedInputsOfShardedWorkSayThatTheirGradientIsPartial) {
 TEST(LocalMap, FindsTensorsInContainersAndLeavesTheRest) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor full = numbers({4, 3});
+    const at::Tensor full = whole_numbers({4, 3});
     const at::Tensor x = distribute_tensor(full, mesh, {Shard(0)});
     const auto both = local_map(
         [](const std::vector<at::Tensor>& in, double factor, std::optional<at::Tensor> none) {
@@ -92,7 +88,7 @@ TEST(LocalMap, FindsTensorsInContainersAndLeavesTheRest) {
 TEST(LocalMap, InputsThatLieOtherwiseAreMovedOnRequestOnly) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor full = numbers({4, 6});
+    const at::Tensor full = whole_numbers({4, 6});
     const at::Tensor x = distribute_tensor(full, mesh, {Shard(0)});
     const auto same = [](const at::Tensor& t) { return t.clone(); };
     LocalMapOptions options{.out_placements = {{Shard(1)}}, .in_placements = {{Shard(1)}}};

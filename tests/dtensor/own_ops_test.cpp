@@ -19,11 +19,7 @@ namespace {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
-
-at::Tensor numbers(std::vector<int64_t> shape, uint64_t seed = 1) {
-  test::Rng rng(seed);
-  return test::random_whole_numbers(rng, shape, at::kDouble);
-}
+using test::whole_numbers;
 
 at::Tensor scale_rows_cpu(const at::Tensor& x, const at::Tensor& by) {
   EXPECT_TRUE(x.is_contiguous() && x.const_data_ptr() != nullptr) << "real memory arrives here";
@@ -52,13 +48,14 @@ std::string comm_of(const char* name, const char* expected) {
   std::string difference;
   run_ranks(2, [&](int rank) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = distribute_tensor(numbers({5, 3}, 1), mesh, {Shard(0)});
-    const at::Tensor by = distribute_tensor(numbers({5}, 2), mesh, {Shard(0)});
+    const at::Tensor x = distribute_tensor(whole_numbers({5, 3}, 1), mesh, {Shard(0)});
+    const at::Tensor by = distribute_tensor(whole_numbers({5}, 2), mesh, {Shard(0)});
     comm::Recorder recorder(*comm::current_world());
     const at::Tensor y = call(name, x, by);
     const std::string here = comm::expect_comm(recorder, expected);
     if (rank == 0) difference = here;
-    EXPECT_TRUE(at::equal(full_tensor(y), scale_rows_cpu(numbers({5, 3}, 1), numbers({5}, 2))));
+    EXPECT_TRUE(
+        at::equal(full_tensor(y), scale_rows_cpu(whole_numbers({5, 3}, 1), whole_numbers({5}, 2))));
   });
   return difference;
 }
@@ -68,7 +65,7 @@ TEST(OwnOps, AnUnknownOpRunsOnReplicatedInputs) {
   EXPECT_EQ(comm_of("own_ops_test::unknown", "2 all_gather"), "");
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = distribute_tensor(numbers({4, 3}), mesh, {Shard(0)});
+    const at::Tensor x = distribute_tensor(whole_numbers({4, 3}), mesh, {Shard(0)});
     const StrictRules strict;
     EXPECT_THROW(call("own_ops_test::unknown", x, x.sum(1)), NotSupported);
   });
@@ -107,16 +104,16 @@ TEST(OwnOps, ACompositeKernelGivesWayToARule) {
   register_rule("own_ops_test::composite", "mn, m -> mn");
   run_ranks(1, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=1");
-    call("own_ops_test::composite", distribute_tensor(numbers({5, 3}), mesh, {Shard(0)}),
-         distribute_tensor(numbers({5}), mesh, {Shard(0)}));
+    call("own_ops_test::composite", distribute_tensor(whole_numbers({5, 3}), mesh, {Shard(0)}),
+         distribute_tensor(whole_numbers({5}), mesh, {Shard(0)}));
   });
   EXPECT_EQ(calls, 1);
   register_handler("own_ops_test::late_composite", count);
   define(library, "late_composite");
   run_ranks(1, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=1");
-    call("own_ops_test::late_composite", distribute_tensor(numbers({5, 3}), mesh, {Shard(0)}),
-         distribute_tensor(numbers({5}), mesh, {Shard(0)}));
+    call("own_ops_test::late_composite", distribute_tensor(whole_numbers({5, 3}), mesh, {Shard(0)}),
+         distribute_tensor(whole_numbers({5}), mesh, {Shard(0)}));
   });
   EXPECT_EQ(calls, 2);
 }
@@ -137,11 +134,12 @@ TEST(OwnOps, AHandlerDoesWhatItLikes) {
   register_handler("own_ops_test::handled", scale_columns);
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = distribute_tensor(numbers({4, 5}, 1), mesh, {Shard(1)});
-    const at::Tensor by = distribute_tensor(numbers({4}, 2), mesh, {Shard(0)});
+    const at::Tensor x = distribute_tensor(whole_numbers({4, 5}, 1), mesh, {Shard(1)});
+    const at::Tensor by = distribute_tensor(whole_numbers({4}, 2), mesh, {Shard(0)});
     const at::Tensor y = call("own_ops_test::handled", x, by);
     EXPECT_EQ(sharding(y).placements_text(), "S1");
-    EXPECT_TRUE(at::equal(full_tensor(y), scale_rows_cpu(numbers({4, 5}, 1), numbers({4}, 2))));
+    EXPECT_TRUE(
+        at::equal(full_tensor(y), scale_rows_cpu(whole_numbers({4, 5}, 1), whole_numbers({4}, 2))));
   });
 }
 
@@ -169,8 +167,8 @@ TEST(OwnOps, DerivativesAreTheLibrarysOwn) {
   register_rule("own_ops_test::trained", "mn, m -> mn ; linear 0 ; linear 1");
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = numbers({5, 3}, 1).requires_grad_();
-    const at::Tensor by = numbers({5}, 2).requires_grad_();
+    const at::Tensor x = whole_numbers({5, 3}, 1).requires_grad_();
+    const at::Tensor by = whole_numbers({5}, 2).requires_grad_();
     call("own_ops_test::trained", x, by).pow(2).sum().backward();
     const at::Tensor dx = distribute_tensor(x.detach(), mesh, {Shard(0)}).requires_grad_();
     const at::Tensor dby = distribute_tensor(by.detach(), mesh, {Shard(0)}).requires_grad_();

@@ -13,16 +13,12 @@ namespace {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
-
-at::Tensor numbers(std::vector<int64_t> shape, uint64_t seed = 1) {
-  test::Rng rng(seed);
-  return test::random_whole_numbers(rng, shape, at::kDouble);
-}
+using test::whole_numbers;
 
 TEST(RedistributeAsync, GivesTheSameTensorAndGradient) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
-    const at::Tensor full = numbers({6, 5});
+    const at::Tensor full = whole_numbers({6, 5});
     for (const char* from : {"S0,S1", "S0,S0", "R,R", "R,S1"}) {
       for (const char* to : {"R,R", "S1,S0", "S0,R"}) {
         const at::Tensor x = distribute_tensor(full, mesh, parse_placements(from)).requires_grad_();
@@ -42,11 +38,11 @@ TEST(RedistributeAsync, GivesTheSameTensorAndGradient) {
 TEST(RedistributeAsync, ReducesPartialsInTheBackground) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor a = distribute_tensor(numbers({4, 6}, 1), mesh, {Shard(1)});
-    const at::Tensor b = distribute_tensor(numbers({6, 3}, 2), mesh, {Shard(0)});
+    const at::Tensor a = distribute_tensor(whole_numbers({4, 6}, 1), mesh, {Shard(1)});
+    const at::Tensor b = distribute_tensor(whole_numbers({6, 3}, 2), mesh, {Shard(0)});
     PendingTensor first = redistribute_async(at::mm(a, b), {Shard(0)});
     PendingTensor second = redistribute_async(at::mm(a, b), {Replicate()});
-    const at::Tensor want = at::mm(numbers({4, 6}, 1), numbers({6, 3}, 2));
+    const at::Tensor want = at::mm(whole_numbers({4, 6}, 1), whole_numbers({6, 3}, 2));
     EXPECT_TRUE(at::equal(full_tensor(second.wait()), want));
     EXPECT_TRUE(at::equal(full_tensor(first.wait()), want));
     EXPECT_THROW(redistribute_async(a, {Partial()}), InvalidArgument);
@@ -79,7 +75,7 @@ TEST(Redistribute, CastsForwardAndBackward) {
 TEST(Redistribute, TheForwardDtypeIsWhatTravels) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = distribute_tensor(numbers({4, 8}), mesh, {Shard(0)});
+    const at::Tensor x = distribute_tensor(whole_numbers({4, 8}), mesh, {Shard(0)});
     comm::Recorder recorder(*comm::current_world());
     redistribute(x, {Replicate()});
     const int64_t wide = recorder.events().back().bytes();
@@ -91,7 +87,7 @@ TEST(Redistribute, TheForwardDtypeIsWhatTravels) {
 TEST(Redistribute, IsTwiceDifferentiable) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor full = numbers({4, 3});
+    const at::Tensor full = whole_numbers({4, 3});
     const at::Tensor x = distribute_tensor(full, mesh, {Shard(0)}).requires_grad_();
     const at::Tensor y = redistribute_async(x.pow(3), {Replicate()}).wait();
     const auto first = torch::autograd::grad({y.sum()}, {x}, {}, true, true);

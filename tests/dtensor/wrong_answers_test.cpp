@@ -8,6 +8,7 @@
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tests/support/parts.h"
+#include "tests/support/spread.h"
 #include "tests/support/training.h"
 
 namespace tessera {
@@ -15,11 +16,8 @@ namespace {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
+using test::spread;
 using test::test_numbers;
-
-at::Tensor spread(const at::Tensor& full, const DeviceMesh& mesh, const std::string& placements) {
-  return distribute_tensor(full, mesh, parse_placements(placements));
-}
 
 ::testing::AssertionResult near(const at::Tensor& sharded, const at::Tensor& expected) {
   const at::Tensor full = is_dtensor(sharded) ? full_tensor(sharded) : sharded;

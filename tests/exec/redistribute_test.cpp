@@ -72,6 +72,10 @@ TEST(Redistribute, KeepsUnevenRowsApartOnTwoAxes) {
   expect_move("a=2,b=2 : S0,S0 : 5x3", "a=2,b=2 : R,R : 5x3");
   expect_move("a=2,b=2 : S0#1,S0#0 : 5x3", "a=2,b=2 : R,R : 5x3");
   expect_move("a=3,b=2 : S0,S0 : 7x2", "a=3,b=2 : S1,S0 : 7x2");
+  // Between the two axes and the flattened one, which cuts 2,2,1,0 rows where they cut 2,1,1,1.
+  expect_move("a=2,b=2 : S0,S0 : 5x3", "ab=4 : S0 : 5x3");
+  expect_move("ab=4 : S0 : 5x3", "a=2,b=2 : S0,S0 : 5x3");
+  expect_move("ab=4 : S0 : 5x3", "a=2,b=2 : R,S0 : 5x3");
 }
 
 TEST(Redistribute, MovesRaggedParts) {

@@ -6,11 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "tessera/comm/thread_reduce.h"
+#include "tessera/exec/collectives.h"
 #include "tessera/sharding/local_shape.h"
 #include "tessera/sharding/sharding.h"
 
 /// split: what each rank holds of a tensor under a sharding. combine: the tensor from what they
-/// hold. Written for clearness, by index, with nothing of exec/.
+/// hold. Written for clearness, by index; only the reduction is that of thread ranks, which has its
+/// own tests.
 namespace tessera::test {
 
 inline std::vector<Coordinate> all_coordinates(const DeviceMesh& mesh) {
@@ -41,17 +44,27 @@ inline at::Tensor random_like(const at::Tensor& x) {
   return at::randn_like(x);
 }
 
-/// One addend for each partial coordinate, which together make x.
-inline std::map<Coordinate, at::Tensor> addends(const Sharding& s, const at::Tensor& x) {
-  std::vector<Coordinate> coordinates;
+/// What the values of all partial coordinates are joined by, and then multiplied with; averages are
+/// weighed sums.
+struct Reduction {
+  std::optional<ReduceOp> op;  // none without a partial axis
   double weight = 1;
-  std::optional<ReduceOp> op;
+};
+
+inline Reduction reduction_of(const Sharding& s) {
+  Reduction out;
   for (int axis = 0; axis < s.mesh().ndim(); ++axis) {
     const auto& p = s.placement(axis);
     if (!p.is_partial()) continue;
-    if (p.reduce_op() == ReduceOp::avg) weight /= s.mesh().size(axis);
-    op = p.reduce_op() == ReduceOp::avg ? ReduceOp::sum : p.reduce_op();
+    out.op = p.reduce_op() == ReduceOp::avg ? ReduceOp::sum : p.reduce_op();
+    if (p.reduce_op() == ReduceOp::avg) out.weight /= s.mesh().size(axis);
   }
+  return out;
+}
+
+/// One addend for each partial coordinate, which together make x.
+inline std::map<Coordinate, at::Tensor> addends(const Sharding& s, const at::Tensor& x) {
+  const auto [op, weight] = reduction_of(s);
   std::map<Coordinate, at::Tensor> out;
   for (const auto& at : all_coordinates(s.mesh())) out.try_emplace(partial_coordinate(s, at));
   if (!op) {
@@ -169,50 +182,17 @@ inline at::Tensor combine(const std::vector<at::Tensor>& parts, const Sharding& 
     value->second = at::where(where, here, value->second);
     seen[key] = at::logical_or(seen[key], where);
   }
-  double weight = 1;
-  std::optional<ReduceOp> op;
-  for (int axis = 0; axis < s.mesh().ndim(); ++axis) {
-    const auto& p = s.placement(axis);
-    if (!p.is_partial()) continue;
-    if (p.reduce_op() == ReduceOp::avg) weight /= s.mesh().size(axis);
-    op = p.reduce_op() == ReduceOp::avg ? ReduceOp::sum : p.reduce_op();
-  }
-  at::Tensor out;
+  std::vector<at::Tensor> addends;
   for (const auto& [key, value] : values) {
     if (!seen[key].all().item<bool>()) {
       error = "some elements are on no rank";
       return {};
     }
-    if (!out.defined()) {
-      out = value;
-      continue;
-    }
-    switch (*op) {
-      case ReduceOp::sum:
-        out = value.scalar_type() == at::kBool ? at::logical_or(out, value) : out + value;
-        break;
-      case ReduceOp::product:
-        out = out * value;
-        break;
-      case ReduceOp::max:
-        out = at::maximum(out, value);
-        break;
-      case ReduceOp::min:
-        out = at::minimum(out, value);
-        break;
-      case ReduceOp::band:
-        out = at::bitwise_and(out, value);
-        break;
-      case ReduceOp::bor:
-        out = at::bitwise_or(out, value);
-        break;
-      case ReduceOp::bxor:
-        out = at::bitwise_xor(out, value);
-        break;
-      case ReduceOp::avg:
-        break;
-    }
+    addends.push_back(value);
   }
+  const auto [op, weight] = reduction_of(s);
+  if (!op) return addends.front();
+  const auto out = comm::reduce_tensors({.op = exec::c10d_op(*op).op_}, addends);
   return weight == 1 ? out : out * weight;
 }
 

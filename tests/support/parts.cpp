@@ -55,6 +55,11 @@ at::Tensor random_whole_numbers(Rng& rng, const std::vector<int64_t>& shape, at:
   return out.to(dtype);
 }
 
+at::Tensor whole_numbers(const std::vector<int64_t>& shape, uint64_t seed) {
+  Rng rng(seed);
+  return random_whole_numbers(rng, shape, at::kDouble);
+}
+
 at::Tensor part_of(const at::Tensor& full, const Sharding& sharding, const Coordinate& coordinate,
                    uint64_t seed) {
   at::Tensor out = full;
