@@ -19,7 +19,7 @@ import torch
 
 from . import _C, factories
 from . import tensor as _tensor
-from ._C import DeviceMesh, Placement
+from ._C import Placement
 from .compat_fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -30,16 +30,45 @@ from .compat_fsdp import (
     register_fsdp_forward_method,
     share_comm_ctx,
 )
-from .mesh import init_device_mesh
+from .mesh import init_device_mesh, mesh_from_group
 from .module import distribute_module, local_map
 from .placement import Partial, Placements, Replicate, Shard, StridedShard
 from .policy import implicit_replication
+from .ranks import current_world
 from .rules import register_rule
 from .tensor import distribute_tensor
 
 empty, full, ones = factories.empty, factories.full, factories.ones
 rand, randn, zeros = factories.rand, factories.randn, factories.zeros
 _StridedShard = StridedShard
+
+
+class _IsMesh(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _C.DeviceMesh)
+
+
+class DeviceMesh(metaclass=_IsMesh):
+    """DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp")): a mesh of these ranks, made
+    by every rank of the world. What it makes is a tessera.DeviceMesh.
+
+        >>> def show(rank):
+        ...     mesh = DeviceMesh("cpu", torch.tensor([[0, 2], [1, 3]]), mesh_dim_names=("dp", "tp"))
+        ...     return isinstance(mesh, DeviceMesh), mesh.get_coordinate()
+        >>> tessera.run_ranks(4, show)[1]
+        (True, [1, 0])
+    """
+
+    from_group = staticmethod(mesh_from_group)
+
+    def __new__(
+        cls, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None
+    ) -> Any:
+        ranks = torch.as_tensor(mesh)
+        names = mesh_dim_names or [f"axis{i}" for i in range(ranks.dim())]
+        axes = list(zip(names, ranks.shape, strict=True))
+        paper = _C.DeviceMesh(axes, ranks.flatten().tolist(), device_type)
+        return _C.parse_device_mesh(str(paper), current_world())
 
 
 class _IsSharded(type):

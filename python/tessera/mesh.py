@@ -151,6 +151,11 @@ def _get_group(self: DeviceMesh, mesh_dim: int | str | None = None) -> Any:
     return _resolve_process_group(_C.group_name(self, axis))
 
 
+def _get_all_groups(self: DeviceMesh) -> list[Any]:
+    return [self.get_group(axis) for axis in range(self.ndim)]
+
+
+DeviceMesh.get_all_groups = _get_all_groups  # type: ignore[method-assign]
 DeviceMesh.get_group = _get_group  # type: ignore[method-assign]
 DeviceMesh.mesh_dim_names = property(lambda self: self.axis_names)  # type: ignore[assignment]
 DeviceMesh.mesh = property(  # type: ignore[assignment]

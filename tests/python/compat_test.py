@@ -6,6 +6,7 @@ import torch
 import tessera
 from tessera.compat import (
     CPUOffloadPolicy,
+    DeviceMesh,
     DTensor,
     ExplicitRedistributionContext,
     FSDPModule,
@@ -58,6 +59,9 @@ def test_meshes_answer_as_pytorchs_do(ranks):
         assert (mesh.size(), mesh.size(1), mesh.ndim, mesh.shape) == (4, 2, 2, (2, 2))
         assert mesh.get_rank() == rank and mesh.get_local_rank("tp") == rank % 2
         assert mesh["tp"].size() == 2 and mesh["tp", "dp"].shape == (2, 2)
+        again = DeviceMesh("cpu", mesh.mesh, mesh_dim_names=("dp", "tp"))
+        assert isinstance(again, DeviceMesh) and again == mesh
+        assert len(mesh.get_all_groups()) == 2
         group = mesh.get_group("dp")
         total = torch.tensor([float(rank)])
         group.allreduce([total]).wait()
