@@ -192,7 +192,7 @@ inline at::Tensor combine(const std::vector<at::Tensor>& parts, const Sharding& 
   }
   const auto [op, weight] = reduction_of(s);
   if (!op) return addends.front();
-  const auto out = comm::reduce_tensors({.op = exec::c10d_op(*op).op_}, addends);
+  const auto out = comm::reduce_tensors({exec::c10d_op(*op).op_, {}}, addends);
   return weight == 1 ? out : out * weight;
 }
 
