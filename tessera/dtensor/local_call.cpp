@@ -209,7 +209,16 @@ void leave_out(const OpEntry& entry, const Decision& decision, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size()).vec();
   torch::jit::drop(stack, entry.args.size());
   size_t result = 0;
+  /// A derivative's mask says which of its results nobody wants; they are undefined everywhere.
+  const auto is_unwanted = [&](size_t index) {
+    return std::ranges::any_of(args, [&](const c10::IValue& arg) {
+      if (!arg.isBoolList()) return false;
+      const auto mask = arg.toBoolList();
+      return mask.size() == entry.result_alias.size() && !mask[index];
+    });
+  };
   const auto nothing = [&](size_t index) {
+    if (is_unwanted(index)) return at::Tensor();
     require(index < decision.results.size() && decision.results[index].defined(), entry.name,
             " on mesh ", decision.mesh,
             ", called on a rank outside it: the shape of its result is "
