@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/exec/redistribute.h"
 
@@ -127,13 +128,7 @@ at::Tensor moved_differentiable(const at::Tensor& tensor, const std::function<at
 }
 
 Sharding gradient_sharding(const Sharding& given) {
-  const Sharding of = row_major(given);  // a gradient is a tensor of its own
-  if (!of.has_partial()) return of;
-  std::vector<Placement> placements(of.placements().begin(), of.placements().end());
-  for (auto& p : placements) {
-    if (p.is_partial()) p = Replicate();
-  }
-  return of.with_placements(std::move(placements), of.order());
+  return without_partial(row_major(given));  // a gradient is a tensor of its own
 }
 
 }  // namespace tessera::dtensor

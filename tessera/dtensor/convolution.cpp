@@ -15,6 +15,7 @@
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/halo_exchange.h"
 #include "tessera/dtensor/handlers.h"
+#include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/policy.h"
 #include "tessera/dtensor/register.h"
 #include "tessera/exec/redistribute.h"
@@ -244,14 +245,8 @@ bool convolution_backward(const OpEntry& entry, const c10::OperatorHandle&, Stac
                          sharded_meta(input)->sharding().mesh());
   const Layout& layout = call.layout();
   // Where outputs are addends, each has the whole gradient.
-  std::vector<Placement> of_grad(layout.output.placements().begin(),
-                                 layout.output.placements().end());
-  for (auto& p : of_grad) {
-    if (p.is_partial()) p = Replicate();
-  }
-  const Operands operands(
-      entry, stack,
-      {layout.output.with_placements(of_grad, layout.output.order()), layout.input, layout.weight});
+  const Operands operands(entry, stack,
+                          {without_partial(layout.output), layout.input, layout.weight});
   const at::Tensor grad = operands.local(0);
   const at::Tensor part = operands.local(1);
   const at::Tensor weight = operands.local(2);

@@ -11,6 +11,7 @@
 #include "tessera/comm/call_site.h"
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/handlers.h"
+#include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/register.h"
 #include "tessera/exec/redistribute.h"
 
@@ -24,16 +25,6 @@ struct Together {
   std::vector<size_t> which;
   std::vector<at::Tensor> powers;
 };
-
-at::Tensor whole_values(const OpEntry& entry, const ShardedMeta& meta, Sharding& sharding) {
-  std::vector<Placement> placements(sharding.placements().begin(), sharding.placements().end());
-  for (auto& placement : placements) {
-    if (placement.is_partial()) placement = Replicate();
-  }
-  sharding = sharding.with_placements(placements, sharding.order());
-  const comm::CallSite site({.op = entry.name, .implicit = true});
-  return exec::redistribute(meta.local(), meta.sharding(), sharding, {.may_alias = true});
-}
 
 /// |x|^p summed over the local part; the largest (smallest) for p = inf (-inf).
 at::Tensor local_power(const at::Tensor& local, double p) {
@@ -74,8 +65,10 @@ bool foreach_norm(const OpEntry& entry, const c10::OperatorHandle& op, Stack& st
   std::vector<std::map<at::ScalarType, Together>> groups;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const ShardedMeta& meta = *sharded_meta(tensors[i]);
-    Sharding sharding = meta.sharding();
-    at::Tensor local = whole_values(entry, meta, sharding);
+    const Sharding sharding = without_partial(meta.sharding());
+    const comm::CallSite site({.op = entry.name, .implicit = true});
+    at::Tensor local =
+        exec::redistribute(meta.local(), meta.sharding(), sharding, {.may_alias = true});
     const auto given = args[2].isNone() ? local.scalar_type() : args[2].toScalarType();
     results.push_back(at::isComplexType(given) ? at::toRealValueType(given) : given);
     // Halves overflow at a norm of 256.

@@ -41,6 +41,15 @@ std::vector<int64_t> stride_like(const at::Tensor& local, const Sharding& shardi
 
 }  // namespace
 
+Sharding without_partial(const Sharding& sharding) {
+  if (!sharding.has_partial()) return sharding;
+  std::vector<Placement> placements(sharding.placements().begin(), sharding.placements().end());
+  for (auto& placement : placements) {
+    if (placement.is_partial()) placement = Replicate();
+  }
+  return sharding.with_placements(std::move(placements), sharding.order());
+}
+
 at::Tensor wrap_as_it_lies(const at::Tensor& local, const Sharding& foretold) {
   if (local.is_non_overlapping_and_dense() && is_alike_on_all_ranks(foretold)) {
     const auto shape = foretold.shape();

@@ -4,7 +4,7 @@
 
 #include "tessera/sharding/sharding.h"
 
-/// How results lie in memory. A sharding names global strides; views are judged by them, so they
+/// How tensors lie over the mesh and in memory. A sharding names global strides; views are judged by them, so they
 /// must be true of the local tensor. Kernels are free in the layout they choose, and what Meta
 /// kernels or rules foretell is a guess.
 namespace tessera::dtensor {
@@ -24,5 +24,8 @@ inline bool lies_as_said(const at::Tensor& local, const Sharding& sharding) {
 /// over its layout where all ranks must have the same one; where parts are uneven, and so a rank
 /// may see no difference, the local tensor is laid out as foretold instead.
 at::Tensor wrap_as_it_lies(const at::Tensor& local, const Sharding& foretold);
+
+/// The same, replicated where it is Partial: how a gradient, or a tensor's values, lie.
+Sharding without_partial(const Sharding& sharding);
 
 }  // namespace tessera::dtensor

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/layout.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -93,13 +94,9 @@ at::Tensor chances_for(const Sharding& sharding, Draws& draws) {
 }
 
 at::Tensor sharded_like(const at::Tensor& like, const at::Tensor& values) {
-  const Sharding& sharding = sharding_of(like);
-  std::vector<Placement> placements(sharding.placements().begin(), sharding.placements().end());
-  for (auto& placement : placements) {
-    if (placement.is_partial()) placement = Replicate();
-  }
-  return wrap(values, sharding.with_placements(placements, sharding.order())
-                          .with_dtype(static_cast<DType>(values.scalar_type())));
+  return wrap(
+      values,
+      without_partial(sharding_of(like)).with_dtype(static_cast<DType>(values.scalar_type())));
 }
 
 void write_drawn(const at::Tensor& self, const at::Tensor& values) {

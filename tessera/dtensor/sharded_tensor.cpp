@@ -62,8 +62,13 @@ c10::intrusive_ptr<ShardedImpl> make_impl(at::Tensor local, const Sharding& shar
 /// the blocks when the thread ends stands apart.
 struct SpareBlocks {
   enum class State : uint8_t { fresh, open, closed };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  static constexpr size_t kMost = 0;  // sanitizers watch memory that is given back
+#else
+  static constexpr size_t kMost = 64;
+#endif
 
-  std::array<void*, 64> blocks;
+  std::array<void*, kMost> blocks;
   size_t count;
   State state;
 };
@@ -98,7 +103,7 @@ void* ShardedImpl::operator new(size_t size) {
 
 void ShardedImpl::operator delete(void* memory, size_t) {
   SpareBlocks& spare = spare_blocks;
-  if (spare.count == spare.blocks.size()) return ::operator delete(memory);
+  if (spare.count >= SpareBlocks::kMost) return ::operator delete(memory);
   if (spare.state != SpareBlocks::State::open && !open_spare_blocks(spare)) [[unlikely]] {
     return ::operator delete(memory);
   }

@@ -184,6 +184,8 @@ class Case:
         ]
         targets = [t for t in inputs if t.requires_grad]
         grads = torch.autograd.grad(sources, targets, cotangents, allow_unused=True)
+        plain = [g for g in grads if g is not None and not tessera.is_dtensor(g)]
+        assert not plain, f"a gradient of {tuple(plain[0].shape)} is plain"
         return results, [full(g) for g in grads]
 
     def run(self, mesh_text: str, layout: tuple[str, ...]) -> str:
