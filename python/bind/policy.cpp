@@ -2,6 +2,7 @@
 
 #include "bind/bind.h"
 #include "tessera/dtensor/composite.h"
+#include "tessera/dtensor/placed_gradient.h"
 
 namespace tessera::python {
 namespace {
@@ -50,6 +51,7 @@ void bind_policy(py::module_& m) {
              self.open.push_back(std::make_unique<dtensor::InsideComposite>());
            })
       .def("__exit__", [](CompositeScope& self, const py::args&) { self.open.pop_back(); });
+  m.def("with_placed_gradient", &dtensor::with_placed_gradient, py::arg("tensor"));
   py::enum_<ImplicitComm>(m, "ImplicitComm")
       .value("allow", ImplicitComm::allow)
       .value("warn", ImplicitComm::warn)

@@ -49,6 +49,8 @@ def _composite(function: Callable[..., Any]) -> Callable[..., Any]:
         if not any(_C.is_dtensor(tensor) for tensor in tensors):
             return function(*args, **kwargs)
         _check_plain(function.__name__, tensors)
+        # Their derivatives, where those are written in Python too, make plain gradients.
+        args, kwargs = pytree.tree_map_only(torch.Tensor, _C.with_placed_gradient, (args, kwargs))
         with _C.CompositeScope():
             return function(*args, **kwargs)
 

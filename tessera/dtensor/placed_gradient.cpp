@@ -1,5 +1,6 @@
 #include "tessera/dtensor/placed_gradient.h"
 
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -41,9 +42,9 @@ constexpr auto kOps = std::to_array<std::string_view>({
     "aten::replication_pad1d_backward",
     "aten::replication_pad2d_backward",
     "aten::replication_pad3d_backward",
+    "aten::sgn",
 });
 
-/// The tensor itself, with a gradient that comes back sharded.
 struct PlacedGradient : torch::autograd::Function<PlacedGradient> {
   static Variable forward(AutogradContext* ctx, const Variable& tensor) {
     const ShardedMeta* meta = sharded_meta(tensor);
@@ -51,8 +52,9 @@ struct PlacedGradient : torch::autograd::Function<PlacedGradient> {
     return wrap(meta->local(), meta->sharding());
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const Variable& grad = grads[0];
+    Variable grad = grads[0];
     if (!grad.defined() || is_dtensor(grad)) return {grad};
+    if (grad._is_zerotensor()) grad = at::zeros(grad.sizes(), grad.options());  // has no memory
     const Sharding as =
         held_sharding(ctx, "grad").with_dtype(static_cast<DType>(grad.scalar_type()));
     return {redistribute(wrap_differentiable(grad, as_replicated(grad, as.mesh())), as)};
@@ -66,13 +68,9 @@ class PlacedGradientKernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const size_t base = stack->size() - entry_->args.size();
-    for (size_t i = 0; i < entry_->args.size() && c10::GradMode::is_enabled(); ++i) {
+    for (size_t i = 0; i < entry_->args.size(); ++i) {
       c10::IValue& value = (*stack)[base + i];
-      if (entry_->args[i] != ArgKind::tensor || !value.isTensor()) continue;
-      const at::Tensor& tensor = value.toTensor();
-      const ShardedMeta* meta = sharded_meta(tensor);
-      if (meta == nullptr || meta->lazy() != nullptr || !tensor.requires_grad()) continue;
-      value = PlacedGradient::apply(tensor);
+      if (value.isTensor()) value = with_placed_gradient(value.toTensor());
     }
     formulas_.callBoxed(op, keys, stack);
   }
@@ -83,6 +81,13 @@ class PlacedGradientKernel final : public c10::OperatorKernel {
 };
 
 }  // namespace
+
+at::Tensor with_placed_gradient(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  if (meta == nullptr || meta->lazy() != nullptr) return tensor;
+  if (!tensor.requires_grad() || !c10::GradMode::is_enabled()) return tensor;
+  return PlacedGradient::apply(tensor);
+}
 
 bool makes_plain_gradients(const c10::OperatorName& name) {
   // Forms that write (copysign_, out=) have names or overloads of their own.

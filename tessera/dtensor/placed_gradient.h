@@ -12,6 +12,10 @@
 /// input is placed.
 namespace tessera::dtensor {
 
+/// The tensor itself, with a gradient that comes back sharded. Any other tensor than a sharded one
+/// whose gradient is recorded is returned as it is.
+at::Tensor with_placed_gradient(const at::Tensor& tensor);
+
 /// True for an op whose derivative makes plain gradients.
 bool makes_plain_gradients(const c10::OperatorName& name);
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -67,6 +68,7 @@ at::Tensor checked_input(const at::Tensor& local, const Sharding& from) {
           from.mesh().my_rank().value_or(0), "'s part of ", from, " is ",
           shape_text(from.local_shape()));
   // Messages carry bytes, not the bits that say how to read them.
+  if (local._is_zerotensor()) [[unlikely]] return at::zeros(local.sizes(), local.options());
   return local.is_conj() || local.is_neg() ? local.resolve_conj().resolve_neg() : local;
 }
 

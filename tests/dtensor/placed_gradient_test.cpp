@@ -45,6 +45,7 @@ std::vector<Case> cases() {
       {"copysign, broadcast",
        {{4, 3}, {3}},
        [](const Inputs& x) { return at::copysign(x[0], x[1]).pow(2).sum(); }},
+      {"sgn", {{4, 3}}, [](const Inputs& x) { return (at::sgn(x[0]) * x[0]).sum(); }},
       {"matrix_exp", {{4, 4}}, [](const Inputs& x) { return at::matrix_exp(x[0]).pow(2).sum(); }},
       {"matrix_exp of a batch",
        {{4, 3, 3}},
