@@ -19,6 +19,7 @@
 #include "tessera/exec/redistribute.h"
 #include "tessera/fsdp/clip_grad.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/fsdp/overlap.h"
 #include "tessera/fsdp/state.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/plan/plan.h"

@@ -191,6 +191,20 @@ class MatchedGloo final : public ProcessGroupGloo,
     return all_reduce_into(tensors[0], tensors[0], options);
   }
 
+  intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors,
+                                          const c10d::AllreduceCoalescedOptions& options) override {
+    const auto goes = [&](const at::Tensor& t) { return reducible(t, t, options.reduceOp); };
+    if (!std::ranges::all_of(tensors, goes)) {
+      return ProcessGroupGloo::allreduce_coalesced(tensors, options);
+    }
+    std::vector<std::unique_ptr<ExchangeJob>> jobs;
+    for (const at::Tensor& tensor : tensors) {
+      check_reduce(Collective::all_reduce_coalesced, options.reduceOp, tensor.scalar_type());
+      jobs.push_back(all_reduce_job(tensor, tensor, options.reduceOp));
+    }
+    return start(listed(std::move(jobs), c10d::OpType::ALLREDUCE_COALESCED), options);
+  }
+
   intrusive_ptr<Work> all_reduce_into(at::Tensor& output, at::Tensor& input,
                                       const c10d::AllreduceOptions& options) override {
     if (!reducible(output, input, options.reduceOp) || output.numel() != input.numel()) {
@@ -199,13 +213,7 @@ class MatchedGloo final : public ProcessGroupGloo,
       return ProcessGroupGloo::allreduce(tensors, options);
     }
     check_reduce(Collective::all_reduce, options.reduceOp, input.scalar_type());
-    auto job = std::make_unique<ReduceJob>(ReduceJob::all_reduce_parts(input, output, rank_, size_),
-                                           options.reduceOp.op_);
-    job->type = c10d::OpType::ALLREDUCE;
-    job->title = "gloo:all_reduce";
-    job->inputs = {input};
-    job->outputs = {output};
-    return start(std::move(job), options);
+    return start(all_reduce_job(output, input, options.reduceOp), options);
   }
 
   /// Closes the links: whatever waits on the other side of them ends with an error, and so do the
@@ -272,6 +280,17 @@ class MatchedGloo final : public ProcessGroupGloo,
     job->type = c10d::OpType::_REDUCE_SCATTER_BASE;
     job->title = "gloo:reduce_scatter";
     job->inputs = std::move(inputs);
+    job->outputs = {output};
+    return job;
+  }
+
+  std::unique_ptr<ExchangeJob> all_reduce_job(const at::Tensor& output, const at::Tensor& input,
+                                              const c10d::ReduceOp& op) {
+    auto job = std::make_unique<ReduceJob>(ReduceJob::all_reduce_parts(input, output, rank_, size_),
+                                           op.op_);
+    job->type = c10d::OpType::ALLREDUCE;
+    job->title = "gloo:all_reduce";
+    job->inputs = {input};
     job->outputs = {output};
     return job;
   }

@@ -33,6 +33,8 @@ class Lanes {
   std::vector<Clock::time_point> busy_until_;
 };
 
+constexpr int kDoingLane = 0;
+
 json event_json(const CommEvent& event, int rank, Lanes& lanes) {
   const bool in_flight = event.duration.count() < 0;
   const auto duration = in_flight ? std::chrono::nanoseconds(0) : event.duration;
@@ -59,27 +61,48 @@ json event_json(const CommEvent& event, int rank, Lanes& lanes) {
           {"ts", microseconds(event.start.time_since_epoch())},
           {"dur", microseconds(duration)},
           {"pid", rank},
-          {"tid", lanes.lane_for(event.start, event.start + duration)},
+          {"tid", kDoingLane + 1 + lanes.lane_for(event.start, event.start + duration)},
           {"args", std::move(args)}};
+}
+
+void add_calls(json& events, const Recorder& recorder) {
+  events.push_back({{"name", "process_name"},
+                    {"ph", "M"},
+                    {"pid", recorder.rank()},
+                    {"args", {{"name", join_text("rank ", recorder.rank())}}}});
+  Lanes lanes;
+  for (const CommEvent& event : recorder.events()) {
+    events.push_back(event_json(event, recorder.rank(), lanes));
+  }
+}
+
+std::string trace_text(json events) {
+  const json trace = {{"displayTimeUnit", "ns"}, {"traceEvents", std::move(events)}};
+  // Call sites are any text; what is not UTF-8 must not cost the trace.
+  return trace.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace
 
 std::string trace_json(std::span<const Recorder* const> recorders) {
   json events = json::array();
-  for (const Recorder* recorder : recorders) {
-    events.push_back({{"name", "process_name"},
-                      {"ph", "M"},
-                      {"pid", recorder->rank()},
-                      {"args", {{"name", join_text("rank ", recorder->rank())}}}});
-    Lanes lanes;
-    for (const CommEvent& event : recorder->events()) {
-      events.push_back(event_json(event, recorder->rank(), lanes));
-    }
+  for (const Recorder* recorder : recorders) add_calls(events, *recorder);
+  return trace_text(std::move(events));
+}
+
+std::string trace_json(const Recorder& recorder, std::span<const TraceSpan> doing) {
+  json events = json::array();
+  add_calls(events, recorder);
+  for (const TraceSpan& span : doing) {
+    events.push_back({{"name", span.name},
+                      {"cat", "compute"},
+                      {"ph", "X"},
+                      {"ts", microseconds(span.start.time_since_epoch())},
+                      {"dur", microseconds(span.end - span.start)},
+                      {"pid", recorder.rank()},
+                      {"tid", kDoingLane}});
   }
-  const json trace = {{"displayTimeUnit", "ns"}, {"traceEvents", std::move(events)}};
-  // Call sites are any text; what is not UTF-8 must not cost the trace.
-  return trace.dump(-1, ' ', false, json::error_handler_t::replace);
+  return trace_text(std::move(events));
 }
 
 std::string trace_json(const Recorder& recorder) {

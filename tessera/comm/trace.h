@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <string>
 
@@ -11,6 +12,14 @@ namespace tessera::comm {
 class Recorder;
 
 std::string trace_json(const Recorder& recorder);
+
+/// The same, with a row above the calls of what the rank did meanwhile. Spans follow each other.
+struct TraceSpan {
+  std::string name;
+  std::chrono::steady_clock::time_point start;
+  std::chrono::steady_clock::time_point end;
+};
+std::string trace_json(const Recorder& recorder, std::span<const TraceSpan> doing);
 std::string trace_json(std::span<const Recorder* const> recorders);
 
 /// Writes it to a file; an error if that cannot be written.

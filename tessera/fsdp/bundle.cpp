@@ -1,6 +1,6 @@
 #include "tessera/fsdp/bundle.h"
 
-#include <algorithm>
+#include <ATen/ops/cat.h>
 
 #include "tessera/fsdp/param_group.h"
 #include "tessera/fsdp/timeline.h"
@@ -39,8 +39,21 @@ bool Bundle::can_join(const ParamGroup& a, const ParamGroup& b) {
 
 const GroupOptions& Bundle::options() const { return members_[0]->options(); }
 const DataMesh& Bundle::mesh() const { return members_[0]->mesh(); }
+size_t Bundle::number() const { return members_[0]->number(); }
 
-std::unique_ptr<Gathered> Bundle::start(bool async) {
+/// Grows with every write to any of them.
+int64_t Bundle::version_of_shards() const {
+  int64_t sum = 0;
+  for (const ParamGroup* member : members_) {
+    for (const at::Tensor& piece : member->pieces()) {
+      sum += piece.unsafeGetTensorImpl()->version_counter().current_version();
+    }
+  }
+  return sum;
+}
+
+/// In the layout's types; where several groups share a slot, one after another.
+std::vector<at::Tensor> Bundle::shards_by_slot() const {
   std::vector<std::vector<at::Tensor>> pieces(gather_layout_->slots().size());
   size_t first_param = 0;
   for (const ParamGroup* member : members_) {
@@ -51,25 +64,36 @@ std::unique_ptr<Gathered> Bundle::start(bool async) {
     }
     first_param += member->params();
   }
-  return std::make_unique<Gathered>(gather_layout_, mesh(), *options().collectives, pieces,
-                                    members_[0]->timeline()->bytes(), async);
+  std::vector<at::Tensor> out;
+  for (size_t s = 0; s < pieces.size(); ++s) {
+    const at::Tensor piece = pieces[s].size() == 1 ? pieces[s][0] : at::cat(pieces[s]);
+    out.push_back(piece.to(gather_layout_->slots()[s].dtype));
+  }
+  return out;
+}
+
+void Bundle::start(bool async) {
+  Timeline& timeline = *members_[0]->timeline();
+  MessageTimes times(timeline.log(), StepLog::What::gather, number());
+  if (parts_.empty()) version_ = version_of_shards();
+  const comm::Group& group = parts_.empty() ? *mesh().shard_group() : *options().smaller_group;
+  gathered_ = std::make_unique<Gathered>(
+      gather_layout_, parts_.empty() ? shards_by_slot() : parts_,
+      GatherWay{group, mesh().shard_name(), *options().collectives, timeline.bytes(), times},
+      async);
+  gathering_ = true;
 }
 
 void Bundle::start_gather() {
   if (mesh().shard_group() == nullptr) return;
-  if (gathered_ != nullptr && gathered_->is_current()) return;
-  release();
-  gathered_ = start(/*async=*/true);
-  gathering_ = true;
+  if (!is_current()) release();
+  if (gathered_ == nullptr) start(/*async=*/true);
 }
 
 void Bundle::gather() {
   if (mesh().shard_group() == nullptr) return;
-  if (gathered_ != nullptr && !gathered_->is_current()) release();
-  if (gathered_ == nullptr) {
-    gathered_ = start(/*async=*/false);
-    gathering_ = true;
-  }
+  if (!is_current()) release();
+  if (gathered_ == nullptr) start(/*async=*/false);
   if (!gathering_) return;
   gathering_ = false;
   try {
@@ -84,12 +108,28 @@ void Bundle::release() {
   // Messages that still run write to the memory.
   if (std::exchange(gathering_, false)) gathered_->wait();
   gathered_.reset();
+  parts_.clear();
+}
+
+void Bundle::release_after_forward() {
+  const comm::Group* smaller = options().smaller_group.get();
+  if (smaller == nullptr || !is_current()) {
+    release();
+    return;
+  }
+  if (!is_gathered()) return;  // let go before, or a prefetch that is under way
+  if (parts_.empty()) {
+    parts_ = gathered_->parts_of_slots(smaller->index(), smaller->size(), *options().collectives,
+                                       members_[0]->timeline()->bytes());
+  }
+  gathered_.reset();
 }
 
 Reduction& Bundle::reduction() {
   if (reduction_ == nullptr) {
-    reduction_ = std::make_shared<Reduction>(reduce_layout_, mesh(), options().collectives,
-                                             options().divide_by);
+    reduction_ = std::make_shared<Reduction>(
+        reduce_layout_, mesh(), options().collectives, options().divide_by,
+        Reduction::Watch{members_[0]->timeline()->log(), number()});
   }
   return *reduction_;
 }

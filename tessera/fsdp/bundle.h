@@ -10,9 +10,10 @@
 #include "tessera/fsdp/group_options.h"
 #include "tessera/fsdp/reduction.h"
 
-/// Groups that travel together: gathered by one all_gather, let go together, their gradients reduced
-/// by one reduce_scatter. Every group begins alone; once the order of a step is known, the Timeline
-/// puts neighbours together whose messages would cost more to start than to carry (merge.h).
+/// Groups that travel together: gathered by one all_gather, let go together, their gradients
+/// reduced by one reduce_scatter. Every group begins alone; once the order of a step is known, the
+/// Timeline puts neighbours together whose messages would cost more to start than to carry
+/// (merge.h).
 namespace tessera::fsdp {
 
 class ParamGroup;
@@ -28,6 +29,7 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
   std::span<ParamGroup* const> members() const { return members_; }
   const GroupOptions& options() const;
   const DataMesh& mesh() const;
+  size_t number() const;  ///< of its first group
   /// While it is gathered.
   int64_t gathered_bytes() const { return gather_layout_->gathered_bytes(); }
 
@@ -35,6 +37,9 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
   void start_gather();  ///< returns at once; nothing if it is gathered or under way
   void gather();        ///< the parameters are there when it returns
   void release();
+  /// Lets go of all but this rank's part of a smaller group, from which the next gather is made; of
+  /// everything, if the options name no such group.
+  void release_after_forward();
   /// A parameter by its place among those of all members.
   const at::Tensor& whole(size_t param) const { return gathered_->whole(param); }
 
@@ -48,13 +53,18 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
 
  private:
   explicit Bundle(std::vector<ParamGroup*> members);
-  std::unique_ptr<Gathered> start(bool async);
+  void start(bool async);
+  bool is_current() const { return version_ == version_of_shards(); }
+  int64_t version_of_shards() const;
+  std::vector<at::Tensor> shards_by_slot() const;
 
   std::vector<ParamGroup*> members_;
   std::shared_ptr<const FlatLayout> gather_layout_;  // in the type of gathered parameters
   std::shared_ptr<const FlatLayout> reduce_layout_;  // in the type of the reduction
   std::unique_ptr<Gathered> gathered_;
   bool gathering_ = false;
+  int64_t version_ = -1;                  // of the shards that it was gathered from
+  std::vector<at::Tensor> parts_;         // for a gather in the smaller group
   std::shared_ptr<Reduction> reduction_;  // that gradients are added to
   int awaited_ = -1;  // gradients that are still to come; -1: no backward has brought one
 };

@@ -39,6 +39,13 @@ int64_t DataMesh::latency_bytes() const {
   return static_cast<int64_t>(kCarryPerStart * start / many * static_cast<double>(kMany));
 }
 
+std::shared_ptr<const comm::Group> DataMesh::smaller_group(int ranks) const {
+  const std::string inner = shard_name() + "_near";
+  const DeviceMesh split = mesh_.unflatten(
+      shard_name(), {{shard_name() + "_far", shard_size() / ranks}, {inner, ranks}});
+  return comm::group_of(split, inner);
+}
+
 std::vector<Placement> DataMesh::placements(int dim) const {
   std::vector<Placement> out(static_cast<size_t>(mesh_.ndim()));
   if (shard_axis_ >= 0 && dim != kWhole) out[static_cast<size_t>(shard_axis_)] = Shard(dim);

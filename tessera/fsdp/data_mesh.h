@@ -41,6 +41,9 @@ class DataMesh {
     return mesh_ == other.mesh_ && shard_axis_ == other.shard_axis_;
   }
 
+  /// My group of `ranks` neighbours on the shard axis, which their number divides. All of them ask.
+  std::shared_ptr<const comm::Group> smaller_group(int ranks) const;
+
   /// The placements of a parameter that is cut on `dim` (kWhole: not at all).
   std::vector<Placement> placements(int dim) const;
 

@@ -40,9 +40,9 @@ class FlatLayout {
   /// The same slots with elements of another type.
   FlatLayout with_dtype(at::ScalarType dtype) const;
 
-  /// The parameters of several layouts over the same ranks, one after another. Large ones keep their
-  /// slots; slots of small ones become one for each type, in which each layout's pieces follow those
-  /// of the layouts before it.
+  /// The parameters of several layouts over the same ranks, one after another. Large ones keep
+  /// their slots; slots of small ones become one for each type, in which each layout's pieces
+  /// follow those of the layouts before it.
   static FlatLayout joined(std::span<const FlatLayout* const> parts);
 
   int ranks() const { return ranks_; }

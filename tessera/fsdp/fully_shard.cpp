@@ -77,6 +77,20 @@ fsdp::DivideBy divide_by(const FullyShardOptions& options, int ranks) {
   return {before, all / before};
 }
 
+void set_reshard(fsdp::GroupOptions& group, std::variant<bool, int> after_forward,
+                 const DataMesh& mesh) {
+  if (const bool* reshard = std::get_if<bool>(&after_forward)) {
+    group.reshard_after_forward = *reshard;
+    return;
+  }
+  const int ranks = std::get<int>(after_forward);
+  const int all = mesh.shard_size();
+  require(ranks >= 1 && ranks <= all && all % ranks == 0, "fully_shard: reshard_after_forward is ",
+          ranks, ", which does not divide the ", all, " ranks that parameters are cut over");
+  group.reshard_after_forward = ranks > 1 || all == 1;
+  if (ranks > 1 && ranks < all) group.smaller_group = mesh.smaller_group(ranks);
+}
+
 /// `module` is an address to recognise it by; nullptr for a list of tensors.
 void make_group(const std::vector<Named>& all, const DataMesh& mesh,
                 const FullyShardOptions& options, const void* module) {
@@ -106,7 +120,7 @@ void make_group(const std::vector<Named>& all, const DataMesh& mesh,
     taken.push_back({item.tensor, dim_to_cut(item, options), options.data.source});
   }
   fsdp::GroupOptions group;
-  group.reshard_after_forward = options.reshard_after_forward.value_or(!has_inner_groups);
+  set_reshard(group, options.reshard_after_forward.value_or(!has_inner_groups), mesh);
   group.divide_by = divide_by(options, mesh.size());
   group.param_dtype = options.mixed_precision.param_dtype;
   group.reduce_dtype = options.mixed_precision.reduce_dtype;
@@ -174,6 +188,29 @@ void unshard(torch::nn::Module& module) {
 
 void reshard(torch::nn::Module& module) {
   for (const auto& group : groups_in(module)) group->bundle()->release();
+}
+
+namespace {
+
+void set_prefetch(torch::nn::Module& module, std::span<torch::nn::Module* const> modules,
+                  ParamGroup::Prefetch ParamGroup::*which) {
+  std::vector<std::weak_ptr<ParamGroup>> wanted;
+  for (torch::nn::Module* other : modules) {
+    for (const auto& group : groups_in(*other)) wanted.push_back(group);
+  }
+  for (const auto& group : groups_in(module)) (*group).*which = wanted;
+}
+
+}  // namespace
+
+void set_modules_to_forward_prefetch(torch::nn::Module& module,
+                                     std::span<torch::nn::Module* const> modules) {
+  set_prefetch(module, modules, &ParamGroup::forward_prefetch);
+}
+
+void set_modules_to_backward_prefetch(torch::nn::Module& module,
+                                      std::span<torch::nn::Module* const> modules) {
+  set_prefetch(module, modules, &ParamGroup::backward_prefetch);
 }
 
 void set_requires_gradient_sync(torch::nn::Module& module, bool sync) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "tessera/dtensor/dtensor.h"
@@ -41,8 +42,10 @@ struct MixedPrecision {
 
 struct FullyShardOptions {
   /// Let go after forward, and gather again in backward. By default true, but false for a module
-  /// that has groups inside: what is left of it is used at both ends.
-  std::optional<bool> reshard_after_forward = std::nullopt;
+  /// that has groups inside: what is left of it is used at both ends. A number of ranks, which
+  /// divides that of the shard axis: after forward each rank keeps the part that it would have of
+  /// so many, and backward gathers among so many neighbours.
+  std::optional<std::variant<bool, int>> reshard_after_forward = std::nullopt;
   /// The dim to cut of a parameter; none or no function: dim 0.
   std::function<std::optional<int>(const std::string& name, const at::Tensor& parameter)>
       shard_dim = {};
@@ -79,6 +82,14 @@ void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
 /// Gathers the module's groups now; they are let go as ever, or by reshard().
 void unshard(torch::nn::Module& module);
 void reshard(torch::nn::Module& module);
+
+/// When the module's groups are used in forward (backward), those of these modules are gathered, in
+/// place of the next of the order that was learned; none: nothing is. All stay until they are used,
+/// so memory is as many groups as are named.
+void set_modules_to_forward_prefetch(torch::nn::Module& module,
+                                     std::span<torch::nn::Module* const> modules);
+void set_modules_to_backward_prefetch(torch::nn::Module& module,
+                                      std::span<torch::nn::Module* const> modules);
 
 /// While false, backwards keep each rank's whole gradients and reduce nothing; the first backward
 /// with true reduces their sum. For accumulation over several small batches.

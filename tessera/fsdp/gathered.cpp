@@ -30,37 +30,26 @@ void take_back(const at::Tensor& lent) {
   lent.storage().unsafeGetStorageImpl()->set_nbytes(0);
 }
 
-int64_t version_of(const at::Tensor& tensor) {
-  return static_cast<int64_t>(tensor.unsafeGetTensorImpl()->version_counter().current_version());
-}
-
 }  // namespace
 
-Gathered::Gathered(std::shared_ptr<const FlatLayout> layout, const DataMesh& mesh,
-                   const Collectives& collectives,
-                   const std::vector<std::vector<at::Tensor>>& pieces,
-                   const std::shared_ptr<GatheredBytes>& bytes, bool async)
-    : layout_(std::move(layout)) {
-  const c10::Device device = pieces[0][0].device();
-  memory_ = counted(collectives.allocate(layout_->gathered_bytes(), device), bytes);
+Gathered::Gathered(std::shared_ptr<const FlatLayout> layout, std::vector<at::Tensor> sent,
+                   GatherWay way, bool async)
+    : layout_(std::move(layout)), sent_(std::move(sent)), times_(std::move(way.times)) {
+  const int64_t bytes = layout_->gathered_bytes();
+  memory_ = counted(way.collectives.allocate(bytes, sent_[0].device()), way.bytes);
   for (const at::Tensor& slot : layout_->slots_in(memory_)) slots_.push_back(lent(slot));
   wholes_ = layout_->wholes_in(memory_);
-  for (size_t s = 0; s < pieces.size(); ++s) {
-    for (const at::Tensor& piece : pieces[s]) {
-      pieces_.push_back(piece);
-      versions_.push_back(version_of(piece));
-    }
-    const at::Tensor piece = pieces[s].size() == 1 ? pieces[s][0] : at::cat(pieces[s]);
-    sent_.push_back(piece.to(layout_->slots()[s].dtype));
-  }
-  const comm::CallSite site({.op = "fully_shard", .axis = mesh.shard_name()});
-  work_ = collectives.all_gather(slots_, sent_, *mesh.shard_group(), async);
+  const comm::CallSite site({.op = "fully_shard", .axis = way.axis});
+  work_ = way.collectives.all_gather(slots_, sent_, way.group, async);
+  times_.issued();
 }
 
 void Gathered::wait() {
+  if (std::exchange(there_, true)) return;
+  times_.awaited();
   if (work_ != nullptr) work_->wait();
+  times_.ended();
   work_.reset();
-  if (std::exchange(copied_out_, true)) return;
   for (size_t i = 0; i < layout_->params(); ++i) {
     const size_t slot = layout_->slot_of(i);
     if (!layout_->slots()[slot].direct) layout_->copy_out(i, slots_[slot], wholes_[i]);
@@ -70,11 +59,18 @@ void Gathered::wait() {
   sent_.clear();
 }
 
-bool Gathered::is_current() const {
-  for (size_t s = 0; s < pieces_.size(); ++s) {
-    if (version_of(pieces_[s]) != versions_[s]) return false;
+std::vector<at::Tensor> Gathered::parts_of_slots(
+    int part, int parts, const Collectives& collectives,
+    const std::shared_ptr<GatheredBytes>& bytes) const {
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& slot : layout_->slots_in(memory_)) {
+    const int64_t length = slot.numel() / parts;
+    const at::Tensor of = slot.narrow(0, part * length, length);
+    const auto room = static_cast<int64_t>(of.nbytes());
+    out.push_back(counted(collectives.allocate(room, of.device()), bytes).view(of.scalar_type()));
+    out.back().copy_(of);
   }
-  return true;
+  return out;
 }
 
 }  // namespace tessera::fsdp

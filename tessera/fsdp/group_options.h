@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "tessera/comm/group.h"
 #include "tessera/fsdp/collectives.h"
 #include "tessera/fsdp/reduction.h"
 
@@ -14,6 +15,8 @@ namespace tessera::fsdp {
 /// What fully_shard was told, as a group needs it.
 struct GroupOptions {
   bool reshard_after_forward = true;
+  /// Over which backward gathers what stays after forward; nullptr: nothing stays.
+  std::shared_ptr<const comm::Group> smaller_group = nullptr;
   DivideBy divide_by = {};                                    ///< the ranks' gradients
   std::optional<at::ScalarType> param_dtype = std::nullopt;   ///< of gathered parameters
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;  ///< of gradients while reduced
@@ -24,7 +27,8 @@ struct GroupOptions {
 
   /// Whether groups of both may share their collectives.
   bool travels_like(const GroupOptions& other) const {
-    return reshard_after_forward == other.reshard_after_forward && divide_by == other.divide_by &&
+    return reshard_after_forward == other.reshard_after_forward &&
+           smaller_group == other.smaller_group && divide_by == other.divide_by &&
            param_dtype == other.param_dtype && reduce_dtype == other.reduce_dtype &&
            merge_bytes == other.merge_bytes && collectives == other.collectives;
   }

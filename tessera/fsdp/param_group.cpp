@@ -62,7 +62,7 @@ std::shared_ptr<ParamGroup> ParamGroup::create(std::shared_ptr<Timeline> timelin
   std::shared_ptr<ParamGroup> group(new ParamGroup(std::move(timeline), std::move(mesh), options));
   group->take(taken);
   Bundle::make({group.get()});
-  group->timeline_->add(*group);
+  group->number_ = group->timeline_->add(*group);
   return group;
 }
 

@@ -15,8 +15,8 @@
 #include "tessera/fsdp/group_options.h"
 #include "tessera/sharding/sharding.h"
 
-/// The parameters that one call of fully_shard took: their shards at rest, and their gradients. They
-/// travel together, in a Bundle; when is the Timeline's matter.
+/// The parameters that one call of fully_shard took: their shards at rest, and their gradients.
+/// They travel together, in a Bundle; when is the Timeline's matter.
 namespace tessera::fsdp {
 
 class Timeline;
@@ -42,10 +42,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
   c10::Device device() const { return pieces_[0].device(); }
   size_t params() const { return params_.size(); }
+  size_t number() const { return number_; }
 
-  /// Whether any of the parameters still lives. A tensor's last handle leaves its description, which
-  /// holds this group, to whoever holds the tensor weakly, as this group does; so once none is used,
-  /// it must forget them to be freed.
+  /// Whether any of the parameters still lives. A tensor's last handle leaves its description,
+  /// which holds this group, to whoever holds the tensor weakly, as this group does; so once none
+  /// is used, it must forget them to be freed.
   bool is_used() const;
   void forget_tensors();
 
@@ -73,6 +74,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void take_reduced(const Reduction& reduction, size_t first_param);
   void forget_arrived();  ///< the next backward begins anew
   bool requires_gradient_sync = true;
+
+  /// The groups to gather when this one is used, in place of the next of the learned order.
+  using Prefetch = std::optional<std::vector<std::weak_ptr<ParamGroup>>>;
+  Prefetch forward_prefetch;
+  Prefetch backward_prefetch;
 
   /// Sends with these functions from now on; what is under way is ended before.
   void use(std::shared_ptr<const Collectives> collectives);
@@ -104,6 +110,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::vector<at::Tensor> pieces_;
   std::shared_ptr<Bundle> bundle_;
   size_t first_param_ = 0;
+  size_t number_ = 0;
 };
 
 /// The group that holds a parameter; nullptr if none does.

@@ -22,13 +22,15 @@ bool is_only_holder(const at::Tensor& tensor) {
 }  // namespace
 
 Reduction::Reduction(std::shared_ptr<const FlatLayout> layout, const DataMesh& mesh,
-                     std::shared_ptr<const Collectives> collectives, DivideBy divide_by)
+                     std::shared_ptr<const Collectives> collectives, DivideBy divide_by,
+                     Watch watch)
     : layout_(std::move(layout)),
       mesh_(mesh),
       collectives_(std::move(collectives)),
       divide_by_(divide_by),
       taken_(layout_->params(), false),
-      inputs_(layout_->slots().size()) {}
+      inputs_(layout_->slots().size()),
+      watch_(std::move(watch)) {}
 
 at::Tensor Reduction::flat(int64_t elements, at::ScalarType dtype, c10::Device device) const {
   const auto size = static_cast<int64_t>(c10::elementSize(dtype));
@@ -118,7 +120,9 @@ void Reduction::start_scatter() {
   }
   Tensors out = defined_ones(outputs_);
   const comm::CallSite site({.op = "fully_shard", .axis = mesh_.shard_name()});
+  times_.emplace(watch_.log, StepLog::What::reduction, watch_.of);
   work_ = collectives_->reduce_scatter(out, in, *mesh_.shard_group(), /*async=*/true);
+  times_->issued();
   scatters_ = true;
 }
 
@@ -128,11 +132,20 @@ void Reduction::start_all_reduce() {
   const std::string_view axis =
       group != nullptr ? std::string_view(mesh_.replicate_name()) : std::string_view();
   const comm::CallSite site({.op = "fully_shard", .axis = axis});
+  times_.emplace(watch_.log, StepLog::What::reduction, watch_.of);
   work_ = collectives_->all_reduce(tensors, group, /*async=*/true);
+  if (work_ != nullptr) {
+    times_->issued();
+  } else {
+    times_.reset();
+  }
 }
 
 void Reduction::wait() {
+  if (times_) times_->awaited();
   if (work_ != nullptr) work_->wait();
+  if (times_) times_->ended();
+  times_.reset();
   work_.reset();
 }
 

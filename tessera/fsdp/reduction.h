@@ -3,11 +3,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tessera/fsdp/collectives.h"
 #include "tessera/fsdp/data_mesh.h"
 #include "tessera/fsdp/flat_layout.h"
+#include "tessera/fsdp/step_log.h"
 
 /// Gradients on their way: a reduce_scatter over the shard axis, then an all_reduce over the
 /// replicate axis. Both run while the caller computes:
@@ -27,8 +29,13 @@ struct DivideBy {
 
 class Reduction {
  public:
+  struct Watch {
+    std::shared_ptr<StepLog> log;
+    size_t of = 0;  ///< whose gradients
+  };
+
   Reduction(std::shared_ptr<const FlatLayout> layout, const DataMesh& mesh,
-            std::shared_ptr<const Collectives> collectives, DivideBy divide_by);
+            std::shared_ptr<const Collectives> collectives, DivideBy divide_by, Watch watch);
 
   /// Takes a parameter's whole gradient; what comes again is added to what came. Small ones are
   /// copied at once, large ones kept.
@@ -67,7 +74,9 @@ class Reduction {
   std::vector<Input> inputs_;        // by slot
   std::vector<at::Tensor> outputs_;  // by slot
   WorkPtr work_;
-  bool scatters_ = false;  // the work is the reduce_scatter
+  Watch watch_;
+  std::optional<MessageTimes> times_;  // of the work
+  bool scatters_ = false;              // the work is the reduce_scatter
 };
 
 }  // namespace tessera::fsdp

@@ -70,7 +70,10 @@ void Timeline::drop_unused() {
   for (const auto& group : unused) group->forget_tensors();
 }
 
-void Timeline::add(ParamGroup& group) { groups_.push_back(&group); }
+size_t Timeline::add(ParamGroup& group) {
+  groups_.push_back(&group);
+  return groups_made_++;
+}
 
 void Timeline::remove(ParamGroup& group) noexcept {
   std::erase(groups_, &group);
@@ -104,8 +107,12 @@ std::vector<Bundle*> Timeline::bundles() const {
 }
 
 /// Before the end of the step the shards do not change, so what is gathered stays right.
-bool Timeline::may_release(const Bundle& bundle) const {
-  return in_backward() || bundle.options().reshard_after_forward;
+void Timeline::let_go(Bundle& bundle) {
+  if (in_backward() || (bundle.options().reshard_after_forward && !c10::GradMode::is_enabled())) {
+    bundle.release();
+  } else if (bundle.options().reshard_after_forward) {
+    bundle.release_after_forward();
+  }
 }
 
 void Timeline::begin_run(ParamGroup& group) {
@@ -115,23 +122,41 @@ void Timeline::begin_run(ParamGroup& group) {
   if (again) end_step();
   Bundle* previous = order_.current();
   order_.begin_run(*group.bundle());
-  if (previous != nullptr && may_release(*previous)) previous->release();
+  if (previous != nullptr) let_go(*previous);
 }
 
 void Timeline::touch(ParamGroup& group) {
   leave_failed_backward();
   enter_backward();
   const bool begins = order_.current() != group.bundle().get();
-  if (begins) begin_run(group);
+  if (begins) {
+    log_->set_backward(in_backward());
+    begin_run(group);
+  }
   order_.count_touch();
-  group.bundle()->gather();
+  Bundle& bundle = *group.bundle();
+  bundle.gather();
   if (!begins) return;
+  prefetch_after(bundle);
+  log_->note(StepLog::What::use, StepLog::When::starts, bundle.number(), StepLog::Clock::now());
+}
+
+void Timeline::prefetch_after(const Bundle& bundle) {
+  bool told = false;
+  for (const ParamGroup* member : bundle.members()) {
+    const auto& wanted = in_backward() ? member->backward_prefetch : member->forward_prefetch;
+    if (!wanted) continue;
+    told = true;
+    for (const auto& weak : *wanted) {
+      if (const auto group = weak.lock()) group->bundle()->start_gather();
+    }
+  }
+  if (told) return;
   if (Bundle* next = order_.next()) next->start_gather();
 }
 
 void Timeline::touched(ParamGroup& group) {
-  Bundle& bundle = *group.bundle();
-  if (order_.is_last_touch() && may_release(bundle)) bundle.release();
+  if (order_.is_last_touch()) let_go(*group.bundle());
 }
 
 void Timeline::enter_backward() {

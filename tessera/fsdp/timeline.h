@@ -9,15 +9,16 @@
 
 #include "tessera/fsdp/gathered.h"
 #include "tessera/fsdp/reduction.h"
+#include "tessera/fsdp/step_log.h"
 #include "tessera/fsdp/step_order.h"
 
 /// When groups are gathered and let go: one order for all groups of a rank, learned as it goes.
 ///
 /// In the first step a group is let go when another one is touched. When it ends, small neighbours
 /// are put together into bundles (merge.h). From the second step on the order is known: when a run
-/// begins, the next run's bundle is prefetched, and with its last touch the bundle is let go. So two
-/// bundles are there at a time, one used and one on its way. A step that goes otherwise than any
-/// known one is still right: what is touched is gathered.
+/// begins, the next run's bundle is prefetched, and with its last touch the bundle is let go. So
+/// two bundles are there at a time, one used and one on its way. A step that goes otherwise than
+/// any known one is still right: what is touched is gathered.
 namespace tessera::fsdp {
 
 class Bundle;
@@ -28,7 +29,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   /// That of the rank behind a mesh.
   static std::shared_ptr<Timeline> of(const DeviceMesh& mesh);
 
-  void add(ParamGroup& group);
+  size_t add(ParamGroup& group);  ///< its number, alike on all ranks
   void remove(ParamGroup& group) noexcept;
 
   /// Each group of the bundle travels alone again, until the next step has ended.
@@ -45,11 +46,12 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   /// Forgets backwards that threw, if any did. Called when parameters are used.
   void leave_failed_backward();
 
-  /// Starts a bundle's reduction; `done` runs after it, at the latest when backward ends. One reduce_scatter
-  /// at a time is under way, which bounds the memory of gradients.
+  /// Starts a bundle's reduction; `done` runs after it, at the latest when backward ends. One
+  /// reduce_scatter at a time is under way, which bounds the memory of gradients.
   void reduce(const Bundle& of, std::shared_ptr<Reduction> reduction, std::function<void()> done);
 
   const std::shared_ptr<GatheredBytes>& bytes() const { return bytes_; }
+  const std::shared_ptr<StepLog>& log() const { return log_; }
   bool in_backward() const { return !backwards_.empty(); }
 
  private:
@@ -61,7 +63,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   void drop_unused();
   void begin_run(ParamGroup& group);
-  bool may_release(const Bundle& bundle) const;
+  void let_go(Bundle& bundle);
+  void prefetch_after(const Bundle& bundle);
   std::vector<Bundle*> bundles() const;
   void finish_oldest_reduction();
   void end_backward(int task);
@@ -72,9 +75,11 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   void forget_failed_tasks();
   void clean_up();
 
-  std::vector<ParamGroup*> groups_;         // in order of creation, alike on all ranks
+  std::vector<ParamGroup*> groups_;  // in order of creation, alike on all ranks
+  size_t groups_made_ = 0;
   std::set<ParamGroup*> settled_;           // those that merging has seen
   std::vector<ParamGroup*> reduced_whole_;  // groups without gathers, as their gradients came
+  std::shared_ptr<StepLog> log_ = std::make_shared<StepLog>();
   std::shared_ptr<GatheredBytes> bytes_ = std::make_shared<GatheredBytes>();
   StepOrder order_;
   std::set<int> backwards_;     // autograd's tasks under way

@@ -56,6 +56,24 @@ void all_train_as_one_rank(const char* text) {
   ten_steps(text, moe_subject(), sgd(), kUnmerged);
 }
 
+/// Whole parameters: large and small gradients of all layers go in one all_reduce.
+const Scenario kWholes("wholes", [] {
+  const Subject subject = mlp_subject({64, 96, 65, 300});
+  const DeviceMesh mesh = init_device_mesh("dp=2");
+  Model plain = subject.make();
+  train_model(plain, *adamw()(plain.module->parameters()), subject.batch, 5);
+  Model model = subject.make();
+  auto optimizer = adamw()(model.module->parameters());
+  replicas_by_parts()(model, mesh);
+  const Batch mine = subject.batch.part(comm::current_world()->rank(), 2);
+  train_model(model, *optimizer, mine, 4);
+  Recorder recorder(*comm::current_world());
+  train_model(model, *optimizer, mine, 1);
+  EXPECT_EQ(recorder.count(CommOp::all_reduce), 1) << recorder.to_text();
+  EXPECT_EQ(recorder.count(), 1) << recorder.to_text();
+  EXPECT_EQ(parameters_differ(*model.module, *plain.module), "");
+});
+
 const Scenario kOnTwo("on two", [] { all_train_as_one_rank("dp=2"); });
 const Scenario kOnThree("on three", [] { all_train_as_one_rank("dp=3"); });
 const Scenario kOnFour("on four", [] { all_train_as_one_rank("dp=4"); });
@@ -63,6 +81,10 @@ const Scenario kReplicas("replicas", [] { all_train_as_one_rank("dp=2,fs=2"); })
 
 TEST(FullyShardProcesses, TwoTrainAsOneRank) {
   EXPECT_EQ(failures(run_processes(kOnTwo, {.size = 2})), "");
+}
+
+TEST(FullyShardProcesses, WholeCopiesTrainAsOneRank) {
+  EXPECT_EQ(failures(run_processes(kWholes, {.size = 2})), "");
 }
 
 TEST(FullyShardProcesses, ThreeTrainAsOneRank) {

@@ -1,0 +1,71 @@
+#include "tessera/fsdp/overlap.h"
+
+#include <fstream>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/trace.h"
+#include "tessera/comm/world.h"
+#include "tessera/fsdp/timeline.h"
+
+namespace tessera {
+namespace {
+
+using fsdp::StepLog;
+
+MessageSeconds seconds_of(const StepLog::Total& total) {
+  const auto seconds = [](StepLog::Clock::duration d) {
+    return std::chrono::duration<double>(d).count();
+  };
+  return {total.messages, seconds(total.under_way), seconds(total.exposed)};
+}
+
+/// A use lasts until the next one; the last until the last event.
+std::vector<comm::TraceSpan> computing(const std::vector<StepLog::Event>& events) {
+  std::vector<comm::TraceSpan> spans;
+  for (const StepLog::Event& event : events) {
+    if (!spans.empty()) spans.back().end = event.at;
+    if (event.what != StepLog::What::use) continue;
+    const char* pass = event.backward ? "backward" : "forward";
+    spans.push_back({join_text(pass, " of group ", event.of), event.at, event.at});
+  }
+  // Each ended with the event after it: stretch it to the next use.
+  for (size_t i = 0; i + 1 < spans.size(); ++i) spans[i].end = spans[i + 1].start;
+  return spans;
+}
+
+}  // namespace
+
+double CommunicationTime::hidden() const {
+  const double under_way = gathers.under_way_s + reductions.under_way_s;
+  const double exposed = gathers.exposed_s + reductions.exposed_s;
+  return under_way > 0 ? 1 - exposed / under_way : 0;
+}
+
+CommunicationTime communication_time(const DeviceMesh& mesh) {
+  const StepLog& log = *fsdp::Timeline::of(mesh)->log();
+  return {seconds_of(log.total(StepLog::What::gather)),
+          seconds_of(log.total(StepLog::What::reduction))};
+}
+
+void reset_communication_time(const DeviceMesh& mesh) {
+  fsdp::Timeline::of(mesh)->log()->reset_totals();
+}
+
+StepTrace::StepTrace(const DeviceMesh& mesh) : mesh_(mesh), recorder_(comm::world_of(mesh)) {
+  fsdp::Timeline::of(mesh_)->log()->record(true);
+}
+
+StepTrace::~StepTrace() { fsdp::Timeline::of(mesh_)->log()->record(false); }
+
+std::string StepTrace::json() const {
+  return comm::trace_json(recorder_, computing(fsdp::Timeline::of(mesh_)->log()->events()));
+}
+
+void StepTrace::write(const std::string& path) const {
+  std::ofstream file(path);
+  file << json() << '\n';
+  file.close();
+  require(file.good(), "cannot write the trace to \"", path, "\"");
+}
+
+}  // namespace tessera
