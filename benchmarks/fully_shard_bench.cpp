@@ -7,6 +7,9 @@
 //
 //   fully_shard_bench                     medians; the forms go in turns in one run, so that what
 //                                         else the machine does meets them alike
+//   fully_shard_bench touch               what the library itself takes: a step of tiny layers among
+//                                         fake ranks, where messages cost nothing, beside the same
+//                                         step without the library, in CPU time
 //   fully_shard_bench worker FORM WIDTH   one rank of one form (RANK, WORLD_SIZE, MASTER_* say
 //                                         which), told what to do by lines on its input: "steps N"
 //                                         gives N times in ms, "memory" the MiB before the model
@@ -14,6 +17,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -32,6 +36,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "tessera/comm/fake.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
 #include "tessera/fsdp/fully_shard.h"
@@ -138,6 +143,47 @@ void measure(int64_t width, const DeviceMesh& mesh, bool report) {
   std::fflush(stdout);
 }
 
+double cpu_microseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+}
+
+/// Of a step of forward and backward, the least of many.
+double least_cpu(torch::nn::Sequential& net, const at::Tensor& x) {
+  double least = 1e9;
+  for (int i = 0; i < 2000; ++i) {
+    net->zero_grad();
+    const double start = cpu_microseconds();
+    net->forward(x).sum().backward();
+    least = std::min(least, cpu_microseconds() - start);
+  }
+  return least;
+}
+
+void measure_touches() {
+  constexpr int64_t kTiny = 4;
+  const comm::WorldGuard fake(comm::fake_world(0, 2));
+  const DeviceMesh mesh = comm::init_device_mesh("dp=2");
+  const at::Tensor x = at::ones({1, kTiny});
+  auto plain = make_net(kTiny);
+  const double alone = least_cpu(plain, x);
+  std::printf("| groups     | us a step | without | us a parameter | us a touch |\n");
+  for (const bool merged : {true, false}) {
+    auto net = make_net(kTiny);
+    for (const auto& layer : net->children()) {
+      if (layer->as<torch::nn::LinearImpl>() == nullptr) continue;
+      fully_shard(*layer, mesh, {.merge_bytes = merged ? 1 << 20 : 0});
+    }
+    const double sharded = least_cpu(net, x);
+    // Each in forward, the weights but the first in backward, and each gradient.
+    constexpr int kTouches = 2 * kLayers + kLayers - 1 + 2 * kLayers;
+    const double more = sharded - alone;
+    std::printf("| %-10s | %9.1f | %7.1f | %14.2f | %10.2f |\n", merged ? "all merged" : "8",
+                sharded, alone, more / (2 * kLayers), more / kTouches);
+  }
+}
+
 /// Of this process, MiB: "VmRSS" now, "VmHWM" at its peak.
 double memory(const std::string& field) {
   std::ifstream status("/proc/self/status");
@@ -169,6 +215,10 @@ int work(const std::string& name, int64_t width) {
 int main(int argc, char** argv) {
   at::set_num_threads(1);  // two processes share the machine
   if (argc == 4 && std::string(argv[1]) == "worker") return work(argv[2], std::stol(argv[3]));
+  if (argc == 2 && std::string(argv[1]) == "touch") {
+    measure_touches();
+    return 0;
+  }
   setenv("MASTER_ADDR", "127.0.0.1", 1);
   setenv("MASTER_PORT", std::to_string(20000 + getpid() % 20000).c_str(), 1);
   setenv("WORLD_SIZE", "2", 1);
