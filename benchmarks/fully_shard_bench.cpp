@@ -7,7 +7,7 @@
 //
 //   fully_shard_bench                     medians; the forms go in turns in one run, so that what
 //                                         else the machine does meets them alike
-//   fully_shard_bench touch               what the library itself takes: a step of tiny layers among
+//   fully_shard_bench touch               what the library itself takes: a step of tiny layers on
 //                                         fake ranks, where messages cost nothing, beside the same
 //                                         step without the library, in CPU time
 //   fully_shard_bench worker FORM WIDTH   one rank of one form (RANK, WORLD_SIZE, MASTER_* say
