@@ -68,13 +68,12 @@ void the_others_name_it(const Scenario& scenario, int victim, bool in_backward) 
       EXPECT_EQ(result.signal, SIGKILL) << result.to_text();
       continue;
     }
-    EXPECT_TRUE(result.ok()) << result.to_text();
+    EXPECT_TRUE(result.ok()) << result.to_text();  // run_processes waits for half of the timeout
     EXPECT_EQ(result.says("through forward"), in_backward) << result.to_text();
     EXPECT_FALSE(result.says("through backward")) << result.to_text();
     EXPECT_TRUE(result.says("error: PeerError: rank " + std::to_string(result.rank) + ": "))
         << result.to_text();
     EXPECT_TRUE(result.says("(ranks 0,1,2) failed")) << result.to_text();
-    EXPECT_LT(result.elapsed.count(), 60000) << result.to_text();  // before the timeout
   }
 }
 
