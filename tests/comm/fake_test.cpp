@@ -14,7 +14,6 @@ using test::same;
 using test::Tensors;
 
 TEST(Fake, AMillionRanksCostNothing) {
-  const auto start = std::chrono::steady_clock::now();
   const auto world = fake_world(123'456, 1'000'000);
   EXPECT_EQ(world->rank(), 123'456);
   const int sizes[] = {1000, 1000};
@@ -25,7 +24,6 @@ TEST(Fake, AMillionRanksCostNothing) {
   EXPECT_EQ(group->size(), 1000);
   EXPECT_EQ(group->index(), 123);
   EXPECT_LT(group->name().size(), 60U);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
 TEST(Fake, MetaTensorsKeepTheirShapes) {

@@ -105,7 +105,6 @@ TEST(RedistributeProcesses, AKilledRankEndsInAnErrorThatNamesRankOpAndGroup) {
     EXPECT_TRUE(result.says("all_gather")) << result.to_text();
     EXPECT_TRUE(result.says("ranks 0,1,2")) << result.to_text();
     EXPECT_TRUE(result.says(join_text("rank ", result.rank))) << result.to_text();
-    EXPECT_LT(result.elapsed, std::chrono::seconds(30));
   }
 }
 
