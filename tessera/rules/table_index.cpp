@@ -17,6 +17,9 @@ constexpr TableLine kTable[] = {
     {"_embedding_bag _embedding_bag_forward_only",
      "Vd, _, _, _? -> Bd, _, _, _ ; whole d if mode=2"},
     {"_embedding_bag_dense_backward", "Bd, _, _, _, _, _? -> Vd ; whole d if mode=2 ; linear 0"},
+    {"_embedding_bag_backward",
+     "Bd, _, _, _, _, _, _? -> Vd ; if sparse=false ; size V $num_weights ; whole d if mode=2 ;"
+     "linear 0"},
     {"_embedding_bag_per_sample_weights_backward", "Bd, Vd, _, _, _ -> N ; linear 0 ; linear 1"},
     {"multinomial", "nC -> nS | C -> S"},
     {"take", "I.., * -> * ; move 0"},

@@ -6,7 +6,8 @@ namespace tessera::rules {
 namespace {
 
 constexpr TableLine kTable[] = {
-    {"mm mm.dtype _int_mm", "mk, kn -> mn ; linear 0 ; linear 1"},
+    {"mm mm.dtype", "mk, kn -> mn ; linear 0 ; linear 1"},
+    {"_int_mm", "mk, kn -> mn ; pass sum 0 ; pass sum 1"},
     {"bmm bmm.dtype", "bmk, bkn -> bmn ; linear 0 ; linear 1"},
     {"addmm addmm.dtype", "+mn, mk, kn -> mn ; linear 1 ; linear 2 ; affine 0"},
     {"_addmm_activation", "+mn, mK, Kn -> mn"},
@@ -17,11 +18,11 @@ constexpr TableLine kTable[] = {
     {"addr", "+mn, m, n -> mn ; linear 1 ; linear 2 ; affine 0"},
     {"dot vdot", "k, k -> . ; linear 0 ; linear 1"},
     {"linear", "*k, nk, +n? -> *n ; linear 0 ; linear 1 | *k, k, +.? -> * ; linear 0 ; linear 1"},
-    {"linear_backward", "*k, *n, nk -> *k, nk, n!k ; linear 1"},
+    {"linear_backward", "*k, *, k -> *k, k, .!k ; linear 1 | *k, *n, nk -> *k, nk, n!k ; linear 1"},
     {"t", "mn -> nm ; move 0 | m -> m ; move 0 | . -> . ; move 0"},
     {"linalg_cross", "*, * -> * ; whole $dim ; linear 0 ; linear 1"},
     {"_cdist_forward _euclidean_dist", "*mK, *nK -> *mn"},
-    {"_cdist_backward", "*mn, *mK, *nK, *mn -> *mK ; linear 0"},
+    {"_cdist_backward", "*mn, *mK, *nK, *mn -> *mK ; linear 0 ; nonempty"},
 
     // A scale follows its operand: one number, or one for each row and column.
     // Or one for each block along k, or of 128x128: b counts blocks along k, a and d across.

@@ -108,9 +108,9 @@ constexpr TableLine kTable[] = {
     {"log_sigmoid_forward", "* -> *, *"},
 
     // Copies, casts and bits. What a complex number's parts do is linear.
-    {"clone alias detach detach_ lift lift_fresh contiguous _lazy_clone _fw_primal _pin_memory "
-     "_conj",
+    {"clone alias detach detach_ lift lift_fresh contiguous _lazy_clone _fw_primal _pin_memory",
      "* -> * ; move 0"},
+    {"_conj", "* -> * ; pass sum 0"},
     {"conj_physical _conj_physical", "* -> * ; linear 0"},
     {"zero", "* -> * ; move 0"},
     {"fill.Scalar", "* -> * ; idem 0"},

@@ -19,11 +19,13 @@ constexpr TableLine kTable[] = {
     {"prod prod.dim_int", "* -> * ; reduce $dim product ; pass product 0"},
     {"any any.dim any.dims _is_any_true", "* -> * ; reduce $dim max"},
     {"all all.dim all.dims _is_all_true", "* -> * ; reduce $dim min"},
-    {"argmax argmin logsumexp median nanmedian", "* -> * ; drop $dim"},
+    {"argmax argmin logsumexp", "* -> * ; drop $dim"},
+    {"median nanmedian", "X.. -> ."},
+    {"_aminmax", "X.. -> ., ."},
     {"var.correction std.correction", "* -> *!* ; handler moments $dim"},
     {"var_mean.correction std_mean.correction", "* -> *!*, *!* ; handler moments $dim"},
     {"max.dim min.dim median.dim nanmedian.dim mode "
-     "kthvalue aminmax _aminmax _aminmax.dim",
+     "kthvalue aminmax _aminmax.dim",
      "* -> *, * ; drop $dim"},
     {"linalg_vector_norm",
      "* -> * ; reduce $dim sum ; if ord=1 | * -> * ; reduce $dim sum ; if ord=0 |"

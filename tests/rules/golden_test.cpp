@@ -107,6 +107,7 @@ constexpr Golden kGoldens[] = {
     {"aten::_scaled_dot_product_cudnn_attention_backward 4x8x16x2 4x8x16x2 4x8x16x2 4x8x16x2 "
      "4x8x16x2 4x8x16x1 scalar:i64 scalar:i64 16x16 - -",
      "S0,S0,S0,S0,S0,S0,R,R,R,R,R -> S0,S0,S0; S1,S1,S1,S1,S1,S1,R,R,R,R,R -> S1,S1,S1;"
+     "S2,S2,R,R,S2,S2,R,R,S0,R,R -> S2,P(sum),P(sum);"
      "P(sum),R,R,R,R,R,R,R,R,R,R -> P(sum),P(sum),P(sum);"
      "P(avg),R,R,R,R,R,R,R,R,R,R -> P(avg),P(avg),P(avg)"},
     {"aten::_thnn_fused_lstm_cell 8x16 8x16 8x4 16 16", "S0,S0,S0,R,R -> S0,S0,S0"},
@@ -152,7 +153,8 @@ constexpr Golden kGoldens[] = {
     {"aten::_scaled_dot_product_efficient_attention 4x8x16x2 4x8x16x2 4x8x16x2 4x8x16x16",
      "S0,S0,S0,S0 -> S0,S0,R,R; S1,S1,S1,S1 -> S1,S1,R,R"},
     {"aten::_scaled_dot_product_cudnn_attention 4x8x16x2 4x8x16x2 4x8x16x2 4x1x16x16",
-     "S0,S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R; S1,S1,S1,R -> S1,S1,R,R,R,R,R,R,R"},
+     "S0,S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R; S1,S1,S1,R -> S1,S1,R,R,R,R,R,R,R;"
+     "S2,R,R,S2 -> S2,S2,R,R,R,R,R,R,R"},
     {"aten::convolution 8x4x9x9 8x4x3x3 8 transposed=false groups=1",
      "S0,R,R -> S0; S1,S1,P(sum) -> P(sum); R,S0,S0 -> S1; P(sum),R,P(sum) -> P(sum); "
      "P(avg),R,P(avg) -> P(avg); "

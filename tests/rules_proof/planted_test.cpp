@@ -1,4 +1,5 @@
-#include "tests/rules_proof/prove_all.h"
+#include "tests/rules_proof/dispatched_rows.h"
+#include "tests/rules_proof/size_variants.h"
 
 /// The proof must catch wrong rules; each of these is one that somebody could write.
 namespace tessera::test {
@@ -73,6 +74,87 @@ TEST(PlantedErrors, InCodeRulesAreCaught) {
   Tally tally;
   prove_sample("aten::view 5x6 size={30}", 11, tally, &view);
   EXPECT_FALSE(tally.failures.empty());
+}
+
+/// Right on one axis, wrong on another: rows are proven on meshes of two and three axes too.
+TEST(PlantedErrors, OnTheSecondOrThirdAxisAloneAreCaught) {
+  at::NoGradGuard no_grad;
+  for (const int bad : {1, 2}) {
+    rules::Rule rule = *rules::find_rule("aten::mm");
+    rule.rows = [bad, rows = rule.rows](const rules::OpCall& call, int axis) {
+      auto out = rows(call, axis);
+      for (auto& row : out) {
+        if (axis == bad && row.results[0] == Partial()) row.results[0] = Replicate();
+      }
+      return out;
+    };
+    Tally tally;
+    for (unsigned seed = 1; seed <= 12; ++seed)
+      prove_sample("aten::mm 8x8 8x8", seed, tally, &rule);
+    EXPECT_FALSE(tally.failures.empty()) << "axis " << bad;
+  }
+}
+
+struct PlantedGradient {
+  const char* what;
+  const char* sample;
+  const char* backward;
+  const char* rule;
+};
+
+constexpr PlantedGradient kPlantedGradients[] = {
+    {"a mean's gradient that counts the local elements", "aten::mse_loss 5x3 5x3 reduction=1",
+     "aten::mse_loss_backward", "*, *, * -> *"},
+    {"a weight's gradient that nobody sums",
+     "aten::native_layer_norm 5x4 4 4 normalized_shape={4} eps=1e-5",
+     "aten::native_layer_norm_backward",
+     "*X.., *X.., *1.., *1.., X..?, X..? -> *X.., X..!*, X..!* ; rank X $normalized_shape"},
+    {"softmax's gradient along a cut dim", "aten::_softmax 6x4 dim=1 half_to_float=false",
+     "aten::_softmax_backward_data", "*, * -> *"},
+    {"a bias's gradient of each part", "aten::linear 2x5x3 4x3 4", "aten::linear_backward",
+     "*k, *n, nk -> *k, nk!*, n!*"},
+};
+
+/// The op's own rule is right, that of its derivative is not.
+TEST(PlantedErrors, InGradientsAreCaught) {
+  for (const auto& planted : kPlantedGradients) {
+    const rules::Rule right = *rules::find_rule(planted.backward);
+    Tally before, after;
+    for (unsigned seed = 1; seed <= 3; ++seed) prove_dispatch(planted.sample, seed, true, before);
+    EXPECT_TRUE(before.failures.empty()) << planted.what << "\n  " << before.failures.front();
+    rules::register_rule(planted.backward, planted.rule);
+    for (unsigned seed = 1; seed <= 3; ++seed) prove_dispatch(planted.sample, seed, true, after);
+    rules::register_rule(right);
+    EXPECT_FALSE(after.failures.empty()) << "not caught: " << planted.what;
+  }
+}
+
+/// Wrong in one size only: each is among the sizes that samples are tried in.
+TEST(PlantedErrors, InOneSizeAloneAreCaught) {
+  for (const int64_t size : {1, 0, 8}) {
+    rules::Rule rule = *rules::find_rule("aten::neg");
+    const rules::Rule right = rule;
+    rule.scale = [size](const rules::OpCall& call, std::span<const Sharding>) {
+      const auto shape = std::get<Sharding>(call.args[0].value).shape();
+      const bool here = std::ranges::find(shape, size) != shape.end();
+      return std::vector<double>{here ? 3.0 : 1.0};
+    };
+    rule.infer = [size](const rules::OpCall& call) {
+      const auto& self = std::get<Sharding>(call.args[0].value);
+      std::vector<int64_t> shape(self.shape().begin(), self.shape().end());
+      if (std::ranges::find(shape, int64_t{0}) != shape.end() && size == 0) shape.push_back(1);
+      return std::vector<rules::ResultMeta>{{shape, contiguous_stride(shape), self.dtype()}};
+    };
+    Tally tally;
+    std::mt19937 rng(3);
+    rules::register_rule(rule);
+    prove_dispatch("aten::neg 5x3", 3, true, tally);
+    EXPECT_TRUE(tally.failures.empty()) << tally.failures.front();
+    for (const auto& other : size_variants("aten::neg 5x3", rng))
+      prove_dispatch(other, 3, false, tally);
+    rules::register_rule(right);
+    EXPECT_FALSE(tally.failures.empty()) << "size " << size;
+  }
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include "tessera/rules/choose.h"
 #include "tests/rules_proof/sample.h"
 #include "tests/rules_proof/split_combine.h"
+#include "tests/rules_proof/stand_ins_attention.h"
+#include "tests/rules_proof/stand_ins_kernels.h"
 
 /// combine(op(split(x))) == op(x), for a row of a rule.
 namespace tessera::test {
@@ -143,6 +145,24 @@ inline c10::IValue to_ivalue(const Arg& arg) {
   return {};
 }
 
+/// The op's name as rules know it.
+inline std::string name_of(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+/// Runs the op, or what stands in for its kernel.
+inline void call_op(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  for (const auto* all : {&attention::kStandIns, &kernels::kStandIns}) {
+    const auto found = all->find(name_of(op));
+    if (found == all->end()) continue;
+    const Results results = found->second(Arguments(op.schema(), stack));
+    stack.assign(results.begin(), results.end());
+    return;
+  }
+  op.callBoxed(stack);
+}
+
 struct Proven {
   const Rule* rule;
   const Sample* sample;
@@ -161,7 +181,7 @@ inline Proven reference(const Rule& rule, const Sample& sample) {
   std::vector<at::Tensor> copies;
   for (const auto& t : p.operands) copies.push_back(t.defined() ? t.clone() : t);
   auto stack = with_tensors(sample, copies);
-  sample.op.callBoxed(stack);
+  call_op(sample.op, stack);
   p.expected = tensors_in(stack, true);
   // What returns nothing has written to its arguments.
   p.writes = p.expected.empty();
@@ -184,7 +204,7 @@ inline std::vector<at::Tensor> run_local(const Proven& p, const OpCall& call,
     }
   }
   if (p.rule->instead.empty()) {
-    p.sample->op.callBoxed(stack);
+    call_op(p.sample->op, stack);
   } else {
     const auto op = find_op(p.rule->instead);
     torch::jit::Stack other;
@@ -198,7 +218,7 @@ inline std::vector<at::Tensor> run_local(const Proven& p, const OpCall& call,
       }
       other.push_back(value);
     }
-    op.callBoxed(other);
+    call_op(op, other);
     stack = std::move(other);
   }
   auto out = tensors_in(stack, true);

@@ -210,14 +210,14 @@ inline bool in_this_torch(std::string_view line) {
 }
 
 /// Proves every line; a failure prints the seed.
-inline Tally prove_lines(std::span<const char* const> lines) {
+inline Tally prove_lines(const std::vector<std::string>& lines) {
   at::NoGradGuard no_grad;
   Tally tally;
   const unsigned seed = 20260 + static_cast<unsigned>(lines.size());
   const bool shows = std::getenv("TESSERA_SHOW_SAMPLES") != nullptr;  // for kernels that crash
-  for (const char* line : lines) {
+  for (const auto& line : lines) {
     if (!in_this_torch(line)) continue;
-    if (shows) std::fprintf(stderr, "%s\n", line);
+    if (shows) std::fprintf(stderr, "%s\n", line.c_str());
     prove_sample(line, seed, tally);
   }
   for (const auto& failure : tally.failures) ADD_FAILURE() << failure << "\n    seed " << seed;

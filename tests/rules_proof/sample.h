@@ -71,6 +71,11 @@ inline at::Tensor make_tensor(const std::string& word) {
   if (type == "c128") return at::randn(shape, at::kComplexDouble);
   if (type == "i64") return at::randint(0, below, shape, at::kLong);
   if (type == "i32") return at::randint(0, below, shape, at::kInt);
+  if (type == "byte") return at::randint(0, 2, shape, at::kByte);
+  if (type == "u8") return at::randint(0, 256, shape, at::kByte);
+  // Where groups of equal size begin or end, of `below` elements in all.
+  if (type == "starts") return at::arange(shape[0], at::kLong) * (below / shape[0]);
+  if (type == "ends") return at::arange(1, shape[0] + 1, at::kInt) * (below / shape[0]);
   if (type == "i8") return at::randint(0, below, shape, at::kChar);
   if (type == "perm") return at::randperm(shape[0], at::kLong);
   if (type == "piv") return at::arange(1, shape.back() + 1, at::kInt).expand(shape).contiguous();

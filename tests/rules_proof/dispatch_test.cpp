@@ -1,0 +1,48 @@
+#include "tests/rules_proof/dispatched_rows.h"
+#include "tests/rules_proof/size_variants.h"
+
+/// Every row again, as a user meets it: the op called on distributed operands, its results and
+/// its gradients compared with the plain ones. Rows that a handler runs and ops that draw are
+/// proven here alone; kernels that this machine lacks, in rows_test.cpp alone.
+namespace tessera::test {
+namespace {
+
+bool has_stand_in(const std::string& op) {
+  return attention::kStandIns.contains(op) || kernels::kStandIns.contains(op);
+}
+
+Tally prove_all(const std::vector<std::string>& lines) {
+  Tally tally;
+  int others = 0;
+  const unsigned seed = 40'260 + static_cast<unsigned>(lines.size());
+  std::mt19937 rng(seed);
+  for (const auto& line : lines) {
+    const std::string op = line.substr(0, line.find(' '));
+    if (!in_this_torch(line) || has_stand_in(op)) continue;
+    if (std::getenv("TESSERA_SHOW_SAMPLES") != nullptr) std::fprintf(stderr, "%s\n", line.c_str());
+    prove_dispatch(line, seed, true, tally);
+    for (const auto& other : size_variants(line, rng)) {
+      if (std::getenv("TESSERA_SHOW_SAMPLES") != nullptr)
+        std::fprintf(stderr, "  %s\n", other.c_str());
+      others += prove_dispatch(other, seed, false, tally) ? 1 : 0;
+    }
+  }
+  for (const auto& failure : tally.failures) ADD_FAILURE() << failure << "\n    seed " << seed;
+  std::printf("%zu samples, %d in other sizes, %d rows, %d calls; %zu failures\n", lines.size(),
+              others, tally.rows, tally.choices, tally.failures.size());
+  return tally;
+}
+
+class Dispatch : public testing::TestWithParam<std::string> {};
+
+TEST_P(Dispatch, GivesResultsAndGradientsOfEveryRow) { prove_all(samples_of(GetParam())); }
+
+INSTANTIATE_TEST_SUITE_P(Of, Dispatch, testing::ValuesIn(sample_families()),
+                         [](const auto& info) { return info.param; });
+
+TEST(DispatchOfThePointwiseTable, GivesResultsAndGradientsOfEveryRow) {
+  prove_all(pointwise_samples());
+}
+
+}  // namespace
+}  // namespace tessera::test
