@@ -197,6 +197,12 @@ bool draws_in_order(const OpEntry& entry, const c10::OperatorHandle& op, const S
   return op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
+bool has_empty(std::span<const Operand> operands) {
+  return std::ranges::any_of(operands, [](const Operand& operand) {
+    return operand.tensor->defined() && operand.tensor->numel() == 0;
+  });
+}
+
 /// The arguments for the local tensors: of the op itself, or of the one that runs instead.
 void localise(const rules::Rule& rule, const rules::OpCall& call, Decision& decision) {
   std::map<std::string, c10::IValue> by_name;
@@ -276,10 +282,18 @@ std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle
     }
     rules::OpCall call{entry.name, args, decision->mesh, {}};
     bool open = false;
-    if (metas.empty() && rule->infer) {
-      for (auto& known : rule->infer(call)) metas.emplace_back(std::move(known));
-      open = std::ranges::any_of(
-          metas, [](const auto& meta) { return std::ranges::count(meta->shape, -1) > 0; });
+    if (metas.empty() || has_empty(operands)) {
+      // Of empty operands a rule that knows all sizes knows them better than many a Meta kernel.
+      std::vector<std::optional<rules::ResultMeta>> known;
+      if (rule->infer) {
+        for (auto& meta : rule->infer(call)) known.emplace_back(std::move(meta));
+      }
+      const bool has_open = std::ranges::any_of(
+          known, [](const auto& meta) { return std::ranges::count(meta->shape, -1) > 0; });
+      if (metas.empty() || (!known.empty() && !has_open)) {
+        metas = std::move(known);
+        open = has_open;
+      }
     }
     for (const auto& meta : metas) call.results.push_back(meta.value_or(rules::ResultMeta{}));
     const rules::Choice choice = rules::choose(*rule, call);

@@ -17,13 +17,13 @@
 namespace tessera::dtensor {
 namespace {
 
-/// A view that had to be gathered has nothing to write through to.
-void check_writable(const OpEntry& entry, const c10::IValue& value) {
-  if (!value.isTensor()) return;
-  const ShardedMeta* meta = sharded_meta(value.toTensor());
-  require(meta == nullptr || !meta->is_copy_of_view(), entry.name,
-          " writes to a view of a sharded tensor that had to be gathered, so the write would be "
-          "lost; redistribute the tensor before taking the view, or write to a slice of it");
+/// True if a view of `base` is none: it is taken of a copy, or of what is no view itself. Not so
+/// detach: autograd detaches every gradient it keeps, and that is then a tensor of its own.
+bool is_view_of_copy(const OpEntry& entry, const Decision& decision, const c10::IValue& base) {
+  if (!entry.is_view || !base.isTensor()) return false;
+  const ShardedMeta* meta = sharded_meta(base.toTensor());
+  if (meta == nullptr) return false;
+  return decision.moves || (meta->is_copy_of_view() && entry.name != "aten::detach");
 }
 
 /// A view is an inference tensor if and only if its base is one, whatever the mode it is made in.
@@ -107,11 +107,21 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
     check_writable(entry, written[w]);
   }
   std::vector<at::Tensor> originals = tensors_at(entry, stack, decision->write_back);
+  at::Tensor viewed;
+  if (is_view_of_copy(entry, *decision, stack[base])) [[unlikely]]
+    viewed = stack[base].toTensor();
   localise_args(entry, *decision, stack);
   const std::vector<at::Tensor> borrowed = tensors_at(entry, stack, decision->write_back);
+  const at::Tensor copied = viewed.defined() ? stack[base].toTensor() : at::Tensor();
   run_local(entry, op, *decision, stack);
   wrap_results(entry, *decision, stack, base, written);
   if (!originals.empty()) write_back(entry, *decision, originals, borrowed);
+  if (viewed.defined()) [[unlikely]] {
+    note_origin(*decision, viewed, copied, std::span(stack).subspan(base));
+  }
+  for (size_t w = 0; w < entry.written.size(); ++w) {
+    if (written[w].isTensor()) write_through(entry, written[w].toTensor());
+  }
 }
 
 }  // namespace tessera::dtensor

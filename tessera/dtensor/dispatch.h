@@ -66,6 +66,15 @@ at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, cons
 void write_back(const OpEntry& entry, const Decision& decision,
                 std::span<const at::Tensor> originals, std::span<const at::Tensor> borrowed);
 
+/// Marks the results of a view of `base` that was taken of `local`: of its redistributed copy, or
+/// of a base that is itself such a view.
+void note_origin(const Decision& decision, const at::Tensor& base, const at::Tensor& local,
+                 std::span<const c10::IValue> results);
+/// Throws for a view whose writes would be lost.
+void check_writable(const OpEntry& entry, const c10::IValue& value);
+/// Moves what was written to a gathered view into its base.
+void write_through(const OpEntry& entry, const at::Tensor& view);
+
 /// The sharding under which a plain tensor takes part: replicated over `mesh`.
 Sharding as_replicated(const at::Tensor& plain, const DeviceMesh& mesh);
 

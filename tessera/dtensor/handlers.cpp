@@ -152,24 +152,35 @@ at::Tensor as_rows(const at::Tensor& tensor) {
 }
 
 /// linear_backward(self, grad_output, weight, mask): libtorch has a kernel for it on few devices.
+/// A weight of one dim is a matrix of one row whose result has no column.
 void linear_backward(Stack& stack) {
   const auto mask = torch::jit::pop(stack).toBoolList();
   const at::Tensor weight = torch::jit::pop(stack).toTensor();
   const at::Tensor grad = torch::jit::pop(stack).toTensor();
   const at::Tensor self = torch::jit::pop(stack).toTensor();
-  const at::Tensor rows = as_rows(grad);
+  const bool is_row = weight.dim() == 1;
+  const at::Tensor rows = as_rows(is_row ? grad.unsqueeze(-1) : grad);
   at::Tensor d_self;
   at::Tensor d_weight;
   at::Tensor d_bias;
-  if (mask[0]) d_self = rows.mm(weight).reshape(self.sizes());
-  if (mask[1]) d_weight = rows.t().mm(as_rows(self));
-  if (mask[2]) d_bias = rows.sum(0);
+  if (mask[0]) d_self = rows.mm(is_row ? weight.unsqueeze(0) : weight).reshape(self.sizes());
+  if (mask[1]) d_weight = rows.t().mm(as_rows(self)).reshape(weight.sizes());
+  if (mask[2]) d_bias = is_row ? rows.sum() : rows.sum(0);
   torch::jit::push(stack, std::move(d_self), std::move(d_weight), std::move(d_bias));
+}
+
+/// The result's shape is an argument; libtorch's Meta kernel for it is in Python.
+std::vector<std::optional<rules::ResultMeta>> infer_unfold_backward(
+    std::span<const c10::IValue> args) {
+  const std::vector<int64_t> shape = args[1].toIntVector();
+  return {rules::ResultMeta{shape, contiguous_stride(shape),
+                            static_cast<DType>(args[0].toTensor().scalar_type())}};
 }
 
 }  // namespace
 
 void install_handlers() {
+  set_infer("aten::unfold_backward", infer_unfold_backward);
   set_handler("aten::_local_scalar_dense", local_scalar);
   set_handler("aten::equal", equal);
   set_handler("aten::allclose", allclose);

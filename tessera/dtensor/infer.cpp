@@ -47,7 +47,14 @@ std::optional<rules::ResultMeta> meta_of(const at::Tensor& tensor) {
 /// caller's arguments.
 bool is_about_meta(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text.find("meta") != std::string::npos;
+  return text.find("meta") != std::string::npos || text.find("not allocated") != std::string::npos;
+}
+
+/// Some kernels for meta tensors complain of empty ones that the op itself takes.
+bool has_empty_operand(const OpEntry& entry, const Stack& stack) {
+  return std::ranges::any_of(operands_of(entry, stack), [](const auto& operand) {
+    return operand.tensor->defined() && operand.tensor->numel() == 0;
+  });
 }
 
 /// Products of matrices want one type; libtorch finds out in the kernel, when other ranks may have
@@ -94,7 +101,7 @@ std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry
   } catch (const c10::NotImplementedError&) {
     return {};
   } catch (c10::Error& error) {
-    if (is_about_meta(error.what_without_backtrace())) return {};
+    if (is_about_meta(error.what_without_backtrace()) || has_empty_operand(entry, stack)) return {};
     error.add_context(
         join_text(entry.name, " of sharded tensors: ", operands_text(operands_of(entry, stack))));
     throw;

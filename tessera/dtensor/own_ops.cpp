@@ -3,7 +3,6 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/decision.h"
 #include "tessera/dtensor/register.h"
-#include "tessera/rules/rule.h"
 
 namespace tessera {
 namespace {
@@ -19,6 +18,15 @@ void check_name(std::string_view op) {
 void register_rule(std::string_view op, std::string_view notation) {
   check_name(op);
   rules::register_rule(op, notation);
+  dtensor::claim(op);
+  dtensor::clear_decisions();
+}
+
+void register_rule(rules::Rule rule) {
+  const std::string op = rule.op;
+  check_name(op);
+  require(rule.rows || rule.joint || rule.decide, "register_rule of ", op, " without rows");
+  rules::register_rule(std::move(rule));
   dtensor::claim(op);
   dtensor::clear_decisions();
 }

@@ -6,6 +6,8 @@
 #include <functional>
 #include <string_view>
 
+#include "tessera/rules/rule.h"
+
 /// Sharding for the ops of your own library. An op that tessera has never heard of works with
 /// sharded tensors as it is: a composite op through the ops it calls, any other on replicated
 /// inputs, with a warning. A rule lets it run on shards, a handler lets you write what happens.
@@ -22,6 +24,11 @@ namespace tessera {
 /// Gives an op a rule in the notation of docs/rule_notation.md, or replaces the one it has.
 /// "mylib::op", with its overload "mylib::op.out". InvalidArgument if the notation has no meaning.
 void register_rule(std::string_view op, std::string_view notation);
+
+/// The same as functions, for what the notation cannot say: `rows` gives the legal placements of a
+/// call for one mesh axis, `infer` the global shapes of its results (without it, the op needs a
+/// Meta kernel); see rules/rule.h.
+void register_rule(rules::Rule rule);
 
 /// Runs an op on sharded tensors. The arguments are on top of the stack; on true it has replaced
 /// them by the results, on false the rule or replication has it. It runs below autograd: to_local,

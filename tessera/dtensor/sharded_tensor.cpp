@@ -164,6 +164,12 @@ at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding) {
   return as_tensor(make_impl(std::move(local), sharding, device, /*is_copy=*/true));
 }
 
+void mark_copy_of_view(const at::Tensor& tensor, std::shared_ptr<const ViewOrigin> origin) {
+  // Nobody has seen the tensor yet, so its meta may still change.
+  const_cast<ShardedMeta&>(meta_of(tensor.unsafeGetTensorImpl()))
+      .become_copy_of_view(std::move(origin));
+}
+
 at::Tensor wrap_lazy(at::Tensor local, const Sharding& sharding, c10::Device device,
                      std::shared_ptr<LazyLocal> lazy) {
   return as_tensor(

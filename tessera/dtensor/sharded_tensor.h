@@ -16,6 +16,13 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse3;
 
 class LazyLocal;  // lazy.h
 
+/// What a view that had to be gathered is really a view of; see gathered_views.cpp.
+struct ViewOrigin {
+  at::Tensor base;
+  at::Tensor gathered;  ///< the base's value, redistributed; the view shares its memory
+  Sharding as;          ///< how that lies
+};
+
 class ShardedMeta {
  public:
   ShardedMeta() = default;
@@ -28,8 +35,14 @@ class ShardedMeta {
 
   const at::Tensor& local() const { return local_; }
   const Sharding& sharding() const { return sharding_; }
-  /// What should be a view had to be gathered: a write to it would be lost, so it is refused.
+  /// What should be a view had to be gathered: a write to it would be lost, so it is refused, or
+  /// moves on into the origin's base where there is one.
   bool is_copy_of_view() const { return is_copy_; }
+  const std::shared_ptr<const ViewOrigin>& origin() const { return origin_; }
+  void become_copy_of_view(std::shared_ptr<const ViewOrigin> origin) {
+    is_copy_ = true;
+    origin_ = std::move(origin);
+  }
   /// Who produces the value that ops compute with; nullptr: the local tensor is it.
   const std::shared_ptr<LazyLocal>& lazy() const { return lazy_; }
 
@@ -38,6 +51,7 @@ class ShardedMeta {
   Sharding sharding_;
   bool is_copy_ = false;
   std::shared_ptr<LazyLocal> lazy_;
+  std::shared_ptr<const ViewOrigin> origin_;
 };
 
 /// Where the meta lies of a tensor that was plain once and became sharded: its impl stays what it
@@ -108,6 +122,8 @@ at::Tensor wrap(at::Tensor local, const Sharding& sharding, at::IntArrayRef shap
                 at::IntArrayRef stride);
 /// The same for a view that is none; see ShardedMeta::is_copy_of_view.
 at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding);
+/// Makes a fresh result one.
+void mark_copy_of_view(const at::Tensor& tensor, std::shared_ptr<const ViewOrigin> origin);
 
 /// A lazy DTensor; see lazy.h. `local` may be undefined.
 at::Tensor wrap_lazy(at::Tensor local, const Sharding& sharding, c10::Device device,

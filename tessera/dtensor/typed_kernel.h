@@ -124,6 +124,12 @@ bool is_lazy(const T&) {
   return false;
 }
 
+/// Its views are no views either.
+inline bool is_copy_of_view(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  return meta != nullptr && meta->is_copy_of_view();
+}
+
 /// A write to it would be lost, or it is a plain tensor that has to become sharded first.
 inline bool is_refused_as_written(const at::Tensor& tensor) {
   const ShardedMeta* meta = sharded_meta(tensor);
@@ -162,7 +168,10 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
     if constexpr (kInPlace) {
       if (is_refused_as_written(first)) return nullptr;
     }
-    if (entry_->is_view && first.is_inference() != c10::InferenceMode::is_enabled()) return nullptr;
+    if (entry_->is_view &&
+        (first.is_inference() != c10::InferenceMode::is_enabled() || is_copy_of_view(first))) {
+      return nullptr;
+    }
     DecisionKey key;
     (words::add(*entry_, key, args), ...);
     const Decision* decision = DecisionCache::find(entry_->id, key);

@@ -2,8 +2,8 @@
 
 /// Attention: batch and heads are independent. Query rows are too, if no causal mask or dropout
 /// counts them; cutting them leaves partial gradients of keys and values. Grouped queries: h key
-/// heads, each with G query heads. One key head for all of them goes to every rank, and its gradient
-/// is partial.
+/// heads, each with G query heads. One key head for all of them goes to every rank, and its
+/// gradient is partial.
 ///
 /// L: rows as a kernel pads them. Seeds, offsets and debug masks are `_`: every rank draws its own.
 namespace tessera::rules {

@@ -78,6 +78,38 @@ TEST(OwnOps, ARuleLetsItRunOnShards) {
   EXPECT_EQ(comm_of("own_ops_test::ruled", "nothing"), "") << "decisions made before are dropped";
 }
 
+/// Rows, but only of an even number of them: no line of notation says that.
+TEST(OwnOps, ARuleMayBeAFunction) {
+  const Library library("by_function");
+  rules::Rule rule;
+  rule.op = "own_ops_test::by_function";
+  rule.text = "code: an even number of rows";
+  rule.rows = [](const rules::OpCall& call, int) {
+    std::vector<rules::Row> out;
+    if (std::get<Sharding>(call.args[0].value).shape()[0] % 2 == 0)
+      out.push_back({{Shard(0), Shard(0)}, {Shard(0)}});
+    return out;
+  };
+  rule.infer = [](const rules::OpCall& call) {
+    const auto& x = std::get<Sharding>(call.args[0].value);
+    const std::vector<int64_t> shape(x.shape().begin(), x.shape().end());
+    return std::vector<rules::ResultMeta>{{shape, contiguous_stride(shape), x.dtype()}};
+  };
+  tessera::register_rule(rule);
+  EXPECT_EQ(comm_of("own_ops_test::by_function", "2 all_gather"), "") << "five rows";
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const at::Tensor x = distribute_tensor(numbers({6, 3}), mesh, {Shard(0)});
+    const at::Tensor by = distribute_tensor(numbers({6}), mesh, {Shard(0)});
+    const CommPolicy quiet(ImplicitComm::forbid);
+    const at::Tensor y = call("own_ops_test::by_function", x, by);
+    EXPECT_EQ(sharding(y).placements_text(), "S0");
+    EXPECT_TRUE(at::equal(full_tensor(y), scale_rows_cpu(numbers({6, 3}), numbers({6}))));
+  });
+  rule.op = "by_function";
+  EXPECT_THROW(tessera::register_rule(rule), InvalidArgument);
+}
+
 TEST(OwnOps, TheRuleMayComeBeforeTheOp) {
   register_rule("own_ops_test::early", "mn, m -> mn ; linear 0 ; linear 1");
   const Library library("early");
