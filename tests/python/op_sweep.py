@@ -138,8 +138,10 @@ class Case:
         return pytree.tree_leaves(self.op(first, *args, **kwargs))
 
     def _gives_the_same_again(self) -> bool:
+        """Several seeds: a draw among few values may come out the same."""
         try:
-            compare(self.expected, self._plain(seed=2)[0])
+            for seed in range(2, 8):
+                compare(self.expected, self._plain(seed)[0])
         except AssertionError:
             return False
         return True
@@ -222,7 +224,7 @@ def tolerances(want: torch.Tensor) -> tuple[float, float]:
     finite = want[torch.isfinite(want)].abs() if want.numel() else want
     largest = float(finite.max()) if finite.numel() else 0.0
     relative = 1e-4 if want.dtype in (torch.float32, torch.complex64) else 1e-5
-    return relative, relative / 10 * max(1.0, largest)
+    return relative, relative / 5 * max(1.0, largest)
 
 
 def compare(expected: list[Any], found: list[Any], values: bool = True) -> None:
