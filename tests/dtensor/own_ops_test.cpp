@@ -99,12 +99,13 @@ TEST(OwnOps, ARuleMayBeAFunction) {
   EXPECT_EQ(comm_of("own_ops_test::by_function", "2 all_gather"), "") << "five rows";
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = distribute_tensor(numbers({6, 3}), mesh, {Shard(0)});
-    const at::Tensor by = distribute_tensor(numbers({6}), mesh, {Shard(0)});
+    const at::Tensor x = distribute_tensor(whole_numbers({6, 3}, 1), mesh, {Shard(0)});
+    const at::Tensor by = distribute_tensor(whole_numbers({6}, 2), mesh, {Shard(0)});
     const CommPolicy quiet(ImplicitComm::forbid);
     const at::Tensor y = call("own_ops_test::by_function", x, by);
     EXPECT_EQ(sharding(y).placements_text(), "S0");
-    EXPECT_TRUE(at::equal(full_tensor(y), scale_rows_cpu(numbers({6, 3}), numbers({6}))));
+    EXPECT_TRUE(
+        at::equal(full_tensor(y), scale_rows_cpu(whole_numbers({6, 3}, 1), whole_numbers({6}, 2))));
   });
   rule.op = "by_function";
   EXPECT_THROW(tessera::register_rule(rule), InvalidArgument);
