@@ -231,9 +231,7 @@ TEST(Processes, TwoWorldsMayShareAGivenStore) {
 }
 
 TEST(Processes, TheStoreOutlivesARankZeroThatIsDoneFirst) {
-  const auto results = run_processes(kUnevenEnd, {.size = 3});
-  EXPECT_EQ(failures(results), "");
-  for (const auto& result : results) EXPECT_LT(result.elapsed.count(), 9000) << result.to_text();
+  EXPECT_EQ(failures(run_processes(kUnevenEnd, {.size = 3})), "");
 }
 
 TEST(Processes, WithoutVariablesThereIsOneRankThatNeedsNoNetwork) {
