@@ -68,7 +68,8 @@ at::Tensor checked_input(const at::Tensor& local, const Sharding& from) {
           from.mesh().my_rank().value_or(0), "'s part of ", from, " is ",
           shape_text(from.local_shape()));
   // Messages carry bytes, not the bits that say how to read them.
-  if (local._is_zerotensor()) [[unlikely]] return at::zeros(local.sizes(), local.options());
+  if (local._is_zerotensor()) [[unlikely]]
+    return at::zeros(local.sizes(), local.options());
   return local.is_conj() || local.is_neg() ? local.resolve_conj().resolve_neg() : local;
 }
 
