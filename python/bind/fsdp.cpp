@@ -5,6 +5,7 @@
 #include "bind/bind.h"
 #include "tessera/fsdp/clip_grad.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/fsdp/overlap.h"
 #include "tessera/fsdp/param_group.h"
 #include "tessera/fsdp/state.h"
 
@@ -187,6 +188,13 @@ auto on_mirror(void (*function)(torch::nn::Module&, Args...)) {
       [function](const ModuleMirror& mirror, Args... args) { function(*mirror.module, args...); };
 }
 
+template <auto kSet>
+void prefetch(const ModuleMirror& mirror, const std::vector<ModuleMirror>& others) {
+  std::vector<torch::nn::Module*> modules;
+  for (const auto& other : others) modules.push_back(other.module.get());
+  kSet(*mirror.module, modules);
+}
+
 }  // namespace
 
 void bind_fsdp(py::module_& m) {
@@ -198,6 +206,16 @@ void bind_fsdp(py::module_& m) {
   m.def("unshard", on_mirror(&unshard), NoGil());
   m.def("reshard", on_mirror(&reshard), NoGil());
   m.def("set_requires_gradient_sync", on_mirror(&set_requires_gradient_sync));
+  m.def("set_forward_prefetch", prefetch<&set_modules_to_forward_prefetch>);
+  m.def("set_backward_prefetch", prefetch<&set_modules_to_backward_prefetch>);
+  m.def("communication_time", [](const DeviceMesh& mesh) {
+    const CommunicationTime time = communication_time(mesh);
+    const auto tuple_of_kind = [](const MessageSeconds& kind) {
+      return py::make_tuple(kind.messages, kind.under_way_s, kind.exposed_s);
+    };
+    return py::make_tuple(tuple_of_kind(time.gathers), tuple_of_kind(time.reductions));
+  });
+  m.def("reset_communication_time", &reset_communication_time);
   m.def("in_group",
         [](const at::Tensor& parameter) { return fsdp::group_of_parameter(parameter) != nullptr; });
   m.def("sharded_groups", [](const ModuleMirror& mirror) {

@@ -57,14 +57,20 @@ from .fsdp import (
     MixedPrecision,
     clip_grad_norm_,
     fully_shard,
-    gathered_memory,
     replicate,
-    reset_peak_gathered_memory,
     reshard,
     set_collectives,
+    set_modules_to_backward_prefetch,
+    set_modules_to_forward_prefetch,
     set_requires_gradient_sync,
-    sharded_groups,
     unshard,
+)
+from .fsdp_report import (
+    communication_time,
+    gathered_memory,
+    reset_communication_time,
+    reset_peak_gathered_memory,
+    sharded_groups,
 )
 from .mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_to_torch
 from .placement import Partial, RaggedShard, Replicate, Shard, StridedShard
@@ -120,6 +126,7 @@ __all__ = [
     "arange",
     "clear_decisions",
     "clip_grad_norm_",
+    "communication_time",
     "current_world",
     "decision_stats",
     "default_machine",
@@ -161,6 +168,7 @@ __all__ = [
     "register_rule",
     "replicate",
     "report_failure",
+    "reset_communication_time",
     "reset_peak_gathered_memory",
     "reshard",
     "rule_of",
@@ -168,6 +176,8 @@ __all__ = [
     "run_ranks",
     "set_collectives",
     "set_default_machine",
+    "set_modules_to_backward_prefetch",
+    "set_modules_to_forward_prefetch",
     "set_requires_gradient_sync",
     "sharded_groups",
     "sharded_state",

@@ -7,9 +7,8 @@
     fully_shard(model, mesh=mesh)
     model.set_requires_gradient_sync(False)
 
-A module gets FSDPModule's methods by its class, as there. Hints about the order of gathers are
-accepted and do nothing: the order is learned from the previous step. What has no meaning here, or is
-not there, raises NotSupported and says why.
+A module gets FSDPModule's methods by its class, as there. What has no meaning here, or is not there,
+raises NotSupported and says why.
 """
 
 from __future__ import annotations
@@ -83,10 +82,12 @@ class FSDPModule:
         """Nothing to do: backward gathers what it touches and nothing else."""
 
     def set_modules_to_forward_prefetch(self, modules: list[FSDPModule]) -> None:
-        """Nothing to do: the order of gathers is learned."""
+        """In forward these are gathered when this one is used, not what was learned to follow it."""
+        fsdp.set_modules_to_forward_prefetch(_module(self), [_module(other) for other in modules])
 
     def set_modules_to_backward_prefetch(self, modules: list[FSDPModule]) -> None:
-        """Nothing to do: the order of gathers is learned."""
+        """The same in backward."""
+        fsdp.set_modules_to_backward_prefetch(_module(self), [_module(other) for other in modules])
 
     def set_custom_all_gather(self, comm: Callable[..., Any]) -> None:
         """`comm(output_tensor, input_tensor, group, async_op)` gathers, instead of the library."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, Union
+from typing import Any, TypeVar, Union
 
 import torch
 from torch import nn
@@ -43,23 +43,6 @@ class MixedPrecision:
     reduce_dtype: torch.dtype | None = None
     output_dtype: torch.dtype | None = None
     cast_forward_inputs: bool = True
-
-
-class GatheredMemory(NamedTuple):
-    """What is gathered on this rank: now, and at most since the last reset."""
-
-    bytes: int
-    peak_bytes: int
-
-
-class ShardedGroup(NamedTuple):
-    """One group of parameters, for tests and reports."""
-
-    parameters: int
-    gathered_bytes: int
-    gathered: bool
-    merged: int  # groups with the same number share their collectives
-    merged_bytes: int
 
 
 # What a call of fully_shard claimed, while its module lives. The mirror tells the module from others.
@@ -95,18 +78,14 @@ def fully_shard(
         (torch.Size([4, 3]), [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
 
     `reshard_after_forward` lets go after forward and gathers again in backward; by default true, but
-    false for a module that has groups inside. `shard_dim(name, parameter)` says which dim to cut, by
+    false for a module that has groups inside. A number of ranks, which divides that of the axis:
+    each keeps the part that it would have of so many. `shard_dim(name, parameter)` says which dim to cut, by
     default 0. `ignored` parameters stay as they are. The sum of the ranks' gradients is divided by
     `gradient_divide_factor`, by default the number of ranks, of which `gradient_predivide_factor`
     before they are summed. Groups that follow each other share collectives up to `merge_bytes`, by
     default what the cost model says; 0 is never. With `src_data_rank` the values of that
     rank of the mesh count, without every rank's own.
     """
-    if isinstance(reshard_after_forward, int) and not isinstance(reshard_after_forward, bool):
-        raise _C.NotSupported(
-            f"reshard_after_forward={reshard_after_forward}, a number of ranks, is not supported; "
-            "true or false are"
-        )
     options = _options(module, shard_dim, ignored, mixed_precision)
     options |= {
         "reshard_after_forward": reshard_after_forward,
@@ -182,7 +161,8 @@ def _named_parameters(module: Modules) -> list[tuple[str, nn.Parameter]]:
     return named
 
 
-def _mirror(module: Modules) -> _C.ModuleMirror:
+def mirror_of(module: Modules) -> _C.ModuleMirror:
+    """How the C++ part sees a module: the same names, handles to the same tensors."""
     return _C.ModuleMirror(module if isinstance(module, nn.Module) else _list_of(module))
 
 
@@ -207,7 +187,7 @@ def _claim(
         for _, parameter in _named_parameters(module)
         if id(parameter) not in ignored and not _C.in_group(parameter)
     ]
-    mirror = _mirror(module)
+    mirror = mirror_of(module)
     shard(mirror, mesh_from_torch(mesh), options)
     for part in _modules_of(module):
         _claimed[part] = (mirror, free)
@@ -240,7 +220,7 @@ def _cast(tree: Any, dtype: torch.dtype) -> Any:
 
 def _groups_of(module: Modules, recurse: bool) -> _C.ModuleMirror:
     if recurse:
-        return _mirror(module)
+        return mirror_of(module)
     own: list[nn.Parameter] = []
     for part in _modules_of(module):
         if part not in _claimed:
@@ -266,19 +246,15 @@ def set_requires_gradient_sync(module: Modules, sync: bool, *, recurse: bool = T
     _C.set_requires_gradient_sync(_groups_of(module, recurse), sync)
 
 
-def sharded_groups(module: Modules) -> list[ShardedGroup]:
-    """The groups of the module's parameters, in their order."""
-    return [ShardedGroup(**group) for group in _C.sharded_groups(_mirror(module))]
+def set_modules_to_forward_prefetch(module: Modules, modules: Sequence[Modules]) -> None:
+    """When the module's groups are used in forward, those of `modules` are gathered, in place of the
+    next of the order that was learned; none of them: nothing is."""
+    _C.set_forward_prefetch(mirror_of(module), [mirror_of(other) for other in modules])
 
 
-def gathered_memory(mesh: DeviceMesh | Any) -> GatheredMemory:
-    """Bytes that are gathered on this rank, by all groups of the mesh's world."""
-    return GatheredMemory(*_C.gathered_memory(mesh_from_torch(mesh)))
-
-
-def reset_peak_gathered_memory(mesh: DeviceMesh | Any) -> None:
-    """The peak is from now on what is gathered now."""
-    _C.reset_peak_gathered_memory(mesh_from_torch(mesh))
+def set_modules_to_backward_prefetch(module: Modules, modules: Sequence[Modules]) -> None:
+    """The same in backward."""
+    _C.set_backward_prefetch(mirror_of(module), [mirror_of(other) for other in modules])
 
 
 def clip_grad_norm_(

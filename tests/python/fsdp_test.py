@@ -324,6 +324,23 @@ def test_collectives_of_the_program_take_the_place_of_ours(ranks, mlp):
     ranks(2, body)
 
 
+def test_a_smaller_world_and_an_order_of_ones_own(ranks, gpt):
+    initial, expected = gpt
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=4")
+        model = shard_blocks(like(initial), mesh, reshard_after_forward=2, merge_bytes=0)
+        tessera.set_modules_to_forward_prefetch(model.blocks[0], [model.blocks[1]])
+        tessera.set_modules_to_backward_prefetch(model.blocks[1], [model.blocks[0]])
+        tessera.reset_communication_time(mesh)
+        found = models.train(model, STEPS, my_part=part_of(rank, 4))[1]
+        models.compare_state(found, expected, **TIGHT)
+        time = tessera.communication_time(mesh)
+        assert time.gathers.messages > 0 and time.reductions.messages > 0
+
+    ranks(4, body)
+
+
 def test_what_has_no_meaning_is_refused(ranks, mlp):
     def body(rank):
         mesh = tessera.init_device_mesh("dp=2")
