@@ -16,7 +16,8 @@ namespace tessera::dtensor {
 /// and those arguments that can matter. Throws if a plain tensor is among them that no guard lets.
 void add_call(const OpEntry& entry, const Stack& stack, DecisionKey& key);
 
-/// The words of one argument each, whichever way it comes: on a stack, or as it is (typed_kernel.h).
+/// The words of one argument each, whichever way it comes: on a stack, or as it is
+/// (typed_kernel.h).
 namespace words {
 
 /// Tags keep neighbouring arguments of a key apart; no integer argument looks like one.

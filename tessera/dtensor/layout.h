@@ -4,9 +4,9 @@
 
 #include "tessera/sharding/sharding.h"
 
-/// How tensors lie over the mesh and in memory. A sharding names global strides; views are judged by them, so they
-/// must be true of the local tensor. Kernels are free in the layout they choose, and what Meta
-/// kernels or rules foretell is a guess.
+/// How tensors lie over the mesh and in memory. A sharding names global strides; views are judged
+/// by them, so they must be true of the local tensor. Kernels are free in the layout they choose,
+/// and what Meta kernels or rules foretell is a guess.
 namespace tessera::dtensor {
 
 /// True if the local tensor lies as the sharding's strides say.

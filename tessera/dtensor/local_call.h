@@ -20,8 +20,8 @@ void run_local(const OpEntry& entry, const c10::OperatorHandle& op, const Decisi
 void wrap_results(const OpEntry& entry, const Decision& decision, Stack& stack, size_t base,
                   std::span<c10::IValue> written);
 
-/// One of them: the sharded tensor of a local result that aliases no written argument. `index` counts
-/// results, lists flattened.
+/// One of them: the sharded tensor of a local result that aliases no written argument. `index`
+/// counts results, lists flattened.
 at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t index,
                        at::Tensor local);
 

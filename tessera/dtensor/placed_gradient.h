@@ -7,9 +7,9 @@
 #include "tessera/dtensor/op_entry.h"
 
 /// A few of libtorch's derivative formulas make the gradient of an input from its sizes alone, as a
-/// plain tensor. It has the whole gradient on every rank, but an optimizer could not put it together
-/// with the sharded parameter. These ops get an autograd kernel that places such gradients as the
-/// input is placed.
+/// plain tensor. It has the whole gradient on every rank, but an optimizer could not put it
+/// together with the sharded parameter. These ops get an autograd kernel that places such gradients
+/// as the input is placed.
 namespace tessera::dtensor {
 
 /// The tensor itself, with a gradient that comes back sharded. Any other tensor than a sharded one
