@@ -48,6 +48,11 @@ class LazyLocal {
   static std::atomic<int64_t> alive_;
 };
 
+/// As become() of sharded_tensor.h, for a lazy tensor that is computed with on another device than
+/// it rests on: it reports the one it is computed with, where its gradients come from.
+void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding,
+            std::shared_ptr<LazyLocal> lazy, c10::Device device);
+
 /// Runs the op if a lazy tensor is among its arguments and it must not go the common way.
 bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& stack);
 

@@ -9,6 +9,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
+#include "tessera/dtensor/lazy.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -178,8 +179,13 @@ at::Tensor wrap_lazy(at::Tensor local, const Sharding& sharding, c10::Device dev
 
 void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding,
             std::shared_ptr<LazyLocal> lazy) {
-  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const c10::Device device = local.device();
+  become(tensor, std::move(local), sharding, std::move(lazy), device);
+}
+
+void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding,
+            std::shared_ptr<LazyLocal> lazy, c10::Device device) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   auto made = make_impl(std::move(local), sharding, device, /*is_copy=*/false, std::move(lazy));
   made->set_backend_meta(c10::make_intrusive<AttachedMeta>(made->meta()));
   made->set_storage_keep_dtype(refusing_storage(device));
