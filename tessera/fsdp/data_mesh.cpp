@@ -46,6 +46,36 @@ std::shared_ptr<const comm::Group> DataMesh::smaller_group(int ranks) const {
   return comm::group_of(split, inner);
 }
 
+DataMesh::Kind DataMesh::kind() const {
+  if (shard_axis_ < 0) return Kind::replicate;
+  return replicate_axis_ < 0 ? Kind::shard : Kind::both;
+}
+
+std::string DataMesh::to_text() const {
+  const auto over = [this](const char* what, int axis) {
+    return join_text(what, " over ", mesh_.axis_name(axis), "=", mesh_.size(axis));
+  };
+  switch (kind()) {
+    case Kind::replicate:
+      return over("replicate", replicate_axis_);
+    case Kind::shard:
+      return over("shard", shard_axis_);
+    case Kind::both:
+      break;
+  }
+  return over("replicate", replicate_axis_) + ", " + over("shard", shard_axis_);
+}
+
+std::vector<Interval> DataMesh::chunks(int64_t size) const {
+  std::vector<Interval> out;
+  for (int rank = 0; rank < shard_size(); ++rank) out.push_back(chunk(size, shard_size(), rank));
+  return out;
+}
+
+int64_t DataMesh::padded_size(int64_t size) const {
+  return chunk(size, shard_size(), 0).size() * shard_size();
+}
+
 std::vector<Placement> DataMesh::placements(int dim) const {
   std::vector<Placement> out(static_cast<size_t>(mesh_.ndim()));
   if (shard_axis_ >= 0 && dim != kWhole) out[static_cast<size_t>(shard_axis_)] = Shard(dim);

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tessera/comm/group.h"
 #include "tessera/mesh/device_mesh.h"
+#include "tessera/sharding/local_shape.h"
 #include "tessera/sharding/placement.h"
 
 /// The axes over which a batch is cut, and what each does to parameters:
@@ -19,6 +21,10 @@ class DataMesh {
   static DataMesh shard(const DeviceMesh& mesh);      ///< one axis
   static DataMesh replicate(const DeviceMesh& mesh);  ///< one axis
   static DataMesh both(const DeviceMesh& mesh);       ///< two: replicate, then shard
+
+  enum class Kind { shard, replicate, both };
+  Kind kind() const;
+  std::string to_text() const;  ///< "shard over dp=8", "replicate over dp=2, shard over fs=4"
 
   const DeviceMesh& mesh() const { return mesh_; }
   int shard_size() const { return shard_axis_ < 0 ? 1 : mesh_.size(shard_axis_); }
@@ -43,6 +49,12 @@ class DataMesh {
 
   /// My group of `ranks` neighbours on the shard axis, which their number divides. All of them ask.
   std::shared_ptr<const comm::Group> smaller_group(int ranks) const;
+
+  /// How a dim of `size` is cut over the shard axis, as torch.chunk does: `[5]` over 4 gives
+  /// [0,2) [2,4) [4,5) [5,5), the last ones empty.
+  std::vector<Interval> chunks(int64_t size) const;
+  /// The size with every rank's part as large as the largest, as it travels: 5 over 4 is 8.
+  int64_t padded_size(int64_t size) const;
 
   /// The placements of a parameter that is cut on `dim` (kWhole: not at all).
   std::vector<Placement> placements(int dim) const;
