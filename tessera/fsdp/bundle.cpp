@@ -57,6 +57,7 @@ std::vector<at::Tensor> Bundle::shards_by_slot() const {
   std::vector<std::vector<at::Tensor>> pieces(gather_layout_->slots().size());
   size_t first_param = 0;
   for (const ParamGroup* member : members_) {
+    member->require_memory();
     const FlatLayout& own = *member->gather_layout();
     for (size_t s = 0; s < own.slots().size(); ++s) {
       const size_t slot = gather_layout_->slot_of(first_param + own.slots()[s].params[0]);
@@ -66,6 +67,9 @@ std::vector<at::Tensor> Bundle::shards_by_slot() const {
   }
   std::vector<at::Tensor> out;
   for (size_t s = 0; s < pieces.size(); ++s) {
+    for (at::Tensor& piece : pieces[s]) {
+      piece = piece.to(members_[0]->device(), piece.scalar_type(), /*non_blocking=*/true);
+    }
     const at::Tensor piece = pieces[s].size() == 1 ? pieces[s][0] : at::cat(pieces[s]);
     out.push_back(piece.to(gather_layout_->slots()[s].dtype));
   }
@@ -146,6 +150,11 @@ void Bundle::reduce_arrived() {
   for (ParamGroup* member : members_) member->add_kept();
   const std::shared_ptr<Reduction> reduction = std::exchange(reduction_, nullptr);
   forget_arrived();
+  for (ParamGroup* member : members_) {
+    if (reduction == nullptr && member->state() != TrainingState::pre_backward) continue;
+    member->enter(TrainingState::pre_backward);  // or its gradients were kept back by others
+    member->enter(TrainingState::post_backward);
+  }
   if (reduction == nullptr) return;
   std::vector<std::shared_ptr<ParamGroup>> members;  // alive until it is done
   for (ParamGroup* member : members_) members.push_back(member->shared_from_this());

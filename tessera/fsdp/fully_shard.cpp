@@ -25,6 +25,14 @@ bool contains(const std::vector<at::Tensor>& list, const at::Tensor& tensor) {
   return std::ranges::any_of(list, [&](const at::Tensor& t) { return t.is_same(tensor); });
 }
 
+void check_device(const Named& item, const DeviceMesh& mesh, const FullyShardOptions& options) {
+  const c10::Device device = item.tensor.device();
+  if (device.is_meta() || (options.cpu_offload && device.is_cpu())) return;
+  require(c10::DeviceTypeName(device.type(), /*lower_case=*/true) == mesh.device(),
+          "fully_shard: ", item.name, " is on ", device.str(), ", the mesh is of ", mesh.device(),
+          " devices; move the module first");
+}
+
 void check(const Named& item, const DeviceMesh& mesh) {
   const at::Tensor& tensor = item.tensor;
   require(tensor.is_leaf() && !tensor.is_view(), "fully_shard: ", item.name, " is ",
@@ -37,11 +45,10 @@ void check(const Named& item, const DeviceMesh& mesh) {
   require(tensor.is_contiguous(), "fully_shard: ", item.name, " is not contiguous, strides ",
           list_text(tensor.strides()), " of ", shape_text(tensor.sizes()),
           "; make it so, or ignore it");
-  require(c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true) == mesh.device(),
-          "fully_shard: ", item.name, " is on ", tensor.device().str(), ", the mesh is of ",
-          mesh.device(), " devices; move the module first");
   if (!is_dtensor(tensor)) return;
   const Sharding& as = sharding(tensor);
+  require(as.mesh().world() == mesh.world(), "fully_shard over ", mesh, ": ", item.name, " is ", as,
+          ", of another world; make both meshes in one");
   require(!as.has_partial(), "fully_shard: ", item.name, " is ", as,
           "; redistribute it to Shard or Replicate first");
   for (const MeshAxis& axis : as.mesh().axes()) {
@@ -91,47 +98,85 @@ void set_reshard(fsdp::GroupOptions& group, std::variant<bool, int> after_forwar
   if (ranks > 1 && ranks < all) group.smaller_group = mesh.smaller_group(ranks);
 }
 
+fsdp::GroupOptions group_options(const FullyShardOptions& options, const DataMesh& mesh) {
+  fsdp::GroupOptions out;
+  const MixedPrecision& types = options.mixed_precision;
+  for (const auto& dtype : {types.param_dtype, types.reduce_dtype}) {
+    require(!dtype || c10::isFloatingType(*dtype), "fully_shard: mixed precision in ",
+            c10::toString(dtype.value_or(at::kFloat)), ", which is no floating-point type");
+  }
+  require(!types.output_dtype,
+          "fully_shard: output_dtype needs something that sees the outputs: give the module's "
+          "holder instead of the module, and call what comes back");
+  out.param_dtype = types.param_dtype;
+  out.reduce_dtype = types.reduce_dtype;
+  out.divide_by = divide_by(options, mesh.size());
+  out.merge_bytes = options.merge_bytes.value_or(mesh.latency_bytes());
+  require(out.merge_bytes >= 0, "fully_shard: merge_bytes is ", out.merge_bytes);
+  out.offload = options.cpu_offload.has_value();
+  out.pin_memory = !options.cpu_offload || options.cpu_offload->pin_memory;
+  return out;
+}
+
+/// The parameters of one mesh.
+struct OfMesh {
+  DataMesh mesh;
+  std::vector<Named> items;
+};
+
+OfMesh& of_mesh(std::vector<OfMesh>& all, const DataMesh& mesh) {
+  for (OfMesh& one : all) {
+    if (one.mesh == mesh) return one;
+  }
+  return all.emplace_back(OfMesh{mesh, {}});
+}
+
+using MakeDataMesh = DataMesh (*)(const DeviceMesh&);
+
 /// `module` is an address to recognise it by; nullptr for a list of tensors.
-void make_group(const std::vector<Named>& all, const DataMesh& mesh,
-                const FullyShardOptions& options, const void* module) {
-  std::vector<Named> free;
+void make_groups(const std::vector<Named>& all, const DeviceMesh& default_mesh,
+                 MakeDataMesh make_mesh, const FullyShardOptions& options, const void* module) {
+  const DataMesh main_mesh = make_mesh(default_mesh);
+  std::vector<OfMesh> free;
   bool has_inner_groups = false;
   std::set<const void*> seen;  // tied parameters have several names
   for (const Named& item : all) {
     if (!item.tensor.defined() || contains(options.ignored, item.tensor)) continue;
     if (!seen.insert(item.tensor.unsafeGetTensorImpl()).second) continue;
-    const auto holder = group_of_parameter(item.tensor);
-    if (holder == nullptr) {
-      check(item, mesh.mesh());
-      free.push_back(item);
+    if (const auto holder = group_of_parameter(item.tensor)) {
+      require(module == nullptr || holder->options().module != module,
+              "fully_shard twice on one module; its parameters are a group already");
+      require(module != nullptr, "fully_shard: ", item.name, " belongs to a group already");
+      has_inner_groups = true;
       continue;
     }
-    require(module == nullptr || holder->options().module != module,
-            "fully_shard twice on one module; its parameters are a group already");
-    require(module != nullptr, "fully_shard: ", item.name, " belongs to a group already");
-    has_inner_groups = true;
+    std::optional<DeviceMesh> own;
+    if (options.shard_mesh) own = options.shard_mesh(item.name, item.tensor);
+    const DataMesh mesh = own ? make_mesh(*own) : main_mesh;
+    check(item, mesh.mesh());
+    check_device(item, mesh.mesh(), options);
+    of_mesh(free, mesh).items.push_back(item);
   }
-  if (free.empty()) return;
-  std::vector<ParamGroup::Taken> taken;
-  for (const Named& item : free) {
-    require(item.tensor.device() == free[0].tensor.device(), "fully_shard: ", item.name, " is on ",
-            item.tensor.device().str(), ", ", free[0].name, " on ", free[0].tensor.device().str(),
-            "; a group lies on one device");
-    taken.push_back({item.tensor, dim_to_cut(item, options), options.data.source});
+  fsdp::GroupOptions common = group_options(options, main_mesh);
+  common.module = module;
+  std::vector<fsdp::GroupOptions> each;
+  std::vector<std::vector<ParamGroup::Taken>> taken;
+  for (const OfMesh& one : free) {
+    const Named& first = one.items[0];
+    each.push_back(common);
+    set_reshard(each.back(), options.reshard_after_forward.value_or(!has_inner_groups), one.mesh);
+    taken.emplace_back();
+    for (const Named& item : one.items) {
+      require(item.tensor.device() == first.tensor.device(), "fully_shard: ", item.name, " is on ",
+              item.tensor.device().str(), ", ", first.name, " on ", first.tensor.device().str(),
+              "; a group lies on one device");
+      taken.back().push_back({item.tensor, dim_to_cut(item, options), options.data.source});
+    }
   }
-  fsdp::GroupOptions group;
-  set_reshard(group, options.reshard_after_forward.value_or(!has_inner_groups), mesh);
-  group.divide_by = divide_by(options, mesh.size());
-  group.param_dtype = options.mixed_precision.param_dtype;
-  group.reduce_dtype = options.mixed_precision.reduce_dtype;
-  for (const auto& dtype : {group.param_dtype, group.reduce_dtype}) {
-    require(!dtype || c10::isFloatingType(*dtype), "fully_shard: mixed precision in ",
-            c10::toString(dtype.value_or(at::kFloat)), ", which is no floating-point type");
+  for (size_t i = 0; i < free.size(); ++i) {
+    const DataMesh& mesh = free[i].mesh;
+    ParamGroup::create(fsdp::Timeline::of(mesh.mesh()), mesh, taken[i], each[i]);
   }
-  group.merge_bytes = options.merge_bytes.value_or(mesh.latency_bytes());
-  require(group.merge_bytes >= 0, "fully_shard: merge_bytes is ", group.merge_bytes);
-  group.module = module;
-  ParamGroup::create(fsdp::Timeline::of(mesh.mesh()), mesh, taken, group);
 }
 
 DataMesh data_mesh(const DeviceMesh& mesh) {
@@ -140,6 +185,12 @@ DataMesh data_mesh(const DeviceMesh& mesh) {
           ": one axis to cut over, or two, replicas and then the cut; take a part of the mesh, "
           "mesh[{\"dp\", \"fs\"}]");
   return mesh.ndim() == 1 ? DataMesh::shard(mesh) : DataMesh::both(mesh);
+}
+
+DataMesh replica_mesh(const DeviceMesh& mesh) {
+  require(mesh.defined() && mesh.world() != nullptr && mesh.ndim() == 1,
+          "replicate needs a mesh of real ranks with one axis");
+  return DataMesh::replicate(mesh);
 }
 
 std::vector<Named> named(torch::nn::Module& module) {
@@ -161,7 +212,7 @@ std::vector<std::shared_ptr<ParamGroup>> groups_in(torch::nn::Module& module) {
 
 void fully_shard(torch::nn::Module& module, const DeviceMesh& mesh,
                  const FullyShardOptions& options) {
-  make_group(named(module), data_mesh(mesh), options, &module);
+  make_groups(named(module), mesh, data_mesh, options, &module);
 }
 
 void fully_shard(std::span<const at::Tensor> parameters, const DeviceMesh& mesh,
@@ -170,14 +221,12 @@ void fully_shard(std::span<const at::Tensor> parameters, const DeviceMesh& mesh,
   for (const at::Tensor& tensor : parameters) {
     list.push_back({join_text("parameter ", list.size()), tensor});
   }
-  make_group(list, data_mesh(mesh), options, nullptr);
+  make_groups(list, mesh, data_mesh, options, nullptr);
 }
 
 void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
                const FullyShardOptions& options) {
-  require(mesh.defined() && mesh.world() != nullptr && mesh.ndim() == 1,
-          "replicate needs a mesh of real ranks with one axis");
-  make_group(named(module), DataMesh::replicate(mesh), options, &module);
+  make_groups(named(module), mesh, replica_mesh, options, &module);
 }
 
 void unshard(torch::nn::Module& module) {
@@ -243,6 +292,7 @@ std::vector<ShardedGroupInfo> sharded_groups(torch::nn::Module& module) {
     out.push_back({.parameters = group->params(),
                    .gathered_bytes = group->gather_layout()->gathered_bytes(),
                    .gathered = bundle->is_gathered(),
+                   .state = group->state(),
                    .merged = number,
                    .merged_bytes = bundle->gathered_bytes()});
   }

@@ -12,6 +12,7 @@
 
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/fsdp/collectives.h"
+#include "tessera/fsdp/training_state.h"
 #include "tessera/mesh/device_mesh.h"
 
 namespace torch::nn {
@@ -33,11 +34,20 @@ class Module;
 namespace tessera {
 
 /// Types of parameters and gradients while they travel and compute; at rest they keep their own.
-/// Inputs are the caller's to cast: x.to(param_dtype).
+/// Inputs and outputs are cast where fully_shard gives back what to call (sharded_module.h); else
+/// they are the caller's to cast: x.to(param_dtype).
 struct MixedPrecision {
   std::optional<at::ScalarType> param_dtype = std::nullopt;  ///< gathered and computed with
   /// Of the sum over the ranks; by default param_dtype.
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;
+  std::optional<at::ScalarType> output_dtype = std::nullopt;  ///< of the module's outputs
+  bool cast_forward_inputs = true;                            ///< to param_dtype
+};
+
+/// Shards, their gradients and with them the optimizer's state rest on the host; parameters are
+/// brought to the mesh's device when they are gathered. The optimizer computes on the host.
+struct CpuOffload {
+  bool pin_memory = true;  ///< page-locked, where the device is an accelerator: faster copies
 };
 
 struct FullyShardOptions {
@@ -49,6 +59,11 @@ struct FullyShardOptions {
   /// The dim to cut of a parameter; none or no function: dim 0.
   std::function<std::optional<int>(const std::string& name, const at::Tensor& parameter)>
       shard_dim = {};
+  /// The mesh of a parameter that lies on another than the call's, as that of experts does: one
+  /// group for each. Its gradients are divided as those of the call's mesh: an expert's ranks bring
+  /// addends of a mean over all ranks. None or no function: the call's.
+  std::function<std::optional<DeviceMesh>(const std::string& name, const at::Tensor& parameter)>
+      shard_mesh = {};
   /// Parameters that are left as they are, whose gradients are the caller's matter.
   std::vector<at::Tensor> ignored = {};
   /// What the sum of the ranks' gradients is divided by; by default the number of ranks.
@@ -57,6 +72,7 @@ struct FullyShardOptions {
   /// default 1, but about its root where they are summed as float16, whose range a sum leaves.
   std::optional<double> gradient_predivide_factor = std::nullopt;
   MixedPrecision mixed_precision = {};
+  std::optional<CpuOffload> cpu_offload = std::nullopt;
   /// Groups that follow each other in a step share their collectives as long as they gather at most
   /// this many bytes together; 0: never. By default what the cost model says of the mesh: where a
   /// message would take longer to start than it should beside what it carries. Alike on all ranks.
@@ -111,6 +127,7 @@ struct ShardedGroupInfo {
   size_t parameters = 0;
   int64_t gathered_bytes = 0;  ///< while it is gathered
   bool gathered = false;
+  TrainingState state = TrainingState::idle;
   /// The merged group that it travels in: groups with the same number share their collectives.
   size_t merged = 0;
   int64_t merged_bytes = 0;  ///< gathered_bytes of all of that

@@ -23,6 +23,8 @@ struct GroupOptions {
   /// What it sends with; groups of which this is the same may share a collective.
   std::shared_ptr<const Collectives> collectives = with_defaults({});
   int64_t merge_bytes = 0;       ///< neighbours share collectives up to this; 0: never
+  bool offload = false;          ///< shards rest on the host
+  bool pin_memory = true;        ///< there, page-locked
   const void* module = nullptr;  ///< whose parameters these are
 
   /// Whether groups of both may share their collectives.
@@ -30,7 +32,8 @@ struct GroupOptions {
     return reshard_after_forward == other.reshard_after_forward &&
            smaller_group == other.smaller_group && divide_by == other.divide_by &&
            param_dtype == other.param_dtype && reduce_dtype == other.reduce_dtype &&
-           merge_bytes == other.merge_bytes && collectives == other.collectives;
+           merge_bytes == other.merge_bytes && collectives == other.collectives &&
+           offload == other.offload && pin_memory == other.pin_memory;
   }
 };
 

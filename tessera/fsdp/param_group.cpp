@@ -1,6 +1,6 @@
 #include "tessera/fsdp/param_group.h"
 
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function_hook.h>
 
@@ -84,21 +84,39 @@ void ParamGroup::travel_in(std::shared_ptr<Bundle> bundle, size_t first_param) {
   first_param_ = first_param;
 }
 
+/// My part of the parameter, on the device where it was; says how it lies.
+at::Tensor ParamGroup::part_of(Param& param, const Taken& item) const {
+  const at::Tensor data = item.tensor.detach();
+  if (is_dtensor(data)) param.inner = sharding(data);
+  const at::Tensor whole = param.inner ? to_local(data) : data;
+  Sharding outer;
+  at::Tensor part;
+  if (whole.is_meta()) {
+    outer = Sharding(mesh_.mesh(), mesh_.placements(item.dim), whole.sizes().vec(),
+                     {.dtype = static_cast<DType>(whole.scalar_type())});
+    const auto shape = outer.local_shape();
+    part = at::empty(at::IntArrayRef(shape.data(), shape.size()), whole.options());
+  } else {
+    const at::Tensor made =
+        distribute_tensor(whole, mesh_.mesh(), mesh_.placements(item.dim), {item.source});
+    outer = sharding(made);
+    part = to_local(made);
+  }
+  param.sharding = param.inner ? combined(*param.inner, mesh_, outer) : outer;
+  return part;
+}
+
 void ParamGroup::take(const std::vector<Taken>& taken) {
   const c10::AutoGradMode no_grad(false);
   std::vector<ParamShape> shapes;
   std::vector<at::Tensor> parts;
   for (const Taken& item : taken) {
-    const at::Tensor data = item.tensor.detach();
     Param param;
-    if (is_dtensor(data)) param.inner = sharding(data);
-    const at::Tensor whole = param.inner ? to_local(data) : data;
-    const at::Tensor made =
-        distribute_tensor(whole, mesh_.mesh(), mesh_.placements(item.dim), {item.source});
-    param.sharding = param.inner ? combined(*param.inner, mesh_, sharding(made)) : sharding(made);
-    shapes.push_back(
-        {whole.sizes().vec(), whole.scalar_type(), mesh_.shard_size() == 1 ? kWhole : item.dim});
-    parts.push_back(to_local(made));
+    parts.push_back(part_of(param, item));
+    const auto whole = param.inner ? param.inner->local_shape() : param.sharding.shape();
+    shapes.push_back({{whole.begin(), whole.end()},
+                      item.tensor.scalar_type(),
+                      mesh_.shard_size() == 1 ? kWhole : item.dim});
     params_.push_back(std::move(param));
   }
   layout_ = std::make_unique<FlatLayout>(std::move(shapes), mesh_.shard_size(), mesh_.shard_rank());
@@ -107,21 +125,41 @@ void ParamGroup::take(const std::vector<Taken>& taken) {
   };
   gather_layout_ = in_type(options_.param_dtype);
   reduce_layout_ = in_type(options_.reduce_dtype ? options_.reduce_dtype : options_.param_dtype);
-  for (const Slot& slot : layout_->slots()) {
-    const auto options = parts[slot.params[0]].options().dtype(slot.dtype);
-    pieces_.push_back(at::zeros({slot.piece}, options));
-  }
+  rest_ = Rest::of(parts[0].device(), mesh_.mesh(), options_);
+  make_pieces();
   for (size_t i = 0; i < params_.size(); ++i) {
-    Param& param = params_[i];
-    param.shard = layout_->shard_in(i, pieces_[layout_->slot_of(i)]);
-    param.shard.copy_(parts[i]);
-    const at::Tensor& tensor = taken[i].tensor;
-    ensure(std::ranges::equal(param.shard.sizes(), param.sharding.local_shape()),
+    params_[i].shard.copy_(parts[i]);
+    ensure(std::ranges::equal(params_[i].shard.sizes(), params_[i].sharding.local_shape()),
            "a shard lies otherwise than its sharding says");
-    dtensor::become(tensor, param.shard, param.sharding,
-                    std::make_shared<HeldParameter>(shared_from_this(), i));
-    param.tensor = WeakTensor(tensor.getIntrusivePtr());
-    param.node = install_gradient_node(tensor, weak_from_this(), i);
+    hold(taken[i].tensor, i);
+  }
+}
+
+void ParamGroup::make_pieces() {
+  pieces_.clear();
+  for (const Slot& slot : layout_->slots()) pieces_.push_back(rest_.zeros(slot.piece, slot.dtype));
+  for (size_t i = 0; i < params_.size(); ++i) {
+    params_[i].shard = layout_->shard_in(i, pieces_[layout_->slot_of(i)]);
+  }
+}
+
+/// Autograd, and whoever asks, finds the tensor on the device that computes: gradients come from
+/// there.
+void ParamGroup::hold(const at::Tensor& tensor, size_t index) {
+  Param& param = params_[index];
+  dtensor::become(tensor, param.shard, param.sharding,
+                  std::make_shared<HeldParameter>(shared_from_this(), index), rest_.compute);
+  param.tensor = WeakTensor(tensor.getIntrusivePtr());
+  param.node = install_gradient_node(tensor, weak_from_this(), index);
+}
+
+void ParamGroup::to_empty(c10::Device device) {
+  if (!rest_.on_meta()) return;
+  rest_ = Rest::of(device, mesh_.mesh(), options_);
+  make_pieces();
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const at::Tensor tensor = alive(params_[i]);
+    if (tensor.defined()) hold(tensor, i);
   }
 }
 
@@ -132,7 +170,7 @@ at::Tensor ParamGroup::shards(size_t index) const {
 at::Tensor ParamGroup::produced_from(size_t index, const at::Tensor& computed) const {
   const c10::AutoGradMode no_grad(false);
   const Param& param = params_[index];
-  if (!param.inner) return full_tensor(computed);
+  if (!param.inner) return full_tensor(computed).to(rest_.compute);
   const auto data_axes = static_cast<size_t>(mesh_.mesh().ndim());
   std::vector<Placement> inner;
   std::vector<Placement> all(data_axes);
@@ -140,24 +178,44 @@ at::Tensor ParamGroup::produced_from(size_t index, const at::Tensor& computed) c
     inner.push_back(placement.is_partial() ? Replicate() : placement);
     all.push_back(inner.back());
   }
-  const at::Tensor local = to_local(redistribute(computed, std::move(all)));
+  const at::Tensor local = to_local(redistribute(computed, std::move(all))).to(rest_.compute);
   return from_local(local, param.inner->mesh(), std::move(inner),
                     {.shape = computed.sizes().vec()});
 }
 
 at::Tensor ParamGroup::produced(size_t index) {
+  require_memory();
   const Param& param = params_[index];
   at::Tensor whole;
   if (mesh_.shard_group() == nullptr) {
     timeline_->leave_failed_backward();
-    whole = param.shard.to(gather_layout_->param(index).dtype);
+    note_use();
+    whole = param.shard.to(rest_.compute, gather_layout_->param(index).dtype);
   } else {
     timeline_->touch(*this);
+    note_use();
     whole = bundle_->whole(first_param_ + index);
     timeline_->touched(*this);
   }
   if (!param.inner) return whole;
   return dtensor::wrap(whole, param.inner->with_dtype(static_cast<DType>(whole.scalar_type())));
+}
+
+void ParamGroup::require_memory() const {
+  require(!rest_.on_meta(),
+          "a parameter of fully_shard is used while it is on meta; to_empty(module, device) gives "
+          "it memory, then write its values");
+}
+
+void ParamGroup::note_use() {
+  const bool backward = timeline_->in_backward();
+  enter(backward ? TrainingState::pre_backward : TrainingState::forward);
+  forward_records_ = backward || c10::GradMode::is_enabled();
+}
+
+TrainingState ParamGroup::state() const {
+  const bool passed = state_.now() == TrainingState::forward && !forward_records_;
+  return passed && !bundle_->is_gathered() ? TrainingState::idle : state_.now();
 }
 
 at::Tensor ParamGroup::alive(const Param& param) const { return at::Tensor(param.tensor.lock()); }
@@ -195,6 +253,7 @@ at::Tensor ParamGroup::local_gradient(Param& param, const at::Tensor& gradient) 
 
 void ParamGroup::accept(size_t index, at::Tensor gradient) {
   timeline_->enter_backward();
+  enter(TrainingState::pre_backward);
   const c10::AutoGradMode no_grad(false);
   Param& param = params_[index];
   gradient = local_gradient(param, gradient);
@@ -238,7 +297,8 @@ void ParamGroup::add_to_grad(Param& param, const at::Tensor& shard) {
   if (!tensor.defined()) return;
   const c10::AutoGradMode no_grad(false);
   at::Tensor& grad = tensor.mutable_grad();
-  const at::Tensor wrapped = dtensor::wrap(shard.to(tensor.scalar_type()), param.sharding);
+  const at::Tensor home = rest_.brought_home(shard, tensor.scalar_type());
+  const at::Tensor wrapped = dtensor::wrap(home, param.sharding);
   if (grad.defined()) {
     grad.add_(wrapped);
   } else {

@@ -13,6 +13,8 @@
 #include "tessera/fsdp/flat_layout.h"
 #include "tessera/fsdp/gradient_node.h"
 #include "tessera/fsdp/group_options.h"
+#include "tessera/fsdp/rest.h"
+#include "tessera/fsdp/training_state.h"
 #include "tessera/sharding/sharding.h"
 
 /// The parameters that one call of fully_shard took: their shards at rest, and their gradients.
@@ -40,7 +42,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   const GroupOptions& options() const { return options_; }
   const DataMesh& mesh() const { return mesh_; }
   const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
-  c10::Device device() const { return pieces_[0].device(); }
+  c10::Device device() const { return rest_.compute; }  ///< that parameters are gathered on
   size_t params() const { return params_.size(); }
   size_t number() const { return number_; }
 
@@ -49,6 +51,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// is used, it must forget them to be freed.
   bool is_used() const;
   void forget_tensors();
+
+  /// A forward without gradients has no end that could be seen; it counts while it is gathered.
+  TrainingState state() const;
+  void enter(TrainingState state) { state_.enter(state); }
 
   // How the parameters travel.
   const std::shared_ptr<const FlatLayout>& gather_layout() const { return gather_layout_; }
@@ -80,6 +86,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   Prefetch forward_prefetch;
   Prefetch backward_prefetch;
 
+  void require_memory() const;  ///< an InvalidArgument while parameters are on meta
+  /// Memory on the device for parameters that are on meta; nothing if they are not.
+  void to_empty(c10::Device device);
+
   /// Sends with these functions from now on; what is under way is ended before.
   void use(std::shared_ptr<const Collectives> collectives);
 
@@ -96,6 +106,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   ParamGroup(std::shared_ptr<Timeline> timeline, DataMesh mesh, GroupOptions options);
   void take(const std::vector<Taken>& taken);
+  at::Tensor part_of(Param& param, const Taken& item) const;
+  void make_pieces();
+  void hold(const at::Tensor& tensor, size_t index);
+  void note_use();
   at::Tensor local_gradient(Param& param, const at::Tensor& gradient);
   void add_to_grad(Param& param, const at::Tensor& shard);
   at::Tensor alive(const Param& param) const;
@@ -103,6 +117,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::shared_ptr<Timeline> timeline_;
   DataMesh mesh_;
   GroupOptions options_;
+  Rest rest_;
+  StateOfGroup state_;
+  bool forward_records_ = false;                     // the last forward did, for autograd
   std::unique_ptr<FlatLayout> layout_;               // at rest
   std::shared_ptr<const FlatLayout> gather_layout_;  // the same in the type of gathered parameters
   std::shared_ptr<const FlatLayout> reduce_layout_;  // the same in the type of the reduction

@@ -51,6 +51,7 @@ std::string difference(const NamedTensors& own, const NamedTensors& given) {
   std::string missing;
   std::string unknown;
   for (const auto& [name, tensor] : own) {
+    if (tensor.is_meta()) return join_text(name, " is on meta in the module; to_empty it before");
     const auto found = given.find(name);
     if (found == given.end()) {
       missing += " " + name;
@@ -103,6 +104,7 @@ FullState full_state(const torch::nn::Module& module, const FullStateOptions& op
   const bool keep = !options.rank0_only || !wide.defined() || is_first_of(wide);
   FullState out;
   for (const auto& [name, tensor] : own) {
+    require(!tensor.is_meta(), "full_state: ", name, " is on meta and has no values");
     const at::Tensor value = tensor.detach();
     const at::Tensor whole = is_dtensor(value) ? full_tensor(value) : value;
     if (keep) out.emplace(name, whole.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));

@@ -196,6 +196,7 @@ void Timeline::end_backward(int task) {
   backwards_.erase(task);
   if (!backwards_.empty()) return;
   for (Bundle* bundle : bundles()) bundle->release();
+  for (ParamGroup* group : groups_) group->enter(TrainingState::idle);
   end_step();
 }
 
@@ -238,6 +239,7 @@ void Timeline::clean_up() {
   }
   // What is kept back holds a part of it, which no resetting of gradients would reach.
   for (ParamGroup* group : groups_) group->forget_kept();
+  for (ParamGroup* group : groups_) group->enter(TrainingState::idle);
   order_.forget_step();
 }
 

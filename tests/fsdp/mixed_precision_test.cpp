@@ -1,10 +1,11 @@
 // Parameters that travel and compute in bfloat16 and are updated in float32.
 #include <gtest/gtest.h>
+#include <torch/nn/modules/embedding.h>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
-#include "tessera/fsdp/fully_shard.h"
+#include "tessera/fsdp/sharded_module.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera {
@@ -105,6 +106,45 @@ TEST(FullyShardMixedPrecision, ReducesInTheTypeOfParametersUnlessToldOtherwise) 
     EXPECT_EQ(net->parameters()[0].grad().scalar_type(), at::kFloat);
     EXPECT_THROW(fully_shard(*float32_mlp(), mesh, {.mixed_precision = {.param_dtype = at::kInt}}),
                  InvalidArgument);
+  });
+}
+
+/// The holder's forward casts what floats, both ways; gradients of inputs keep the inputs' type.
+TEST(FullyShardMixedPrecision, CastsInputsAndOutputsWhereItIsCalledInTheModulesPlace) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch mine = make_batch(4, kWidths.front(), kWidths.back()).part(rank, 2);
+    auto by_hand = float32_mlp();
+    fully_shard(*by_hand, mesh, {.mixed_precision = {.param_dtype = at::kBFloat16}});
+    auto net = fully_shard(
+        float32_mlp(), mesh,
+        {.mixed_precision = {.param_dtype = at::kBFloat16, .output_dtype = at::kDouble}});
+    const at::Tensor x = mine.x.to(at::kFloat).requires_grad_();
+    const at::Tensor out = net(x);
+    EXPECT_EQ(out.scalar_type(), at::kDouble);
+    const at::Tensor want = by_hand->forward(mine.x.to(at::kBFloat16));
+    EXPECT_TRUE(at::equal(out, want.to(at::kDouble)));
+    out.sum().backward();
+    want.sum().backward();
+    EXPECT_EQ(x.grad().scalar_type(), at::kFloat);
+    const auto expected = by_hand->parameters();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(
+          at::equal(full_tensor(net->parameters()[i].grad()), full_tensor(expected[i].grad())));
+    }
+  });
+}
+
+TEST(FullyShardMixedPrecision, LeavesInputsAloneIfToldToAndTokensAlways) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const MixedPrecision types = {.param_dtype = at::kBFloat16, .cast_forward_inputs = false};
+    auto net = fully_shard(float32_mlp(), mesh, {.mixed_precision = types});
+    EXPECT_ANY_THROW(net(at::ones({1, 6}, at::kFloat)));
+    EXPECT_EQ(net(at::ones({1, 6}, at::kBFloat16)).scalar_type(), at::kBFloat16);
+    auto table = fully_shard(torch::nn::Embedding(5, 3), mesh,
+                             {.mixed_precision = {.param_dtype = at::kBFloat16}});
+    EXPECT_EQ(table(at::ones({2}, at::kLong)).scalar_type(), at::kBFloat16);
   });
 }
 

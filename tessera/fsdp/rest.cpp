@@ -1,0 +1,35 @@
+#include "tessera/fsdp/rest.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace tessera::fsdp {
+namespace {
+
+/// The one of the mesh's devices that is this rank's.
+c10::Device own_device(const DeviceMesh& mesh) {
+  const c10::Device any(mesh.device());
+  if (any.is_cpu()) return any;
+  return c10::impl::VirtualGuardImpl(any.type()).getDevice();
+}
+
+}  // namespace
+
+Rest Rest::of(c10::Device found, const DeviceMesh& mesh, const GroupOptions& options) {
+  if (found.is_meta() || !options.offload) return {found, found, false};
+  const c10::Device compute = found.is_cpu() ? own_device(mesh) : found;
+  return {c10::kCPU, compute, options.pin_memory && !compute.is_cpu()};
+}
+
+at::Tensor Rest::zeros(int64_t elements, at::ScalarType dtype) const {
+  return at::zeros({elements}, at::TensorOptions(dtype).device(rest).pinned_memory(pinned));
+}
+
+at::Tensor Rest::brought_home(const at::Tensor& shard, at::ScalarType dtype) const {
+  if (!pinned || shard.device() == rest) return shard.to(rest, dtype);
+  const auto options = at::TensorOptions(dtype).device(rest).pinned_memory(true);
+  return at::empty(shard.sizes(), options).copy_(shard);
+}
+
+}  // namespace tessera::fsdp
