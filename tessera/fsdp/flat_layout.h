@@ -82,6 +82,9 @@ class FlatLayout {
   void for_each_piece(size_t param, const at::Tensor& slot, const at::Tensor& whole,
                       const Copy& copy) const;
 
+  template <class Visit>
+  void for_each_stretch(size_t param, const Visit& visit) const;
+
   std::vector<ParamShape> params_;
   int ranks_;
   int rank_;
