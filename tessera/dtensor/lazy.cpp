@@ -196,6 +196,70 @@ void tell_of_writes(const OpEntry& entry, const Stack& stack) {
   });
 }
 
+int64_t version_of(LazyLocal& lazy) {
+  const at::Tensor shards = lazy.shards();
+  return sharded_meta(shards)->local().unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+/// A lazy tensor in another type. Its shards are cast at once: it is a copy. As long as those of
+/// the base are what they were, the whole is the base's whole, cast; so autocast, which keeps casts
+/// of parameters, and autograd, which saves them, keep shards only.
+class LazyCast final : public LazyLocal {
+ public:
+  /// `writes` counts those to the tensor that was cast; its shards may be written to as well.
+  LazyCast(std::shared_ptr<LazyLocal> base, at::Tensor computed, c10::VariableVersion writes)
+      : base_(std::move(base)),
+        computed_(std::move(computed)),
+        writes_(std::move(writes)),
+        written_(writes_.current_version()),
+        version_(version_of(*base_)) {}
+
+  at::Tensor produced() override {
+    if (changed_ || writes_.current_version() != written_ || version_of(*base_) != version_) {
+      return base_->produced_from(computed_);
+    }
+    return base_->produced().to(computed_.scalar_type());
+  }
+  at::Tensor produced_from(const at::Tensor& computed) override {
+    return base_->produced_from(computed);
+  }
+  at::Tensor shards() override { return computed_; }
+  void shards_change() override { changed_ = true; }
+
+ private:
+  std::shared_ptr<LazyLocal> base_;
+  at::Tensor computed_;
+  c10::VariableVersion writes_;
+  uint32_t written_;
+  int64_t version_;
+  bool changed_ = false;
+};
+
+/// A change of type alone: not of device, memory or order.
+bool is_cast(const OpEntry& entry, const Stack& stack) {
+  if (entry.name != "aten::_to_copy") return false;
+  const size_t base = stack.size() - entry.args.size();
+  if (stack[base].toTensor().is_inference()) return false;  // it does not count what is written
+  constexpr size_t kLayout = 2, kDevice = 3, kPinMemory = 4, kMemoryFormat = 6;
+  for (const size_t i : {kLayout, kPinMemory, kMemoryFormat}) {
+    if (!stack[base + i].isNone()) return false;
+  }
+  const c10::IValue& device = stack[base + kDevice];
+  return device.isNone() || device.toDevice() == stack[base].toTensor().device();
+}
+
+void cast_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  c10::IValue& argument = stack[stack.size() - entry.args.size()];
+  const std::shared_ptr<LazyLocal> lazy = sharded_meta(argument.toTensor())->lazy();
+  const c10::VariableVersion writes = argument.toTensor().unsafeGetTensorImpl()->version_counter();
+  argument = lazy->shards();
+  op.callBoxed(&stack);
+  const at::Tensor computed = torch::jit::pop(stack).toTensor();
+  const ShardedMeta& meta = *sharded_meta(computed);
+  torch::jit::push(stack, wrap_lazy(meta.local(), meta.sharding(), computed.device(),
+                                    std::make_shared<LazyCast>(lazy, computed, writes)));
+}
+
 /// A view of a lazy tensor: which op with which arguments, and which of its results.
 class LazyView final : public LazyLocal {
  public:
@@ -279,6 +343,10 @@ bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
   }
   const Company company = company_of(entry, stack, *mesh);
   if (computes(company)) {
+    if (is_cast(entry, stack)) {
+      cast_lazily(entry, op, stack);
+      return true;
+    }
     run_on_produced(entry, op, stack);
     return true;
   }

@@ -14,6 +14,7 @@
 ///   linear(x, p)              x is plain: the op runs on the produced tensor, its result is plain
 ///   p.t(), p[0], p.view(...)  stay lazy: a recipe, replayed on the produced tensor. What autograd
 ///                             saves for backward is therefore never the produced tensor
+///   p.to(bfloat16)            stays lazy: cast shards, and the produced tensor is cast again
 ///   p.add_(grad, -lr)         writes to the shards, as on any sharded tensor
 ///   grad.add(p, decay)        among sharded tensors of p's mesh: on the shards
 ///
