@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -74,8 +75,9 @@ inline at::Tensor make_tensor(const std::string& word) {
   if (type == "byte") return at::randint(0, 2, shape, at::kByte);
   if (type == "u8") return at::randint(0, 256, shape, at::kByte);
   // Where groups of equal size begin or end, of `below` elements in all.
-  if (type == "starts") return at::arange(shape[0], at::kLong) * (below / shape[0]);
-  if (type == "ends") return at::arange(1, shape[0] + 1, at::kInt) * (below / shape[0]);
+  const int64_t group = below / std::max<int64_t>(1, shape.empty() ? 1 : shape[0]);
+  if (type == "starts") return at::arange(shape[0], at::kLong) * group;
+  if (type == "ends") return at::arange(1, shape[0] + 1, at::kInt) * group;
   if (type == "i8") return at::randint(0, below, shape, at::kChar);
   if (type == "perm") return at::randperm(shape[0], at::kLong);
   if (type == "piv") return at::arange(1, shape.back() + 1, at::kInt).expand(shape).contiguous();

@@ -58,9 +58,10 @@ inline std::string resized_line(const std::string& line, int64_t from, int64_t t
 /// Plain kernels that take sizes on trust: some end the process on an empty dim or read what is
 /// not there, some give a result of another shape than they should.
 inline bool trusts_sizes(std::string_view line) {
-  for (const char* op : {"flash_attention_for_cpu", "_adaptive_avg_pool3d_backward", "slow_conv",
-                         "native_batch_norm_backward", "_reshape_alias", "slice_backward",
-                         "addmv scalar", "_cdist_forward", "convolution", "pixel_unshuffle"}) {
+  for (const char* op :
+       {"flash_attention_for_cpu", "_adaptive_avg_pool3d_backward", "slow_conv",
+        "native_batch_norm_backward", "_reshape_alias", "slice_backward", "addmv scalar",
+        "_cdist_forward", "convolution", "pixel_unshuffle", "embedding_bag"}) {
     if (line.find(op) != std::string_view::npos) return true;
   }
   // Where a pool found its maxima is not looked at twice.
