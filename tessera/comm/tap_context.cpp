@@ -9,7 +9,7 @@ namespace tessera::comm {
 namespace {
 
 /// Time that ranks which lose a link at the same moment get to say that they are alive.
-constexpr auto kSignOfLife = std::chrono::milliseconds(500);
+constexpr auto kSignOfLife = std::chrono::seconds(2);
 
 std::string sentence(const TapContext& context, const TappedCall& call) {
   return join_text("rank ", context.group->rank(), ": ", call.info.to_text(*context.group), " in ",
