@@ -8,6 +8,7 @@
 #include "tessera/fsdp/overlap.h"
 #include "tessera/fsdp/param_group.h"
 #include "tessera/fsdp/state.h"
+#include "tessera/fsdp/to_empty.h"
 
 namespace tessera::python {
 namespace {
@@ -77,12 +78,21 @@ FullyShardOptions options_from(const py::dict& given) {
   take(given, "merge_bytes", options.merge_bytes);
   take(given, "param_dtype", options.mixed_precision.param_dtype);
   take(given, "reduce_dtype", options.mixed_precision.reduce_dtype);
+  if (given.contains("offload_pinned")) {
+    options.cpu_offload = CpuOffload{.pin_memory = given["offload_pinned"].cast<bool>()};
+  }
   options.data.source = given["src_data_rank"].cast<std::optional<int>>();
   // Asked for all parameters before: while ranks wait for each other nobody holds the GIL.
   options.shard_dim = [dims = given["shard_dims"].cast<std::map<std::string, int>>()](
                           const std::string& name, const at::Tensor&) -> std::optional<int> {
     const auto found = dims.find(name);
     return found == dims.end() ? std::nullopt : std::optional(found->second);
+  };
+  options.shard_mesh = [meshes = given["shard_meshes"].cast<std::map<std::string, DeviceMesh>>()](
+                           const std::string& name,
+                           const at::Tensor&) -> std::optional<DeviceMesh> {
+    const auto found = meshes.find(name);
+    return found == meshes.end() ? std::nullopt : std::optional(found->second);
   };
   return options;
 }
@@ -216,15 +226,20 @@ void bind_fsdp(py::module_& m) {
     return py::make_tuple(tuple_of_kind(time.gathers), tuple_of_kind(time.reductions));
   });
   m.def("reset_communication_time", &reset_communication_time);
+  m.def(
+      "to_empty",
+      [](const ModuleMirror& mirror, at::Device device) { to_empty(*mirror.module, device); },
+      NoGil());
   m.def("in_group",
         [](const at::Tensor& parameter) { return fsdp::group_of_parameter(parameter) != nullptr; });
   m.def("sharded_groups", [](const ModuleMirror& mirror) {
     py::list out;
     for (const auto& group : sharded_groups(*mirror.module)) {
-      out.append(py::dict(py::arg("parameters") = group.parameters,
-                          py::arg("gathered_bytes") = group.gathered_bytes,
-                          py::arg("gathered") = group.gathered, py::arg("merged") = group.merged,
-                          py::arg("merged_bytes") = group.merged_bytes));
+      out.append(py::dict(
+          py::arg("parameters") = group.parameters,
+          py::arg("gathered_bytes") = group.gathered_bytes, py::arg("gathered") = group.gathered,
+          py::arg("state") = std::string(to_text(group.state)), py::arg("merged") = group.merged,
+          py::arg("merged_bytes") = group.merged_bytes));
     }
     return out;
   });

@@ -54,6 +54,7 @@ from .convert import from_torch_dtensor, to_torch_dtensor
 from .comm import Recorder, expect_comm, write_trace
 from .factories import arange, empty, eye, full, ones, rand, randn, zeros
 from .fsdp import (
+    CpuOffload,
     MixedPrecision,
     clip_grad_norm_,
     fully_shard,
@@ -63,6 +64,7 @@ from .fsdp import (
     set_modules_to_backward_prefetch,
     set_modules_to_forward_prefetch,
     set_requires_gradient_sync,
+    to_empty,
     unshard,
 )
 from .fsdp_report import (
@@ -102,6 +104,7 @@ if _C.torch_version.split(".")[:2] != _torch.__version__.split(".")[:2]:
 __version__ = "0.1.0"
 __all__ = [
     "CommEvent",
+    "CpuOffload",
     "DeviceMesh",
     "Error",
     "InternalError",
@@ -183,6 +186,7 @@ __all__ = [
     "sharded_state",
     "sharding",
     "strict_rules",
+    "to_empty",
     "to_local",
     "to_torch_dtensor",
     "unshard",

@@ -39,7 +39,7 @@ class OffloadPolicy:
 
 @dataclass
 class CPUOffloadPolicy(OffloadPolicy):
-    """They lie on the CPU. On a mesh of CPUs they do anyway."""
+    """They rest on the CPU, where the optimizer computes."""
 
     pin_memory: bool = True
 
@@ -202,8 +202,9 @@ def fully_shard(
     """
     modules = [module] if isinstance(module, nn.Module) else list(module)
     mesh = _default_mesh(modules) if mesh is None else mesh
-    if isinstance(offload_policy, CPUOffloadPolicy) and mesh.device_type != "cpu":
-        raise _C.NotSupported(f"CPUOffloadPolicy on a mesh of {mesh.device_type} devices")
+    offload = None
+    if isinstance(offload_policy, CPUOffloadPolicy):
+        offload = fsdp.CpuOffload(pin_memory=offload_policy.pin_memory)
     fsdp.fully_shard(
         module,
         mesh,
@@ -211,6 +212,7 @@ def fully_shard(
         shard_dim=None if shard_placement_fn is None else _dim_by(shard_placement_fn),
         ignored=ignored_params or (),
         mixed_precision=mp_policy,
+        cpu_offload=offload,
     )
     for part in modules:
         _become_fsdp_module(part)

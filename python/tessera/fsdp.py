@@ -29,6 +29,7 @@ from .mesh import mesh_from_torch
 Modules = Union[nn.Module, Sequence[nn.Module], Sequence[torch.Tensor]]
 ModulesT = TypeVar("ModulesT", bound=Modules)
 ShardDim = Callable[[str, nn.Parameter], Union[int, None]]
+ShardMesh = Callable[[str, nn.Parameter], Any]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,14 @@ class MixedPrecision:
     cast_forward_inputs: bool = True
 
 
+@dataclass(frozen=True)
+class CpuOffload:
+    """Shards, their gradients and with them the optimizer's state rest on the host; parameters are
+    brought to the mesh's device when they are gathered."""
+
+    pin_memory: bool = True
+
+
 # What a call of fully_shard claimed, while its module lives. The mirror tells the module from others.
 _claimed: weakref.WeakKeyDictionary[nn.Module, tuple[_C.ModuleMirror, list[nn.Parameter]]]
 _claimed = weakref.WeakKeyDictionary()
@@ -56,10 +65,12 @@ def fully_shard(
     *,
     reshard_after_forward: bool | int | None = None,
     shard_dim: ShardDim | None = None,
+    shard_mesh: ShardMesh | None = None,
     ignored: Iterable[torch.Tensor] = (),
     gradient_divide_factor: float | None = None,
     gradient_predivide_factor: float | None = None,
     mixed_precision: MixedPrecision | None = None,
+    cpu_offload: CpuOffload | None = None,
     merge_bytes: int | None = None,
     src_data_rank: int | None = None,
 ) -> ModulesT:
@@ -80,13 +91,20 @@ def fully_shard(
     `reshard_after_forward` lets go after forward and gathers again in backward; by default true, but
     false for a module that has groups inside. A number of ranks, which divides that of the axis:
     each keeps the part that it would have of so many. `shard_dim(name, parameter)` says which dim to cut, by
-    default 0. `ignored` parameters stay as they are. The sum of the ranks' gradients is divided by
+    default 0; `shard_mesh(name, parameter)` over which mesh, where it is another (experts). `ignored` parameters stay as they are. The sum of the ranks' gradients is divided by
     `gradient_divide_factor`, by default the number of ranks, of which `gradient_predivide_factor`
     before they are summed. Groups that follow each other share collectives up to `merge_bytes`, by
     default what the cost model says; 0 is never. With `src_data_rank` the values of that
     rank of the mesh count, without every rank's own.
     """
     options = _options(module, shard_dim, ignored, mixed_precision)
+    if shard_mesh is not None:
+        for name, parameter in _named_parameters(module):
+            own = shard_mesh(name, parameter)
+            if own is not None:
+                options["shard_meshes"][name] = mesh_from_torch(own)
+    if cpu_offload is not None:
+        options["offload_pinned"] = cpu_offload.pin_memory
     options |= {
         "reshard_after_forward": reshard_after_forward,
         "gradient_divide_factor": gradient_divide_factor,
@@ -133,6 +151,7 @@ def _options(
     precision = mixed_precision or MixedPrecision()
     return {
         "shard_dims": dims,
+        "shard_meshes": {},
         "ignored": list(ignored),
         "param_dtype": precision.param_dtype,
         "reduce_dtype": precision.reduce_dtype,
@@ -255,6 +274,13 @@ def set_modules_to_forward_prefetch(module: Modules, modules: Sequence[Modules])
 def set_modules_to_backward_prefetch(module: Modules, modules: Sequence[Modules]) -> None:
     """The same in backward."""
     _C.set_backward_prefetch(mirror_of(module), [mirror_of(other) for other in modules])
+
+
+def to_empty(module: nn.Module, device: torch.device | str) -> nn.Module:
+    """Gives the parameters and buffers that are on meta memory on the device, each rank its part, with
+    values yet to be written. Random numbers then fill them alike on any number of ranks."""
+    _C.to_empty(mirror_of(module), torch.device(device))
+    return module
 
 
 def clip_grad_norm_(

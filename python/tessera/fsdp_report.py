@@ -23,6 +23,7 @@ class ShardedGroup(NamedTuple):
     parameters: int
     gathered_bytes: int
     gathered: bool
+    state: str  # idle, forward, pre_backward or post_backward
     merged: int  # groups with the same number share their collectives
     merged_bytes: int
 

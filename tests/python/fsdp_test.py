@@ -341,6 +341,40 @@ def test_a_smaller_world_and_an_order_of_ones_own(ranks, gpt):
     ranks(4, body)
 
 
+def test_modules_made_on_meta_are_filled_alike_on_any_number_of_ranks(ranks):
+    def weights(rank, size, **options):
+        mesh = tessera.init_device_mesh(f"dp={size}")
+        with torch.device("meta"):
+            model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
+        tessera.fully_shard(model, mesh, **options)
+        tessera.to_empty(model, "cpu")
+        tessera.manual_seed(7)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter)
+        model(torch.ones(2, 6)).sum().backward()
+        assert {group.state for group in tessera.sharded_groups(model)} == {"idle"}
+        return tessera.full_state(model)
+
+    alone = ranks(1, lambda rank: weights(rank, 1))[0]
+    for found in ranks(3, lambda rank: weights(rank, 3, cpu_offload=tessera.CpuOffload())):
+        models.compare_state(found, alone, rtol=0, atol=0)
+
+
+def test_parameters_may_have_a_mesh_of_their_own(ranks, mlp):
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=4")
+        pair = tessera.init_device_mesh("dp=2,fs=2")
+        model = tessera.fully_shard(
+            mlp(), mesh, shard_mesh=lambda name, p: pair if name == "2.weight" else None
+        )
+        assert tessera.device_mesh(model[2].weight) == pair
+        assert tessera.device_mesh(model[0].weight) == mesh
+        model(torch.ones(2, 6).double()).sum().backward()
+        assert tessera.device_mesh(model[2].weight.grad) == pair
+
+    ranks(4, body)
+
+
 def test_what_has_no_meaning_is_refused(ranks, mlp):
     def body(rank):
         mesh = tessera.init_device_mesh("dp=2")
