@@ -39,6 +39,7 @@ constexpr auto kOps = std::to_array<std::string_view>({
     "aten::reflection_pad1d_backward",
     "aten::reflection_pad2d_backward",
     "aten::reflection_pad3d_backward",
+    "aten::repeat",
     "aten::replication_pad1d_backward",
     "aten::replication_pad2d_backward",
     "aten::replication_pad3d_backward",

@@ -50,6 +50,11 @@ std::vector<Case> cases() {
       {"matrix_exp of a batch",
        {{4, 3, 3}},
        [](const Inputs& x) { return at::matrix_exp(x[0]).sum(); }},
+      {"repeat nothing",
+       {{4, 3}},
+       [](const Inputs& x) {
+         return x[0].repeat({1, 0}).sum();
+       }},
       {"max_pool2d twice",
        {{4, 2, 4, 4}},
        [](const Inputs& in) {
