@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 
+#include "tessera/dtensor/layout.h"
 #include "tessera/rules/rule.h"
 
 namespace tessera::dtensor {
@@ -123,8 +124,6 @@ void bump(std::atomic<uint64_t>& counter) {
   counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-at::IntArrayRef as_ints(std::span<const int64_t> values) { return {values.data(), values.size()}; }
-
 }  // namespace
 
 KnownResult::KnownResult(const Sharding& sharding)
@@ -136,14 +135,9 @@ KnownResult::KnownResult(const Sharding& sharding)
 
 bool KnownResult::fits(const at::Tensor& local, bool is_view) const {
   if (!local.defined() || local.scalar_type() != dtype) return false;
-  const auto sizes = local.sizes();
-  if (sizes != local_shape) return false;
+  if (local.sizes() != local_shape) return false;
   if (is_view) return !local.is_conj() && !local.is_neg();
-  const auto strides = local.strides();
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] > 1 && strides[d] != local_stride[d]) return false;
-  }
-  return true;
+  return lies_as_said(local, local_stride);
 }
 
 void DecisionKey::spill(uint64_t word) {

@@ -62,9 +62,7 @@ at::Tensor wrap_as_it_lies(const at::Tensor& local, const Sharding& foretold) {
   }
   const auto shape = foretold.local_shape();
   const auto stride = foretold.local_stride();
-  at::Tensor laid =
-      at::empty_strided(at::IntArrayRef(shape.data(), shape.size()),
-                        at::IntArrayRef(stride.data(), stride.size()), local.options());
+  at::Tensor laid = at::empty_strided(as_ints(shape), as_ints(stride), local.options());
   return wrap(laid.copy_(local), foretold);
 }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
+
 #include "tessera/sharding/sharding.h"
 
 /// How tensors lie over the mesh and in memory. A sharding names global strides; views are judged
@@ -9,9 +11,13 @@
 /// and what Meta kernels or rules foretell is a guess.
 namespace tessera::dtensor {
 
-/// True if the local tensor lies as the sharding's strides say.
-inline bool lies_as_said(const at::Tensor& local, const Sharding& sharding) {
-  const auto said = sharding.local_stride();
+/// A sharding's sizes or strides, as libtorch takes them.
+inline at::IntArrayRef as_ints(std::span<const int64_t> values) {
+  return {values.data(), values.size()};
+}
+
+/// True if the local tensor lies as its sharding's local strides say.
+inline bool lies_as_said(const at::Tensor& local, std::span<const int64_t> said) {
   const auto sizes = local.sizes();
   const auto strides = local.strides();
   for (size_t d = 0; d < sizes.size(); ++d) {

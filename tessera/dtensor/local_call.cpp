@@ -162,8 +162,8 @@ at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t in
       if (static_cast<DType>(local.scalar_type()) != sharding.dtype()) {
         return wrap(local, sharding.with_dtype(static_cast<DType>(local.scalar_type())));
       }
-      if (!entry.is_view && !lies_as_said(local, sharding) && sharding.mesh().contains_me())
-          [[unlikely]] {
+      if (!entry.is_view && !lies_as_said(local, sharding.local_stride()) &&
+          sharding.mesh().contains_me()) [[unlikely]] {
         return wrap_as_it_lies(local, sharding);
       }
       return wrap(std::move(local), sharding);
@@ -226,7 +226,7 @@ void leave_out(const OpEntry& entry, const Decision& decision, Stack& stack) {
     const Sharding& sharding = decision.results[index];
     const auto shape = sharding.local_shape();
     const auto dtype = static_cast<at::ScalarType>(sharding.dtype());
-    return wrap(at::empty(at::IntArrayRef(shape.data(), shape.size()), dtype), sharding);
+    return wrap(at::empty(as_ints(shape), dtype), sharding);
   };
   for (size_t r = 0; r < entry.result_alias.size(); ++r) {
     if (entry.result_alias[r] >= 0) {

@@ -9,6 +9,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
+#include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/lazy.h"
 
 namespace tessera::dtensor {
@@ -35,8 +36,6 @@ c10::Storage refusing_storage(c10::Device device) {
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(join_text("This is ", kNoMemory));
   return c10::Storage(std::move(storage));
 }
-
-at::IntArrayRef as_ints(std::span<const int64_t> values) { return {values.data(), values.size()}; }
 
 c10::intrusive_ptr<ShardedImpl> make_impl(ShardedMeta meta, at::IntArrayRef shape,
                                           at::IntArrayRef stride, c10::Device device) {
