@@ -10,14 +10,7 @@ namespace {
 /// An error in forward, and one in backward, on all ranks; then training goes on as if nothing was.
 TEST(FullyShardAfterErrors, TrainingGoesOn) {
   run_ranks(2, [](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=2");
-    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-    const Batch mine = batch.part(rank, 2);
-    auto plain = make_mlp(kWidths);
-    auto net = make_mlp(kWidths);
-    shard_layers(net, mesh);
-    auto alone = sgd()(plain->parameters());
-    auto optimizer = sgd()(net->parameters());
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2);
     for (int round = 0; round < 3; ++round) {
       train(forward_of(plain), *alone, batch, 2);
       train(forward_of(net), *optimizer, mine, 2);
@@ -66,14 +59,7 @@ TEST(FullyShardAfterErrors, AFailedBackwardCanBeRepeated) {
 /// A forward that ends in the middle, while the next group is on its way.
 TEST(FullyShardAfterErrors, AForwardMayEndInTheMiddle) {
   run_ranks(2, [](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=2");
-    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-    const Batch mine = batch.part(rank, 2);
-    auto plain = make_mlp(kWidths);
-    auto net = make_mlp(kWidths);
-    shard_layers(net, mesh, kUnmerged);
-    auto alone = sgd()(plain->parameters());
-    auto optimizer = sgd()(net->parameters());
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2, kUnmerged);
     for (int round = 0; round < 4; ++round) {
       train(forward_of(plain), *alone, batch, 2);
       train(forward_of(net), *optimizer, mine, 2);
@@ -95,12 +81,7 @@ TEST(FullyShardAfterErrors, AForwardMayEndInTheMiddle) {
 /// reducing: the gradients of the next backward hold nothing of it, nor of what was kept back.
 void nothing_arrives_later(bool sync, size_t layer, const FullyShardOptions& options) {
   run_ranks(2, [&](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=2");
-    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-    const Batch mine = batch.part(rank, 2);
-    auto plain = make_mlp(kWidths);
-    auto net = make_mlp(kWidths);
-    shard_layers(net, mesh, options);
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2, options);
     for (int round = 0; round < 3; ++round) {
       at::Tensor x = mine.x;
       for (size_t i = 0; i < 3; ++i) {

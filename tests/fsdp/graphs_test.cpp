@@ -12,13 +12,7 @@ namespace {
 TEST(FullyShardGraphs, AccumulatesGradientsWithAndWithoutReducingThem) {
   for (const bool reduce_each : {true, false}) {
     run_ranks(2, [&](int rank) {
-      const DeviceMesh mesh = init_device_mesh("dp=2");
-      const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-      auto plain = make_mlp(kWidths);
-      auto net = make_mlp(kWidths);
-      shard_layers(net, mesh, kUnmerged);
-      auto alone = sgd()(plain->parameters());
-      auto optimizer = sgd()(net->parameters());
+      auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2, kUnmerged);
       Recorder recorder(*comm::current_world());
       for (int step = 0; step < 3; ++step) {
         alone->zero_grad();
@@ -43,18 +37,12 @@ TEST(FullyShardGraphs, AccumulatesGradientsWithAndWithoutReducingThem) {
 
 TEST(FullyShardGraphs, SeveralForwardsBeforeOneBackward) {
   run_ranks(2, [](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=2");
-    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-    auto plain = make_mlp(kWidths);
-    auto net = make_mlp(kWidths);
-    shard_layers(net, mesh);
-    auto alone = sgd()(plain->parameters());
-    auto optimizer = sgd()(net->parameters());
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2);
     const auto twice = [](torch::nn::Sequential& of, const at::Tensor& x) {
       return of->forward(x) + of->forward(x * 2);
     };
     train([&](const at::Tensor& x) { return twice(plain, x); }, *alone, batch, 5);
-    train([&](const at::Tensor& x) { return twice(net, x); }, *optimizer, batch.part(rank, 2), 5);
+    train([&](const at::Tensor& x) { return twice(net, x); }, *optimizer, mine, 5);
     EXPECT_EQ(parameters_differ(*net, *plain), "");
   });
 }
@@ -62,13 +50,7 @@ TEST(FullyShardGraphs, SeveralForwardsBeforeOneBackward) {
 /// Two graphs at a time, gone through in either order.
 TEST(FullyShardGraphs, SeveralForwardsAndTheirBackwards) {
   run_ranks(2, [](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=2");
-    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-    auto plain = make_mlp(kWidths);
-    auto net = make_mlp(kWidths);
-    shard_layers(net, mesh, kUnmerged);
-    auto alone = sgd()(plain->parameters());
-    auto optimizer = sgd()(net->parameters());
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2, kUnmerged);
     const auto step = [](torch::nn::Sequential& of, torch::optim::Optimizer& with, const Batch& on,
                          bool first_first) {
       with.zero_grad();
@@ -81,7 +63,7 @@ TEST(FullyShardGraphs, SeveralForwardsAndTheirBackwards) {
     };
     for (int i = 0; i < 6; ++i) {
       step(plain, *alone, batch, i % 2 == 0);
-      step(net, *optimizer, batch.part(rank, 2), i % 2 == 0);
+      step(net, *optimizer, mine, i % 2 == 0);
       EXPECT_EQ(gathered_memory(mesh).bytes, 0);
     }
     EXPECT_EQ(parameters_differ(*net, *plain), "");
@@ -92,13 +74,7 @@ TEST(FullyShardGraphs, SeveralForwardsAndTheirBackwards) {
 /// through twice.
 TEST(FullyShardGraphs, BackwardThroughAPartOfTheGraph) {
   run_ranks(3, [](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=3");
-    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-    auto plain = make_mlp(kWidths);
-    auto net = make_mlp(kWidths);
-    shard_layers(net, mesh, kUnmerged);
-    auto alone = sgd()(plain->parameters());
-    auto optimizer = sgd()(net->parameters());
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 3, kUnmerged);
     for (int step = 0; step < 6; ++step) {
       const auto go = [&](torch::nn::Sequential& of, const Batch& on) {
         const auto layers = layers_of(of);
@@ -128,11 +104,7 @@ TEST(FullyShardGraphs, BackwardThroughAPartOfTheGraph) {
 /// that, though this one has none for it.
 TEST(FullyShardGraphs, KeptGradientsAreReducedEvenIfNoNewOneComes) {
   run_ranks(2, [](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=2");
-    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-    auto plain = make_mlp(kWidths);
-    auto net = make_mlp(kWidths);
-    shard_layers(net, mesh, kUnmerged);
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2, kUnmerged);
     const auto whole = [](torch::nn::Sequential& of, const Batch& on) {
       return at::mse_loss(of->forward(on.x), on.y);
     };
@@ -142,10 +114,10 @@ TEST(FullyShardGraphs, KeptGradientsAreReducedEvenIfNoNewOneComes) {
     whole(plain, batch).backward();
     part(plain, batch).backward();
     set_requires_gradient_sync(*net, false);
-    whole(net, batch.part(rank, 2)).backward();
+    whole(net, mine).backward();
     EXPECT_FALSE(layers_of(net)[2]->weight.grad().defined());
     set_requires_gradient_sync(*net, true);
-    part(net, batch.part(rank, 2)).backward();
+    part(net, mine).backward();
     EXPECT_EQ(gradients_differ(*net, *plain), "");
   });
 }
@@ -153,14 +125,8 @@ TEST(FullyShardGraphs, KeptGradientsAreReducedEvenIfNoNewOneComes) {
 /// Evaluation between a forward and its backward; outputs with a graph that nobody goes through.
 TEST(FullyShardGraphs, OtherForwardsInTheMiddleOfAStep) {
   run_ranks(2, [](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=2");
-    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-    const Batch mine = batch.part(rank, 2);
-    auto plain = make_mlp(kWidths);
-    auto net = make_mlp(kWidths);
-    shard_layers(net, mesh, kUnmerged);
-    auto alone = adamw()(plain->parameters());
-    auto optimizer = adamw()(net->parameters());
+    auto [mesh, batch, mine, plain, net, alone, optimizer] =
+        make_twins(rank, 2, kUnmerged, adamw());
     for (int step = 0; step < 6; ++step) {
       train(forward_of(plain), *alone, batch, 1);
       optimizer->zero_grad();
@@ -225,12 +191,7 @@ TEST(FullyShardGraphs, SecondDerivativesByTheInput) {
 /// What was reduced has no graph: said before anything is, and nothing is left of the attempt.
 TEST(FullyShardGraphs, GradientsThemselvesHaveNoGraph) {
   run_ranks(2, [](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=2");
-    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-    auto plain = make_mlp(kWidths);
-    auto net = make_mlp(kWidths);
-    shard_layers(net, mesh);
-    const Batch mine = batch.part(rank, 2);
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2);
     const at::Tensor loss = at::mse_loss(net->forward(mine.x), mine.y);
     EXPECT_THROW(loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true), NotSupported);
     at::mse_loss(plain->forward(batch.x), batch.y).backward();

@@ -51,13 +51,7 @@ TEST(FullyShardParameters, ParametersMayTakeNoPart) {
 /// A group without gradients is gathered and never reduced; it may thaw, and others freeze.
 TEST(FullyShardParameters, GroupsMayBeFrozenAndThawed) {
   run_ranks(2, [](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=2");
-    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-    auto plain = make_mlp(kWidths);
-    auto net = make_mlp(kWidths);
-    shard_layers(net, mesh, kUnmerged);
-    auto alone = sgd()(plain->parameters());
-    auto optimizer = sgd()(net->parameters());
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2, kUnmerged);
     Recorder recorder(*comm::current_world());
     for (const size_t frozen : {1, 0, 2}) {
       for (auto* of : {&plain, &net}) {
@@ -191,11 +185,7 @@ TEST(FullyShardParameters, HooksOfParametersRun) {
 /// Regularisers and views of parameters in the loss, and derivatives of the loss by inputs.
 TEST(FullyShardParameters, ParametersInOtherOpsThanLayers) {
   run_ranks(3, [](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=3");
-    const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
-    auto plain = make_mlp(kWidths);
-    auto net = make_mlp(kWidths);
-    shard_layers(net, mesh);
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 3);
     const auto loss = [](torch::nn::Sequential& of, const Batch& on) {
       const at::Tensor w = layers_of(of)[1]->weight;
       at::Tensor extra = w.pow(2).sum() + w[0].exp().sum() + w.view({-1}).narrow(0, 3, 4).sum() +

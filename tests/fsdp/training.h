@@ -94,6 +94,33 @@ inline void shard_layers(torch::nn::Sequential& net, const DeviceMesh& mesh,
 /// Each group with collectives of its own, however small it is.
 inline const FullyShardOptions kUnmerged = {.merge_bytes = 0};
 
+/// An MLP on one rank with the whole batch, and the same one sharded, with this rank's part of it.
+struct Twins {
+  DeviceMesh mesh;
+  Batch batch;
+  Batch mine;
+  torch::nn::Sequential plain;
+  torch::nn::Sequential net;
+  std::unique_ptr<torch::optim::Optimizer> alone;      ///< of plain
+  std::unique_ptr<torch::optim::Optimizer> optimizer;  ///< of net
+};
+
+inline Twins make_twins(int rank, int ranks, const FullyShardOptions& options = {},
+                        const MakeOptimizer& make_optimizer = sgd()) {
+  const DeviceMesh mesh = init_device_mesh("dp=" + std::to_string(ranks));
+  const Batch batch = make_batch(12, kWidths.front(), kWidths.back());
+  auto plain = make_mlp(kWidths);
+  auto net = make_mlp(kWidths);
+  shard_layers(net, mesh, options);
+  return {mesh,
+          batch,
+          batch.part(rank, ranks),
+          plain,
+          net,
+          make_optimizer(plain->parameters()),
+          make_optimizer(net->parameters())};
+}
+
 inline void train_model(Model& model, torch::optim::Optimizer& optimizer, const Batch& batch,
                         int steps) {
   for (int step = 0; step < steps; ++step) {
