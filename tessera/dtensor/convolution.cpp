@@ -200,6 +200,7 @@ bool is_cut_in_space(const OpEntry& entry, const Stack& stack, const at::Tensor&
 }
 
 /// convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups)
+/// or _convolution, which has more to say about kernels.
 bool convolution(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const at::Tensor& input = args[0].toTensor();
@@ -291,8 +292,10 @@ std::vector<std::optional<rules::ResultMeta>> infer(std::span<const c10::IValue>
 }  // namespace
 
 void install_convolution_handlers() {
-  set_infer("aten::convolution", infer);
-  set_handler("aten::convolution", convolution);
+  for (const char* op : {"aten::convolution", "aten::_convolution"}) {
+    set_infer(op, infer);
+    set_handler(op, convolution);
+  }
   set_handler("aten::convolution_backward", convolution_backward);
 }
 

@@ -109,8 +109,10 @@ class PlainKernel final : public c10::OperatorKernel {
 ///                                      sharded dims: [B, S/n, D] stays as it is
 ///   _has_compatible_shallow_copy_type  what set_data asks, so that a plain parameter can become a
 ///                                      sharded one (Module::clone, load)
-constexpr std::array<std::string_view, 2> kWholeComposites = {
-    "aten::linear", "aten::_has_compatible_shallow_copy_type"};
+///   _grid_sampler_2d_cpu_fallback_backward  reads memory; composite in libtorch 2.11
+constexpr std::array<std::string_view, 3> kWholeComposites = {
+    "aten::linear", "aten::_has_compatible_shallow_copy_type",
+    "aten::_grid_sampler_2d_cpu_fallback_backward"};
 
 bool is_composite(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
