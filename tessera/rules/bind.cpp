@@ -27,6 +27,7 @@ class Binder {
       if (!measure(i) && !last_) return std::nullopt;
     }
     clauses();
+    if (!multiples()) return std::nullopt;
     for (const auto& term : b_.notation->results) result(term);
     check_products();
     return std::move(b_);
@@ -283,12 +284,30 @@ class Binder {
       for (size_t d = 0; d < b_.operand_dims[o].size(); ++d) {
         if (stride[d] != 1 || b_.operand_dims[o][d].letter < 0) continue;
         auto& l = at(b_.operand_dims[o][d].letter);
-        int64_t elements = c.bytes / dtype_bytes(b_.operands[o].dtype());
+        int64_t elements = c.count / dtype_bytes(b_.operands[o].dtype());
         if (b_.operand_dims[o][d].product && l.size > 0)  // each of the factor holds several
           elements /= std::gcd(elements, b_.operands[o].shape()[d] / l.size);
-        l.multiple = std::max(l.multiple, elements);
+        l.multiple = std::lcm(l.multiple, elements);
       }
     }
+  }
+
+  /// False if a letter is not a multiple of what its clause says in an operand that has it whole.
+  bool multiples() {
+    for (const auto& c : b_.notation->clauses) {
+      if (c.kind != Clause::Kind::multiple || !c.condition.holds(call_)) continue;
+      for (const int id : letters_of(c)) {
+        at(id).multiple = std::lcm(at(id).multiple, int64_t{c.count});
+        for (size_t o = 0; o < b_.operands.size(); ++o) {
+          if (b_.term_of_operand[o]->broadcast || b_.term_of_operand[o]->addend) continue;
+          for (size_t d = 0; d < b_.operand_dims[o].size(); ++d) {
+            if (b_.operand_dims[o][d].letter == id && b_.operands[o].shape()[d] % c.count != 0)
+              return false;
+          }
+        }
+      }
+    }
+    return true;
   }
 
   void result(const Term& term) {

@@ -168,7 +168,7 @@ std::string Candidates::conflict(std::span<const int> picks) const {
     }
     if (alone || row.size % (parts * row.multiple) == 0) continue;
     return join_text(row.size, " elements for ", parts, " ranks",
-                     row.multiple > 1 ? ": strides not aligned"
+                     row.multiple > 1 ? ": parts not aligned"
                      : row.even       ? ": not even"
                                       : ": some could be empty");
   }

@@ -59,7 +59,7 @@ class Expander {
     if (l.even && (l.size % ranks_ != 0 || l.size == 0)) return "only equal parts are possible";
     if (l.nonempty && chunk(l.size, ranks_, ranks_ - 1).size() == 0)
       return "some would hold nothing, which the kernel does not take";
-    if (!parts_are_multiples(l)) return "the kernel wants strides that are more aligned";
+    if (!parts_are_multiples(l)) return "the kernel wants parts that are more aligned";
     if (l.size > 1 || is_cut_already(static_cast<int>(letter))) return {};
     return "nothing to gain";
   }

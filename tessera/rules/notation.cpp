@@ -163,7 +163,7 @@ class Parser {
         {"size", Kind::size},   {"even", Kind::even},     {"nonempty", Kind::nonempty},
         {"local", Kind::local}, {"mask", Kind::handler},  {"handler", Kind::handler},
         {"weigh", Kind::weigh}, {"exact", Kind::exact},   {"aligned", Kind::aligned},
-        {"flag", Kind::flag},   {"align", Kind::align},
+        {"flag", Kind::flag},   {"align", Kind::align},   {"multiple", Kind::multiple},
     };
     Clause c;
     peek();
@@ -180,8 +180,9 @@ class Parser {
       at_ = begin;
       fail(
           "a clause (linear, affine, order, order-, idem, move, pass, ignore, whole, drop, "
-          "reduce, weigh, exact, aligned, align, rank, size, even, nonempty, local, flag, handler, "
-          "mask, if)");
+          "reduce, weigh, exact, aligned, align, multiple, rank, size, even, nonempty, local, "
+          "flag, "
+          "handler, mask, if)");
     }
     c.kind = kind->second;
     switch (c.kind) {
@@ -202,8 +203,12 @@ class Parser {
         c.operands = operand_list();
         break;
       case Kind::align:
-        c.bytes = number();
+        c.count = number();
         c.operands = operand_list();
+        break;
+      case Kind::multiple:
+        c.count = number();
+        target(c);
         break;
       case Kind::flag:
         c.name = word();

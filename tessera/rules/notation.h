@@ -70,6 +70,7 @@ struct Clause {
     local,     ///< the attribute is a size: it becomes the local one of a letter, operand or result
     flag,      ///< the letters may be cut if the flag of this name is set
     align,     ///< parts of these operands keep strides of whole multiples of so many bytes
+    multiple,  ///< the letters and their parts are multiples of so many elements
     handler,   ///< may be cut if there is a handler of this name; `mask v`: of the name "mask"
     guard,     ///< `if`: the alternative applies
   };
@@ -82,7 +83,7 @@ struct Clause {
   std::string name;     // of a handler or flag
   std::string letters;  // '*' stands for the star's dims
   int of_operand = -1, of_dim = -1, of_result = -1;
-  int bytes = 0;
+  int count = 0;  // align: bytes; multiple: elements
   Condition condition;
 };
 

@@ -5,7 +5,10 @@
 /// heads, each with G query heads. One key head for all of them goes to every rank, and its
 /// gradient is partial.
 ///
-/// L: rows as a kernel pads them. Seeds, offsets and debug masks are `_`: every rank draws its own.
+/// L: rows as a kernel pads them. The memory-efficient one pads what it keeps of them for the
+/// backward to multiples of 32: where the parts are such multiples, nothing is padded.
+///
+/// Seeds, offsets and debug masks are `_`: every rank draws its own.
 namespace tessera::rules {
 namespace {
 
@@ -45,8 +48,14 @@ constexpr TableLine kTable[] = {
      "b(hG)QD, bhKD, bhKE, bh?, bh?, bh? -> b(hG)QE, b(hG)Q, _, _, _, _, _, _, _ ;"
      "whole bh if return_debug_mask ; nonempty"},
     {"_scaled_dot_product_efficient_attention",
+     "bhqD, bhKD, bhKE, ~bhqK? -> bhqE, bhq, _, _ ; if compute_log_sumexp ; multiple 32 q ;"
+     "flag sequence q ; whole q if is_causal ; whole q if dropout_p ; nonempty |"
+     "bhqD, bhKD, bhKE, ~bhqK? -> bhqE, bhL!q, _, _ ; unless compute_log_sumexp ;"
+     "flag sequence q ; whole q if is_causal ; whole q if dropout_p ; nonempty |"
      "bhQD, bhKD, bhKE, ~bhQK? -> bhQE, bhL, _, _ ; nonempty"},
     {"_scaled_dot_product_efficient_attention_backward",
+     "bhqE, bhqD, bhKD, bhKE, ~bhqK?, bhqE, bhq, _, _ -> bhqD, bhKD, bhKE, bhqK ; multiple 32 q ;"
+     "flag sequence q ; whole q if is_causal ; whole q if dropout_p ; nonempty ; linear 0 |"
      "bhQE, bhQD, bhKD, bhKE, ~bhQK?, bhQE, bhL, _, _ -> bhQD, bhKD, bhKE, bhQK ; nonempty ;"
      "linear 0"},
     {"_scaled_dot_product_cudnn_attention",

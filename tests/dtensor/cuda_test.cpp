@@ -71,6 +71,38 @@ TEST_F(Cuda, AttentionOnShardedHeadsSendsNothing) {
   }
 }
 
+/// Of 32-bit numbers the memory-efficient kernel does it.
+TEST_F(Cuda, AttentionOverAShardedSequenceSendsNothing) {
+  const at::Tensor q = at::randn({2, 2, 128, 32}, at::TensorOptions(kGpu));
+  const at::Tensor kv = at::randn({2, 2, 40, 32}, q.options());
+  const at::Tensor bias = at::randn({128, 40}, q.options());
+  for (const bool biased : {false, true}) {
+    const auto mask = [&](const at::Tensor& b) {
+      return biased ? std::optional<at::Tensor>(b) : std::nullopt;
+    };
+    at::Tensor plain_q = q.clone().set_requires_grad(true);
+    at::Tensor plain_kv = kv.clone().set_requires_grad(true);
+    const at::Tensor plain =
+        at::scaled_dot_product_attention(plain_q, plain_kv, plain_kv, mask(bias));
+    plain.pow(2).sum().backward();
+    comm::run_ranks(4, [&](int) {
+      const DeviceMesh mesh = comm::init_device_mesh("cuda:cp=4");
+      const at::Tensor sb = distribute_tensor(bias, mesh, {Shard(0)});
+      at::Tensor sq = distribute_tensor(q, mesh, {Shard(2)}).set_requires_grad(true);
+      at::Tensor skv = distribute_tensor(kv, mesh, {Replicate()}).set_requires_grad(true);
+      comm::Recorder recorder(*comm::current_world());
+      const at::Tensor y = at::scaled_dot_product_attention(sq, skv, skv, mask(sb));
+      y.pow(2).sum().backward();
+      EXPECT_EQ(comm::expect_comm(recorder, "nothing"), "");
+      EXPECT_EQ(sharding(y).placements_text(), "S2");
+      EXPECT_EQ(sharding(skv.grad()).placements_text(), "P(sum)");
+      EXPECT_TRUE(at::allclose(full_tensor(y.detach()), plain.detach(), 1e-4, 1e-5));
+      EXPECT_TRUE(at::allclose(full_tensor(sq.grad()), plain_q.grad(), 1e-4, 1e-4));
+      EXPECT_TRUE(at::allclose(full_tensor(skv.grad()), plain_kv.grad(), 1e-4, 1e-4));
+    });
+  }
+}
+
 TEST_F(Cuda, ProductsOfEightBitFloatsKeepTheirColumns) {
   const auto half = at::TensorOptions(kGpu).dtype(at::kHalf);
   const at::Tensor a = at::randn({32, 64}, half).to(at::kFloat8_e4m3fn);

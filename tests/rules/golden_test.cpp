@@ -150,8 +150,33 @@ constexpr Golden kGoldens[] = {
      "R,P(sum),R,R -> P(sum); R,P(avg),R,R -> P(avg)"},
     {"aten::_scaled_grouped_mm 64x32:f8_e4m3fn 2x32x64:f8_e4m3fn 64 2x64 2:i32 - -",
      "R,S2,R,S1,R,R,R -> S1"},
-    {"aten::_scaled_dot_product_efficient_attention 4x8x16x2 4x8x16x2 4x8x16x2 4x8x16x16",
+    // Rows are kept for the backward in multiples of 32: the sequence is cut in such only.
+    {"aten::_scaled_dot_product_efficient_attention 4x8x16x2 4x8x16x2 4x8x16x2 4x8x16x16 "
+     "compute_log_sumexp=true",
      "S0,S0,S0,S0 -> S0,S0,R,R; S1,S1,S1,S1 -> S1,S1,R,R"},
+    {"aten::_scaled_dot_product_efficient_attention 4x8x128x2 4x8x16x2 4x8x16x2 4x8x128x16 "
+     "compute_log_sumexp=true",
+     "S0,S0,S0,S0 -> S0,S0,R,R; S1,S1,S1,S1 -> S1,S1,R,R; S2,R,R,S2 -> S2,S2,R,R"},
+    {"aten::_scaled_dot_product_efficient_attention 4x8x64x2 4x8x16x2 4x8x16x2 - "
+     "compute_log_sumexp=true",
+     "S0,S0,S0,R -> S0,S0,R,R; S1,S1,S1,R -> S1,S1,R,R"},
+    {"aten::_scaled_dot_product_efficient_attention 4x8x128x2 4x8x16x2 4x8x16x2 - "
+     "compute_log_sumexp=true is_causal=true",
+     "S0,S0,S0,R -> S0,S0,R,R; S1,S1,S1,R -> S1,S1,R,R"},
+    {"aten::_scaled_dot_product_efficient_attention 4x8x18x2 4x8x16x2 4x8x16x2 - "
+     "compute_log_sumexp=false",
+     "S0,S0,S0,R -> S0,S0,R,R; S1,S1,S1,R -> S1,S1,R,R; S2,R,R,R -> S2,R,R,R"},
+    {"aten::_scaled_dot_product_efficient_attention_backward 4x8x128x2 4x8x128x2 4x8x16x2 4x8x16x2 "
+     "- 4x8x128x2 4x8x128 2:i64 2:i64",
+     "S0,S0,S0,S0,R,S0,S0,R,R -> S0,S0,S0,S0; S1,S1,S1,S1,R,S1,S1,R,R -> S1,S1,S1,S1;"
+     "S2,S2,R,R,R,S2,S2,R,R -> S2,P(sum),P(sum),S2;"
+     "P(sum),R,R,R,R,R,R,R,R -> P(sum),P(sum),P(sum),P(sum);"
+     "P(avg),R,R,R,R,R,R,R,R -> P(avg),P(avg),P(avg),P(avg)"},
+    {"aten::_scaled_dot_product_efficient_attention_backward 4x8x1x2 4x8x1x2 4x8x16x2 4x8x16x2 "
+     "- 4x8x1x2 4x8x32 2:i64 2:i64",
+     "S0,S0,S0,S0,R,S0,S0,R,R -> S0,S0,S0,S0; S1,S1,S1,S1,R,S1,S1,R,R -> S1,S1,S1,S1;"
+     "P(sum),R,R,R,R,R,R,R,R -> P(sum),P(sum),P(sum),P(sum);"
+     "P(avg),R,R,R,R,R,R,R,R -> P(avg),P(avg),P(avg),P(avg)"},
     {"aten::_scaled_dot_product_cudnn_attention 4x8x16x2 4x8x16x2 4x8x16x2 4x1x16x16",
      "S0,S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R; S1,S1,S1,R -> S1,S1,R,R,R,R,R,R,R;"
      "S2,R,R,S2 -> S2,S2,R,R,R,R,R,R,R"},

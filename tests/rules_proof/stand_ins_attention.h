@@ -98,7 +98,8 @@ inline Results efficient(const Arguments& a) {
   o.causal = a["is_causal"].toBool();
   o.bias = a.tensor("attn_bias");
   const auto [out, lse] = forward(o);
-  return with_empty({out, padded(lse)}, 4);
+  const bool kept = a["compute_log_sumexp"].toBool();
+  return with_empty({out, kept ? padded(lse) : lse.narrow(2, 0, 0)}, 4);
 }
 
 inline Results efficient_backward(const Arguments& a) {
