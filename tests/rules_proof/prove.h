@@ -36,6 +36,11 @@ class Call {
 
  private:
   template <typename Place>
+  static Sharding placed(const at::Tensor& t, size_t operand, const Place& place) {
+    return t.defined() ? place(operand, t) : Sharding();
+  }
+
+  template <typename Place>
   Arg arg(const c10::IValue& v, const c10::TypePtr& type, size_t& operand, const Place& place) {
     if (is_tensor_type(type)) {
       if (v.isNone()) {
@@ -43,12 +48,10 @@ class Call {
         ++operand;
         return Sharding();
       }
-      if (v.isTensor()) return place(operand++, v.toTensor());
+      if (v.isTensor()) return placed(v.toTensor(), operand++, place);
       std::vector<Sharding> list;
-      for (const auto& item : v.toListRef()) {
-        list.push_back(item.isTensor() ? place(operand, item.toTensor()) : Sharding());
-        ++operand;
-      }
+      for (const auto& item : v.toListRef())
+        list.push_back(placed(item.isTensor() ? item.toTensor() : at::Tensor(), operand++, place));
       return list;
     }
     if (v.isBool()) return v.toBool();
@@ -166,22 +169,24 @@ inline void call_op(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 struct Proven {
   const Rule* rule;
   const Sample* sample;
-  std::vector<at::Tensor> operands;
-  std::vector<at::Tensor> expected;  // results
-  bool writes = false;               // results are the operands
-  /// Instead of the op: a handler, or a kernel that this machine does not have.
-  std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& locals,
-                                        std::span<const Sharding> operands,
-                                        std::span<const Sharding> results)>
-      kernel = {};
+  std::vector<at::Tensor> operands = {};
+  std::vector<at::Tensor> expected = {};  // results
+  bool writes = false;                    // results are the operands
+  /// How the op is run, on the whole operands and on parts of them.
+  std::function<void(const c10::OperatorHandle&, torch::jit::Stack&)> call = call_op;
+  /// By how many roundings of its type, at the size of the largest of what is put together, a
+  /// result may be off: 0 where all arithmetic is exact. Without: see `alike`.
+  std::optional<double> roundings = {};
 };
 
-inline Proven reference(const Rule& rule, const Sample& sample) {
-  Proven p{&rule, &sample, operands_in(sample), {}, false, {}};
+/// Fills in what the op gives for the whole operands.
+inline Proven reference(Proven p) {
+  const Sample& sample = *p.sample;
+  p.operands = operands_in(sample);
   std::vector<at::Tensor> copies;
   for (const auto& t : p.operands) copies.push_back(t.defined() ? t.clone() : t);
   auto stack = with_tensors(sample, copies);
-  call_op(sample.op, stack);
+  p.call(sample.op, stack);
   p.expected = tensors_in(stack, true);
   // What returns nothing has written to its arguments.
   p.writes = p.expected.empty();
@@ -194,7 +199,6 @@ inline std::vector<at::Tensor> run_local(const Proven& p, const OpCall& call,
                                          std::span<const Sharding> operands,
                                          std::span<const Sharding> results,
                                          std::vector<at::Tensor> locals) {
-  if (p.kernel) return p.kernel(locals, operands, results);
   const auto& schema = p.sample->op.schema();
   auto stack = with_tensors(*p.sample, locals);
   for (const auto& local : p.rule->localise) {
@@ -204,7 +208,7 @@ inline std::vector<at::Tensor> run_local(const Proven& p, const OpCall& call,
     }
   }
   if (p.rule->instead.empty()) {
-    call_op(p.sample->op, stack);
+    p.call(p.sample->op, stack);
   } else {
     const auto op = find_op(p.rule->instead);
     torch::jit::Stack other;
@@ -218,7 +222,7 @@ inline std::vector<at::Tensor> run_local(const Proven& p, const OpCall& call,
       }
       other.push_back(value);
     }
-    call_op(op, other);
+    p.call(op, other);
     stack = std::move(other);
   }
   auto out = tensors_in(stack, true);
@@ -234,6 +238,23 @@ inline std::vector<at::Tensor> run_local(const Proven& p, const OpCall& call,
     }
   }
   return out;
+}
+
+/// Empty if a result is as near to what it should be as the proof asks.
+inline std::string deviation(const Proven& p, const at::Tensor& got, const at::Tensor& want,
+                             const std::vector<at::Tensor>& parts) {
+  if (!p.roundings && alike(got, want)) return {};
+  if (got.sizes() != want.sizes() || got.scalar_type() != want.scalar_type())
+    return "is " + got.toString() + ", not " + want.toString();
+  const double largest = largest_of(parts);
+  const double rounding = rounding_of(want.scalar_type()) * largest;
+  const at::Tensor have = got.to(at::kDouble), should = want.to(at::kDouble);
+  if (p.roundings && at::allclose(have, should, 0, *p.roundings * rounding, true)) return {};
+  std::ostringstream out;
+  const double off = largest_of({have - should});
+  out << "values differ by " << off << ", " << off / rounding << " roundings of "
+      << want.scalar_type() << want.sizes() << " of parts up to " << largest;
+  return out.str();
 }
 
 /// Orders by operand where they differ.
@@ -292,11 +313,7 @@ inline std::string disproof_or_throw(const Proven& p, const OpCall& call,
     } catch (const c10::Error& e) {
       error = std::string("cannot be combined: ") + e.what_without_backtrace();
     }
-    if (error.empty() && !alike(got, p.expected[i])) {
-      error = "values differ by " +
-              std::to_string(
-                  (got.to(at::kDouble) - p.expected[i].to(at::kDouble)).abs().max().item<double>());
-    }
+    if (error.empty()) error = deviation(p, got, p.expected[i], results[i]);
     if (!error.empty()) return "result " + std::to_string(i) + ": " + error;
   }
   return {};

@@ -162,7 +162,7 @@ inline void prove_sample(const std::string& line, unsigned seed, Tally& tally,
   }
   std::optional<Proven> p;
   try {
-    p = reference(*rule, *sample);
+    p = reference({.rule = rule, .sample = &*sample});
   } catch (const std::exception& e) {
     tally.failures.push_back(line +
                              ": the plain op fails: " + std::string(e.what()).substr(0, 200));

@@ -41,6 +41,8 @@ inline Coordinate partial_coordinate(const Sharding& s, const Coordinate& at) {
 inline at::Tensor random_like(const at::Tensor& x) {
   if (at::isIntegralType(x.scalar_type(), true))
     return at::randint(0, x.scalar_type() == at::kBool ? 2 : 7, x.sizes(), x.options());
+  // Small integers, of which a few can be added in 16 bits without a rounding.
+  if (at::isReducedFloatingType(x.scalar_type())) return at::randint(-1, 2, x.sizes(), x.options());
   return at::randn_like(x);
 }
 
@@ -140,6 +142,33 @@ inline bool alike(const at::Tensor& a, const at::Tensor& b) {
   const bool coarse = a.scalar_type() != at::kDouble && a.scalar_type() != at::kComplexDouble;
   const double tolerance = a.scalar_type() == at::kBFloat16 ? 3e-2 : coarse ? 1e-4 : 1e-8;
   return at::allclose(a, b, tolerance, tolerance, true);
+}
+
+/// The distance of 1 from the next number.
+inline double rounding_of(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return 0x1p-52;
+    case at::kFloat:
+      return 0x1p-23;
+    case at::kHalf:
+      return 0x1p-10;
+    case at::kBFloat16:
+      return 0x1p-7;
+    default:
+      return 0;
+  }
+}
+
+/// Of finite elements, the largest absolute value.
+inline double largest_of(const std::vector<at::Tensor>& parts) {
+  double out = 0;
+  for (const auto& part : parts) {
+    const at::Tensor size = part.to(at::kDouble).abs();
+    const at::Tensor finite = size.masked_select(size.isfinite());
+    if (finite.numel() > 0) out = std::max(out, finite.max().item<double>());
+  }
+  return out;
 }
 
 /// The tensor; an error text where the parts do not fit the sharding or each other.
