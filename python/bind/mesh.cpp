@@ -51,7 +51,7 @@ void bind_queries(py::class_<DeviceMesh>& mesh) {
           [](const DeviceMesh& self, const py::object& axis) {
             return self.size(axis_of(self, axis));
           },
-          py::arg("axis"))
+          py::arg("mesh_dim"))
       .def("get_rank", &DeviceMesh::my_rank)
       .def("get_coordinate", [](const DeviceMesh& self) { return self.my_coordinate(); })
       .def(
@@ -61,7 +61,7 @@ void bind_queries(py::class_<DeviceMesh>& mesh) {
             require(self.ndim() == 1, "get_local_rank of mesh ", self, " needs an axis");
             return self.local_rank(0);
           },
-          py::arg("axis") = py::none())
+          py::arg("mesh_dim") = py::none())
       .def("contains_me", &DeviceMesh::contains_me)
       .def("coordinate_of", &DeviceMesh::coordinate_of, py::arg("rank"))
       .def("axis", py::overload_cast<std::string_view>(&DeviceMesh::axis, py::const_),

@@ -121,6 +121,11 @@ def _part_of_root(mesh: Any) -> DeviceMesh | None:
     return part if part.ranks == mesh.mesh.flatten().tolist() else None
 
 
+def mesh_as_given(mesh: DeviceMesh) -> Any:
+    """The PyTorch mesh for which this one stands, where there is one, else the mesh itself."""
+    return _to_torch.get(mesh, mesh)
+
+
 def mesh_to_torch(mesh: DeviceMesh) -> Any:
     """The PyTorch DeviceMesh of the same ranks. Needs torch.distributed; the first call for a mesh
     that did not come from PyTorch makes process groups, so every rank calls it."""

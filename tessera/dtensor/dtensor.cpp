@@ -206,7 +206,7 @@ at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
   at::Tensor part;
   if (!mesh.contains_me()) {
     part = empty_part(data, as);
-  } else if (!options.source || mesh.size() == 1) {
+  } else if (!options.source || mesh.size() == 1 || data.is_meta()) {  // meta: nothing to send
     part = exec::redistribute(data.contiguous(), as.replicated(), as);
     if (part.is_alias_of(data)) part = part.clone();
   } else {

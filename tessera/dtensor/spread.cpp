@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/call_site.h"
 #include "tessera/comm/world.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/sharding/local_shape.h"
@@ -38,6 +39,7 @@ at::Tensor scatter_from(const at::Tensor& full, int source, const Sharding& shar
   const Sharding at_source(holder, {Replicate()},
                            {sharding.shape().begin(), sharding.shape().end()},
                            {.dtype = sharding.dtype()});
+  const comm::CallSite site({.op = "distribute_tensor"});
   const Sharding spread = fully_sharded(sharding);
   const at::Tensor part = exec::redistribute(full.contiguous(), at_source, spread);
   return exec::redistribute(part, spread, sharding, {.may_alias = true, .consume = true});

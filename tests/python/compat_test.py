@@ -20,6 +20,9 @@ from tessera.compat import (
     init_device_mesh,
     zeros,
 )
+from tessera.compat._dtensor_spec import DTensorSpec, TensorMeta
+from tessera.compat._utils import compute_local_shape_and_global_offset
+from tessera.compat.debug import CommDebugMode
 
 
 def test_methods_and_properties_are_those_of_dtensor(ranks):
@@ -48,8 +51,111 @@ def test_plain_tensors_do_not_get_the_methods():
     for name in ("placements", "device_mesh", "to_local", "full_tensor", "redistribute"):
         assert not hasattr(plain, name)
     assert not isinstance(plain, DTensor)
-    with pytest.raises(tessera.NotSupported):
-        DTensor(plain)
+
+
+def test_a_tensor_is_a_local_part_and_a_spec(ranks):
+    def body(rank):
+        mesh = DeviceMesh("cpu", list(range(2)))
+        meta = TensorMeta(torch.Size([6, 3]), (3, 1), torch.float32)
+        local = torch.full((3, 3), float(rank), requires_grad=True)
+        x = DTensor(local, DTensorSpec(mesh, (Shard(0),), meta), requires_grad=True)
+        assert x.is_leaf and x.requires_grad and x.shape == (6, 3)
+        with pytest.warns(UserWarning, match="from_local"):
+            DTensor(local, x._spec, requires_grad=False)
+        y = DTensor.from_local(torch.ones(3, 3), mesh, [Shard(0)])
+        assert x._spec == y._spec and hash(x._spec) == hash(y._spec)
+        assert x._spec.placements == (Shard(0),) and x._spec.tensor_meta == meta
+        assert x._spec.num_shards == 2 and x._spec.is_sharded() and not x._spec.is_replicated()
+        assert x._local_tensor.data_ptr() == local.data_ptr() and not x._local_tensor.requires_grad
+        with torch.no_grad():
+            assert x.to_local() is x._local_tensor
+        offset = compute_local_shape_and_global_offset(x.shape, mesh, x.placements)
+        assert offset == ((3, 3), (3 * rank, 0))
+        with pytest.raises(tessera.InvalidArgument, match="both shape and stride"):
+            DTensor.from_local(torch.ones(3, 3), mesh, [Shard(0)], shape=(6, 3))
+
+    ranks(2, body)
+
+
+def test_collectives_are_counted_under_pytorchs_operators(ranks):
+    ops = torch.ops.c10d_functional
+
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        mode = CommDebugMode()
+        with mode:
+            x = distribute_tensor(torch.ones(4, 3, requires_grad=True), mesh, [Shard(0)])
+            assert mode.get_comm_counts()[torch.ops.c10d.scatter_] == 1
+        with mode:
+            out = x.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+            out.backward(torch.ones_like(out))
+        assert mode.comm_counts[ops.all_gather_into_tensor] == 1
+        assert mode.comm_counts[ops.reduce_scatter_tensor] == 1 and mode.get_total_counts() == 2
+        assert torch.equal(x.grad.full_tensor(), torch.full((4, 3), 2.0))
+        with mode:
+            DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0)]).redistribute(mesh, [Shard(1)])
+        assert mode.get_comm_counts() == {torch.ops._dtensor.shard_dim_alltoall: 1}
+
+    ranks(2, body)
+
+
+def test_a_mesh_may_be_the_context(ranks):
+    def body(rank):
+        with DeviceMesh("cpu", [0, 1]) as outer:
+            x = DTensor.from_local(torch.ones(3), placements=[Shard(0)])
+            with DeviceMesh("cpu", [[0], [1]]) as inner:
+                y = distribute_tensor(torch.ones(4), placements=[Replicate(), Replicate()])
+            z = distribute_tensor(torch.ones(4), placements=[Shard(0)])
+        assert x.device_mesh == z.device_mesh == outer and y.device_mesh == inner
+        with pytest.raises(tessera.InvalidArgument, match="no device_mesh"):
+            distribute_tensor(torch.ones(4), placements=[Shard(0)])
+
+    ranks(2, body)
+
+
+def test_what_pytorch_distributes_or_refuses(ranks):
+    full = torch.arange(12.0).view(4, 3)
+
+    def body(rank):
+        mesh = DeviceMesh("cpu", [[0, 1], [2, 3]])
+        x = distribute_tensor(full, mesh, [Shard(0), Partial()])
+        assert x.placements == (Shard(0), Partial()) and torch.equal(x.full_tensor(), full)
+        x = distribute_tensor(full, mesh, [Partial("max"), Shard(1)])
+        assert torch.equal(x.full_tensor(), full)
+        with pytest.raises(ValueError, match="un-reduced"):
+            distribute_tensor(full, mesh, [Partial("product"), Shard(1)])
+        with pytest.raises(ValueError, match="must have the same length"):
+            distribute_tensor(full, mesh, [Shard(0)])
+        with pytest.raises(RuntimeError, match="distribute leaf tensor"):
+            distribute_tensor(full.requires_grad_() + 1, mesh, [Shard(0), Shard(1)])
+        with pytest.raises(ValueError, match="to a different device mesh"):
+            distribute_tensor(x, init_device_mesh("cpu", (4,)), [Shard(0)])
+        with pytest.raises(ValueError, match="to a different placements"):
+            distribute_tensor(x, mesh, [Shard(0), Replicate()])
+        meta = distribute_tensor(torch.ones(4, 3, device="meta"), mesh, [Shard(0), Shard(1)])
+        assert meta.is_meta and meta.to_local().shape == (2, 2 - rank % 2)
+        real = torch.nn.init.constant_(torch.empty_like(meta, device="cpu"), 2.0)
+        assert torch.equal(real.full_tensor(), torch.full((4, 3), 2.0))
+
+    ranks(4, body)
+
+
+def test_ranks_outside_the_mesh_take_parts_as_even(ranks):
+    def body(rank):
+        mesh = DeviceMesh("cpu", [0, 2])
+        x = DTensor.from_local(torch.ones(3, 4), mesh, [Shard(0)]) + 2
+        assert x.shape == (6, 4) and x.to_local().numel() == (12 if rank in (0, 2) else 0)
+        assert x.sum().shape == () and x.equal(x)
+
+    ranks(3, body)
+
+
+def test_parts_as_shard_cuts_them():
+    parts, pads = Shard(0)._split_tensor(torch.arange(5), 4, with_padding=True)
+    assert [part.tolist() for part in parts] == [[0, 1], [2, 3], [4, 0], [0, 0]]
+    assert pads == [0, 0, 1, 2]
+    parts, pads = Shard(1)._split_tensor(torch.ones(2, 3), 2, with_padding=False)
+    assert [tuple(part.shape) for part in parts] == [(2, 2), (2, 1)] and pads == []
 
 
 def test_meshes_answer_as_pytorchs_do(ranks):

@@ -51,7 +51,8 @@ def run(package, *arguments):
 
 def test_it_holds_the_sources_the_library_and_the_command_line(package):
     found = {str(path.relative_to(package)) for path in package.rglob("*") if path.is_file()}
-    sources = {path.name for path in SOURCES.iterdir() if path.suffix in (".py", ".pyi", ".typed")}
+    kinds = (".py", ".pyi", ".typed")
+    sources = {str(p.relative_to(SOURCES)) for p in SOURCES.rglob("*") if p.suffix in kinds}
     libraries = {name for name in found if name.startswith("lib/libtessera.so.")}
     assert libraries and "py.typed" in sources
     built = {"_C" + sysconfig.get_config_var("EXT_SUFFIX"), "bin/tessera"}

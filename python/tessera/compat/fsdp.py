@@ -1,6 +1,6 @@
 """The names of torch.distributed.fsdp (FSDP2) on top of this library; `tessera.compat` has them too.
 
-    from tessera.compat import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+    from tessera.compat.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _C, fsdp
-from .mesh import init_device_mesh
-from .placement import Shard
-from .ranks import current_world
+from .. import _C, fsdp
+from ..mesh import init_device_mesh
+from ..placement import Shard
+from ..ranks import current_world
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,67 @@
+"""The names of torch.distributed.tensor on top of this library: a program changes its imports, no
+more. The modules are named as PyTorch's are, so that one replacement does a whole file:
+
+    sed -e 's/torch\\.distributed\\.tensor/tessera.compat/' \\
+        -e 's/torch\\.distributed\\.\\(fsdp\\|device_mesh\\)/tessera.compat.\\1/' program.py
+
+    from tessera.compat import DTensor, Shard, Replicate, distribute_tensor, init_device_mesh
+    from tessera.compat.fsdp import MixedPrecisionPolicy, fully_shard
+
+Importing it also gives sharded tensors the methods of PyTorch's DTensor (x.redistribute(...),
+x.to_local(), x.full_tensor(), x.placements, x.device_mesh). Plain tensors do not get them, and
+PyTorch's own DTensors keep theirs.
+"""
+
+from __future__ import annotations
+
+from .. import factories as _factories
+from ..module import distribute_module
+from ._api import DTensor, distribute_tensor
+from ._utils import ExplicitRedistributionContext
+from .device_mesh import DeviceMesh, init_device_mesh
+from .experimental import implicit_replication, local_map, register_sharding
+from .fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    UnshardHandle,
+    fully_shard,
+    register_fsdp_forward_method,
+    share_comm_ctx,
+)
+from .placement_types import Partial, Placement, Replicate, Shard, _StridedShard
+
+empty, full, ones = _factories.empty, _factories.full, _factories.ones
+rand, randn, zeros = _factories.rand, _factories.randn, _factories.zeros
+
+__all__ = [
+    "CPUOffloadPolicy",
+    "DTensor",
+    "DeviceMesh",
+    "ExplicitRedistributionContext",
+    "FSDPModule",
+    "MixedPrecisionPolicy",
+    "OffloadPolicy",
+    "Partial",
+    "Placement",
+    "Replicate",
+    "Shard",
+    "UnshardHandle",
+    "_StridedShard",
+    "distribute_module",
+    "distribute_tensor",
+    "empty",
+    "full",
+    "fully_shard",
+    "implicit_replication",
+    "init_device_mesh",
+    "local_map",
+    "ones",
+    "rand",
+    "randn",
+    "register_fsdp_forward_method",
+    "register_sharding",
+    "share_comm_ctx",
+    "zeros",
+]

@@ -1,0 +1,78 @@
+"""The names of torch.distributed.device_mesh: meshes by PyTorch's arguments, and as contexts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh as TorchMesh
+
+from .. import _C
+from ..mesh import init_device_mesh, mesh_from_group, mesh_from_torch
+from ..ranks import current_world
+
+_entered = threading.local()  # .meshes: those of the `with` blocks that this thread is in
+
+
+class _IsMesh(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, (_C.DeviceMesh, TorchMesh))
+
+
+class DeviceMesh(metaclass=_IsMesh):
+    """DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp")): a mesh of these ranks, made
+    by every rank of the world. What it makes is a tessera.DeviceMesh.
+
+        >>> def show(rank):
+        ...     mesh = DeviceMesh("cpu", torch.tensor([[0, 2], [1, 3]]), mesh_dim_names=("dp", "tp"))
+        ...     return isinstance(mesh, DeviceMesh), mesh.get_coordinate()
+        >>> tessera.run_ranks(4, show)[1]
+        (True, [1, 0])
+
+    Inside `with DeviceMesh(...):` functions that are given no mesh take this one.
+    """
+
+    from_group = staticmethod(mesh_from_group)
+
+    def __new__(
+        cls, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None
+    ) -> Any:
+        ranks = torch.as_tensor(mesh)
+        names = mesh_dim_names or [f"axis{i}" for i in range(ranks.dim())]
+        axes = list(zip(names, ranks.shape, strict=True))
+        paper = _C.DeviceMesh(axes, ranks.flatten().tolist(), device_type)
+        return _C.parse_device_mesh(str(paper), current_world())
+
+
+def mesh_or_entered(mesh: Any) -> _C.DeviceMesh:
+    """The mesh that is given, PyTorch's or ours; without one that of the innermost `with`."""
+    if mesh is not None:
+        return mesh_from_torch(mesh)
+    meshes = getattr(_entered, "meshes", None)
+    if not meshes:
+        raise _C.InvalidArgument("no device_mesh is given, and no `with DeviceMesh(...)` is open")
+    return meshes[-1]
+
+
+def _enter(self: _C.DeviceMesh) -> _C.DeviceMesh:
+    if not hasattr(_entered, "meshes"):
+        _entered.meshes = []
+    _entered.meshes.append(self)
+    return self
+
+
+def _exit(self: _C.DeviceMesh, *exc: Any) -> None:
+    _entered.meshes.pop()
+
+
+def _flatten(self: _C.DeviceMesh, mesh_dim_name: str | None = None) -> _C.DeviceMesh:
+    return self.flatten(mesh_dim_name or "_".join(self.axis_names))
+
+
+setattr(_C.DeviceMesh, "__enter__", _enter)  # noqa: B010 - not part of the class's own interface
+setattr(_C.DeviceMesh, "__exit__", _exit)  # noqa: B010
+setattr(_C.DeviceMesh, "_flatten", _flatten)  # noqa: B010
+
+__all__ = ["DeviceMesh", "init_device_mesh"]

@@ -1,0 +1,39 @@
+"""The names of torch.distributed.tensor.placement_types."""
+
+from __future__ import annotations
+
+import torch
+
+from .._C import Placement
+from ..placement import Partial, Replicate, Shard, StridedShard
+
+_StridedShard = StridedShard
+
+
+def _split_tensor(
+    self: Placement,
+    tensor: torch.Tensor,
+    num_chunks: int,
+    *,
+    with_padding: bool = True,
+    contiguous: bool = True,
+) -> tuple[list[torch.Tensor], list[int]]:
+    """The parts of a plain tensor as Shard(dim) cuts it over `num_chunks` ranks, and by how much each
+    is padded to the size of the first."""
+    dim = self.dim
+    size = tensor.size(dim)
+    full = -(-size // num_chunks)
+    bounds = [min(i * full, size) for i in range(num_chunks + 1)]
+    parts = [tensor.narrow(dim, a, b - a) for a, b in zip(bounds, bounds[1:], strict=False)]
+    pads = [full - part.size(dim) for part in parts] if with_padding else []
+    for i, pad in enumerate(pads):
+        if pad > 0:
+            shape = list(tensor.shape)
+            shape[dim] = pad
+            parts[i] = torch.cat([parts[i], parts[i].new_zeros(shape)], dim)
+    return [part.contiguous() for part in parts] if contiguous else parts, pads
+
+
+setattr(Placement, "_split_tensor", _split_tensor)  # noqa: B010 - PyTorch's name, not ours
+
+__all__ = ["Partial", "Placement", "Replicate", "Shard"]
