@@ -86,6 +86,17 @@ inline at::Tensor whole(const at::Tensor& t) {
   return is_dtensor(t) ? full_tensor(t.detach()) : t.detach().clone();
 }
 
+/// libtorch resizes an out= tensor of another shape than the result; a sharded one is refused.
+inline void check_out_shapes(const Sample& sample, const std::vector<at::Tensor>& given,
+                             const std::vector<at::Tensor>& after) {
+  const auto& arguments = sample.op.schema().arguments();
+  if (std::ranges::none_of(arguments, [](const auto& a) { return a.is_out(); })) return;
+  for (size_t o = 0; o < given.size(); ++o) {
+    if (given[o].defined() && given[o].sizes() != after[o].sizes())
+      throw std::invalid_argument("an out= tensor of another shape than the result");
+  }
+}
+
 /// What the op gives for these operands. Throws if it has no kernel here.
 inline Expectation expectation(const Sample& sample, const std::vector<at::Tensor>& operands) {
   Expectation out;
@@ -98,6 +109,7 @@ inline Expectation expectation(const Sample& sample, const std::vector<at::Tenso
     at::NoGradGuard no_grad;
     called = call_recorded(sample, copies_of(operands), ask);
   }
+  check_out_shapes(sample, operands, called.operands);
   for (const auto& r : called.results) {
     out.results.push_back(r.defined() ? whole(r) : r);
     const bool wanted = r.defined() && r.requires_grad();
