@@ -193,6 +193,7 @@ void install_handlers() {
   set_handler("aten::_has_compatible_shallow_copy_type", can_become);
   set_local_kernel("aten::linear_backward", linear_backward);
   install_arg_extremes();
+  install_topk();
   install_foreach_norm();
   install_convolution_handlers();
   install_in_place_views();

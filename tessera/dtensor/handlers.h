@@ -8,6 +8,7 @@ void install_handlers();
 
 // Its parts, each in the file of its name.
 void install_arg_extremes();          ///< argmax, argmin, max.dim, min.dim
+void install_topk();                  ///< along a sharded dim
 void install_foreach_norm();          ///< norms of many tensors in one message
 void install_in_place_views();        ///< t_, transpose_, squeeze_, unsqueeze_, resize_
 void install_convolution_handlers();  ///< over sharded spatial dims
