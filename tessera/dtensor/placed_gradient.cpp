@@ -18,7 +18,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-/// Zeros by size, but for matrix_exp, which computes in a larger matrix of its own.
+/// Zeros by size, but for matrix_exp, which computes in a larger matrix of its own. Of what cat
+/// joins, only the empty tensors of one dim, which it passes over.
 constexpr auto kOps = std::to_array<std::string_view>({
     "aten::_adaptive_avg_pool2d_backward",
     "aten::_adaptive_avg_pool3d_backward",
@@ -28,6 +29,7 @@ constexpr auto kOps = std::to_array<std::string_view>({
     "aten::avg_pool2d_backward",
     "aten::avg_pool3d_backward",
     "aten::bernoulli",
+    "aten::cat",
     "aten::copysign",
     "aten::fractional_max_pool2d_backward",
     "aten::fractional_max_pool3d_backward",
@@ -62,6 +64,17 @@ struct PlacedGradient : torch::autograd::Function<PlacedGradient> {
   }
 };
 
+void place_those_passed_over(c10::IValue& list) {
+  const auto passed_over = [](const at::Tensor& t) { return t.dim() == 1 && t.numel() == 0; };
+  const std::vector<at::Tensor> tensors = list.toTensorVector();
+  if (std::ranges::none_of(tensors, passed_over)) return;
+  c10::List<at::Tensor> placed;
+  for (const at::Tensor& tensor : tensors) {
+    placed.push_back(passed_over(tensor) ? with_placed_gradient(tensor) : tensor);
+  }
+  list = std::move(placed);
+}
+
 class PlacedGradientKernel final : public c10::OperatorKernel {
  public:
   PlacedGradientKernel(std::shared_ptr<const OpEntry> entry, c10::SafeKernelFunction formulas)
@@ -72,6 +85,7 @@ class PlacedGradientKernel final : public c10::OperatorKernel {
     for (size_t i = 0; i < entry_->args.size(); ++i) {
       c10::IValue& value = (*stack)[base + i];
       if (value.isTensor()) value = with_placed_gradient(value.toTensor());
+      if (value.isTensorList()) place_those_passed_over(value);
     }
     formulas_.callBoxed(op, keys, stack);
   }

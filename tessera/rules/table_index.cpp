@@ -23,8 +23,11 @@ constexpr TableLine kTable[] = {
     {"_embedding_bag_per_sample_weights_backward", "Bd, Vd, _, _, _ -> N ; linear 0 ; linear 1"},
     {"multinomial", "nC -> nS | C -> S"},
     {"take", "I.., * -> * ; move 0"},
-    // What is added comes from any rank; what replaces, from every one.
-    {"put", "+X.., *, * -> X.. ; if accumulate=true ; linear 0+2 | X.., Y.., Y.. -> X.."},
+    // What is added comes from any rank; what replaces, from every one. Indexes and values are
+    // equally many, whatever their shapes.
+    {"put",
+     "+X.., *, * -> X.. ; exact ; aligned ; if accumulate=true ; linear 0+2 |"
+     "X.., Y.., Z.. -> X.."},
 };
 
 }  // namespace

@@ -55,6 +55,11 @@ std::vector<Case> cases() {
        [](const Inputs& x) {
          return x[0].repeat({1, 0}).sum();
        }},
+      {"cat of a tensor that it passes over",
+       {{4, 3}, {0}},
+       [](const Inputs& x) {
+         return at::cat({x[0], x[1], x[0]}, 1).pow(2).sum();
+       }},
       {"max_pool2d twice",
        {{4, 2, 4, 4}},
        [](const Inputs& in) {
