@@ -19,22 +19,35 @@ constexpr milliseconds kLookAgain(1000);
 Exchange::Exchange(Links& links, Group group, milliseconds timeout)
     : links_(links), group_(group), timeout_(timeout) {}
 
+template <typename Post>
+Exchange::Message* Exchange::post(const Post& post_it) {
+  Message message;
+  try {
+    message.work = post_it();
+  } catch (const std::exception&) {
+    message.error = std::current_exception();
+  }
+  std::lock_guard lock(mutex_);
+  return &messages_.emplace_back(std::move(message));
+}
+
 Exchange::Message* Exchange::send(const at::Tensor& piece, int to, int round) {
   if (piece.numel() == 0) return nullptr;
-  auto work = links_.send_piece(piece, to, gloo_tags::exchange(group_.tag, piece, round));
-  std::lock_guard lock(mutex_);
-  return &messages_.emplace_back(std::move(work));
+  return post(
+      [&] { return links_.send_piece(piece, to, gloo_tags::exchange(group_.tag, piece, round)); });
 }
 
 Exchange::Message* Exchange::receive(const at::Tensor& piece, int from, int round) {
   if (piece.numel() == 0) return nullptr;
-  auto work = links_.receive_piece(piece, from, gloo_tags::exchange(group_.tag, piece, round));
-  std::lock_guard lock(mutex_);
-  return &messages_.emplace_back(std::move(work));
+  return post([&] {
+    return links_.receive_piece(piece, from, gloo_tags::exchange(group_.tag, piece, round));
+  });
 }
 
 void Exchange::await(Message* message) {
-  if (message == nullptr || !message->work) return;
+  if (message == nullptr) return;
+  if (message->error) std::rethrow_exception(message->error);
+  if (!message->work) return;
   if (!deadline_) deadline_ = Clock::now() + timeout_;
   for (;;) {
     if (cancelled_) throw std::runtime_error("this rank closed its links");

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -40,10 +41,12 @@ class Exchange {
 
   struct Message {
     c10::intrusive_ptr<c10d::Work> work;
+    std::exception_ptr error{};  ///< instead of the work: the link was broken already
   };
 
   /// Post a contiguous piece; an empty one is not sent and done at once. Both sides name the same
-  /// round: pieces of different rounds are not mistaken for each other. The result stays valid.
+  /// round: pieces of different rounds are not mistaken for each other. The result stays valid. A
+  /// broken link shows when the message is awaited, so that the other peers get what is theirs.
   Message* send(const at::Tensor& piece, int to, int round = 0);
   Message* receive(const at::Tensor& piece, int from, int round = 0);
 
@@ -59,6 +62,8 @@ class Exchange {
   void cancel() noexcept;
 
  private:
+  template <typename Post>
+  Message* post(const Post& post_it);
   void interrupt() noexcept;
 
   Links& links_;

@@ -66,4 +66,9 @@ bool Meeting::attend(const std::string& word) const {
                             list_text(ranks), ")"));
 }
 
+void Meeting::call_off() const {
+  const int me = ranks[static_cast<size_t>(index)];
+  store.compareSet(name + "/outcome", {}, bytes_of(std::to_string(me)));
+}
+
 }  // namespace tessera::comm

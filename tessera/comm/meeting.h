@@ -24,6 +24,9 @@ struct Meeting {
   /// brought the same word.
   bool attend(const std::string& word) const;
 
+  /// Says instead that this rank will not come, so that nobody waits for it.
+  void call_off() const;
+
  private:
   std::string absent() const;
   std::string_view compare(const std::string& word) const;

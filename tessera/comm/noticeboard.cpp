@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "tessera/base/text.h"
-#include "tessera/comm/poll.h"
 
 namespace tessera::comm {
 namespace {
@@ -17,10 +16,12 @@ constexpr auto kAnswerWithin = std::chrono::seconds(3);
 std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-std::string alive_key(int rank) { return join_text("alive/", rank); }
-
 std::string call_key(const std::string& channel, int index) {
   return join_text("call/", channel, "/", index);
+}
+
+std::string given_up_key(const std::string& channel, uint64_t sequence) {
+  return join_text("given_up/", channel, "/", sequence);
 }
 
 /// Whose calls a rank of a group reads: all in a small one, else the first and the next few, so
@@ -41,8 +42,8 @@ std::optional<std::pair<uint64_t, std::string>> numbered(const std::string& text
   return std::pair(number, std::string(end + 1, text.data() + text.size()));
 }
 
-std::string failure_text(c10d::Store& store) {
-  return store.check({"failure"}) ? text_of(store.get("failure")) : std::string();
+std::string text_if_any(c10d::Store& store, const std::string& key) {
+  return store.check({key}) ? text_of(store.get(key)) : std::string();
 }
 
 std::optional<Noticeboard::Failure> failure_of(const std::string& text) {
@@ -61,7 +62,8 @@ struct Noticeboard::Line {
   /// Runs `ask(store)` on a thread of its own and gives up after a while: a store whose host
   /// vanished from the network answers neither yes nor no. `nothing` if it failed or gave up.
   template <typename Answer, typename Ask>
-  static Answer run(const std::shared_ptr<Line>& line, Answer nothing, Ask ask) noexcept {
+  static Answer run(const std::shared_ptr<Line>& line, Answer nothing, Ask ask,
+                    std::chrono::seconds limit = kAnswerWithin) noexcept {
     try {
       if (line->dead) return nothing;
       std::packaged_task<Answer()> task([line, ask = std::move(ask)] {
@@ -70,7 +72,7 @@ struct Noticeboard::Line {
       });
       auto answer = task.get_future();
       std::thread(std::move(task)).detach();
-      if (answer.wait_for(kAnswerWithin) == std::future_status::ready) return answer.get();
+      if (answer.wait_for(limit) == std::future_status::ready) return answer.get();
       line->dead = true;
     } catch (const std::exception&) {  // the store is gone; the caller has the real error in hand
     }
@@ -92,19 +94,19 @@ void Noticeboard::post_failure(std::string_view text) noexcept {
 }
 
 std::optional<Noticeboard::Failure> Noticeboard::first_failure(c10d::Store& store) {
-  return failure_of(failure_text(store));
+  return failure_of(text_if_any(store, "failure"));
 }
 
 std::optional<Noticeboard::Failure> Noticeboard::first_failure() noexcept {
-  return failure_of(Line::run(line_, std::string(), failure_text));
+  return failure_of(Line::run(line_, std::string(),
+                              [](c10d::Store& store) { return text_if_any(store, "failure"); }));
 }
 
 std::vector<RankCall> Noticeboard::meet(const GroupInfo& group, const std::string& channel,
                                         const RankCall& mine) noexcept {
   const std::string entry = join_text(mine.sequence, " ", encode(mine.call), "\n", mine.note);
   const auto whom = some_of(static_cast<int>(group.ranks.size()), mine.index);
-  auto calls = Line::run(line_, std::vector<RankCall>{}, [=, rank = rank_](c10d::Store& store) {
-    store.set(alive_key(rank), bytes_of("1"));
+  auto calls = Line::run(line_, std::vector<RankCall>{}, [=](c10d::Store& store) {
     store.set(call_key(channel, mine.index), bytes_of(entry));
     std::vector<RankCall> found;
     for (const int index : whom) {
@@ -124,28 +126,30 @@ std::vector<RankCall> Noticeboard::meet(const GroupInfo& group, const std::strin
   return calls;
 }
 
-std::optional<std::vector<int>> Noticeboard::silent(const GroupInfo& group,
-                                                    std::chrono::milliseconds patience) noexcept {
-  std::vector<int> others;
-  std::vector<std::string> keys;
-  for (const int rank : group.ranks) {
-    if (rank == rank_) continue;
-    others.push_back(rank);
-    keys.push_back(alive_key(rank));
-  }
-  struct Answer {
-    bool came = false;
-    std::vector<int> missing;
-  };
-  auto answer = Line::run(line_, Answer{}, [=, rank = rank_](c10d::Store& store) {
-    store.set(alive_key(rank), bytes_of("1"));
-    Answer found{true, others};
-    const bool all = poll_until(patience, [&] { return store.check(keys); });
-    std::erase_if(found.missing, [&](int other) { return all || store.check({alive_key(other)}); });
-    return found;
+void Noticeboard::give_up(const std::string& channel, uint64_t sequence,
+                          std::string_view why) noexcept {
+  const std::string key = given_up_key(channel, sequence);
+  const std::string entry = join_text(rank_, " ", why);
+  Line::run(line_, false, [=](c10d::Store& store) {
+    store.compareSet(key, {}, bytes_of(entry));
+    return true;
   });
-  if (!answer.came) return std::nullopt;
-  return std::move(answer.missing);
+}
+
+std::optional<Noticeboard::Failure> Noticeboard::who_gave_up(const std::string& channel,
+                                                             uint64_t sequence) noexcept {
+  const std::string key = given_up_key(channel, sequence);
+  return failure_of(
+      Line::run(line_, std::string(), [=](c10d::Store& store) { return text_if_any(store, key); }));
+}
+
+std::optional<LifeSign::Roll> Noticeboard::call_roll(std::span<const int> ranks) noexcept {
+  std::vector<int> others(ranks.begin(), ranks.end());
+  std::erase(others, rank_);
+  const auto ask = [others](c10d::Store& store) {
+    return std::optional(LifeSign::call(store, others));
+  };
+  return Line::run(line_, std::optional<LifeSign::Roll>(), ask, kAnswerWithin + LifeSign::kLongest);
 }
 
 }  // namespace tessera::comm

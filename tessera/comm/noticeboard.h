@@ -2,22 +2,24 @@
 
 #include <c10/util/intrusive_ptr.h>
 
-#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "tessera/comm/call_info.h"
+#include "tessera/comm/life_sign.h"
 
 /// What processes tell each other when a collective does not go well, over the store instead of the
 /// links: who failed and why, who is still alive, who waits in which call.
 ///
-/// Best effort by contract: nothing here throws, and nothing takes longer than a few seconds, also
-/// when the store is gone. Nothing is written while all goes well.
+/// Best effort by contract: nothing here throws, and nothing takes longer than a few seconds (with
+/// dead or very busy ranks, a dozen), also when the store is gone. Nothing is written while all goes
+/// well.
 namespace tessera::comm {
 
 class Noticeboard {
@@ -39,16 +41,19 @@ class Noticeboard {
   /// The same over a connection that the caller holds and may wait on.
   static std::optional<Failure> first_failure(c10d::Store& store);
 
-  /// Says that this rank is alive and waits in this call of `channel`; returns it and the calls
-  /// that others of the group (of a large one, some) said so of, by index. They may have moved on
-  /// since.
+  /// Says that this rank waits in this call of `channel`; returns it and the calls that others of
+  /// the group (of a large one, some) said so of, by index. They may have moved on since.
   std::vector<RankCall> meet(const GroupInfo& group, const std::string& channel,
                              const RankCall& mine) noexcept;
 
-  /// The group's ranks that posted nothing at all within `patience`; none if the store does not
-  /// answer.
-  std::optional<std::vector<int>> silent(const GroupInfo& group,
-                                         std::chrono::milliseconds patience) noexcept;
+  /// Says that this rank ended this call of `channel` with an error, so that peers which wait for
+  /// its part do not wait on. Only the first of a call is kept.
+  void give_up(const std::string& channel, uint64_t sequence, std::string_view why) noexcept;
+  /// Who did, if it was this call.
+  std::optional<Failure> who_gave_up(const std::string& channel, uint64_t sequence) noexcept;
+
+  /// Which of the ranks, other than this one, do not answer; nothing if the store does not.
+  std::optional<LifeSign::Roll> call_roll(std::span<const int> ranks) noexcept;
 
  private:
   struct Line;  // the connection; outlives this object if an answer never comes

@@ -16,6 +16,7 @@
 #include "tessera/comm/cuda_backend.h"
 #include "tessera/comm/failure.h"
 #include "tessera/comm/gloo.h"
+#include "tessera/comm/life_sign.h"
 #include "tessera/comm/meeting.h"
 #include "tessera/comm/network.h"
 #include "tessera/comm/noticeboard.h"
@@ -32,7 +33,7 @@ using c10::intrusive_ptr;
 using StorePtr = intrusive_ptr<c10d::Store>;
 
 constexpr auto kFarewell = std::chrono::seconds(10);
-constexpr auto kLastWords = std::chrono::seconds(2);
+constexpr auto kLastWords = std::chrono::milliseconds(500);
 
 StorePtr prefixed(const std::string& prefix, StorePtr store) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
@@ -96,6 +97,8 @@ class ProcessWorld final : public RankWorld {
     }
     const auto own_connection = [store] { return store->clone(); };
     auto board = prefixed(Noticeboard::kPrefix, own_connection());
+    life_sign_ = std::make_unique<LifeSign>(prefixed(Noticeboard::kPrefix, own_connection()),
+                                            board_, options.rank);
     ObserverState& state = *observers().state();
     std::lock_guard lock(state.mutex);
     state.board = std::make_shared<Noticeboard>(std::move(board), options.rank);
@@ -107,13 +110,14 @@ class ProcessWorld final : public RankWorld {
     if (observers().state()->failed || std::uncaught_exceptions() > 0) {
       // Otherwise Gloo's destructor would wait for calls that nobody will answer.
       observers().state()->abort_links();
+      call_off_farewell();
     } else {
       say_farewell();
     }
-    // The store stays until the others have read what they need, also of why this rank failed.
+    life_sign_.reset();
     try {
       store_->add("left", 1);
-      if (hosts_store_) poll_until(kLastWords, [&] { return store_->add("left", 0) >= size(); });
+      if (hosts_store_) outlast_the_others();
     } catch (const std::exception&) {  // the store is gone; so are we
     }
   }
@@ -194,6 +198,25 @@ class ProcessWorld final : public RankWorld {
     }
   }
 
+  /// Those who come to it need not wait for this rank.
+  void call_off_farewell() noexcept {
+    try {
+      meet("farewell", "the end", everyone(), rank(), kFarewell).call_off();
+    } catch (const std::exception&) {  // the store is gone, and nobody waits on it
+    }
+  }
+
+  /// The store stays until the others have read what they need, also of why this rank failed: while
+  /// anybody lives that has not left, but not for ever.
+  void outlast_the_others() {
+    const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+    const auto all_left = [&] { return store_->add("left", 0) >= size(); };
+    while (!poll_until(kLastWords, all_left) && std::chrono::steady_clock::now() < deadline) {
+      const auto roll = LifeSign::call(*board_, everyone());
+      if (std::ssize(roll.missing) + std::ssize(roll.left) == size()) return;
+    }
+  }
+
   StorePtr store_;
   StorePtr board_;  // the noticeboard, over the same connection
   bool hosts_store_;
@@ -201,6 +224,7 @@ class ProcessWorld final : public RankWorld {
   std::vector<c10::DeviceType> devices_;
   std::string address_;
   std::vector<int> everyone_;
+  std::unique_ptr<LifeSign> life_sign_;
 };
 
 std::chrono::milliseconds timeout_from(const Environment& environment) {

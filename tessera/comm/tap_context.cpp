@@ -2,49 +2,95 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "tessera/base/errors.h"
 #include "tessera/comm/noticeboard.h"
 
 namespace tessera::comm {
 namespace {
 
-/// Time that ranks which lose a link at the same moment get to say that they are alive.
-constexpr auto kSignOfLife = std::chrono::seconds(2);
-
 std::string sentence(const TapContext& context, const TappedCall& call) {
   return join_text("rank ", context.group->rank(), ": ", call.info.to_text(*context.group), " in ",
                    context.group->to_text());
 }
 
-std::optional<std::string> mismatch(const TapContext& context, const TappedCall& call,
-                                    Noticeboard& board) {
-  if (call.sequence == 0) return std::nullopt;
-  const auto calls =
-      board.meet(*context.group, context.channel, {context.group->index, call.sequence, call.info});
-  return first_difference(calls, *context.group);
+std::vector<RankCall> meet(const TapContext& context, const TappedCall& call, Noticeboard& board) {
+  if (call.sequence == 0) return {};
+  return board.meet(*context.group, context.channel,
+                    {context.group->index, call.sequence, call.info});
 }
 
-/// What can be found out about a failed link; "" if nothing.
-std::string likely_cause(const TapContext& context, const TappedCall& call) {
+std::string ranks_text(std::span<const int> ranks) {
+  return join_text(ranks.size() > 1 ? "ranks " : "rank ", list_text(ranks));
+}
+
+bool says_timeout(std::string_view what) {
+  return what.find("imed out") != std::string_view::npos ||
+         what.find("no answer within") != std::string_view::npos;
+}
+
+/// Of a call that timed out: which of those who live never came to it. Of a large group, as far as
+/// this rank asked.
+std::vector<int> who_is_late(const TapContext& context, const TappedCall& call,
+                             std::span<const RankCall> calls, const LifeSign::Roll& roll) {
+  if (call.sequence == 0) return {};
+  std::vector<int> late = context.group->ranks;
+  for (const RankCall& other : calls) {
+    if (other.sequence >= call.sequence) {
+      std::erase(late, context.group->ranks[static_cast<size_t>(other.index)]);
+    }
+  }
+  const auto is_gone = [&](int rank) {
+    return std::ranges::count(roll.missing, rank) + std::ranges::count(roll.left, rank) > 0;
+  };
+  std::erase_if(late, is_gone);
+  return late;
+}
+
+/// The links of a process that ended are closed, and a call ends at once; those of a stopped one
+/// stay open until the timeout.
+std::string who_is_missing(const TapContext& context, const TappedCall& call, std::string_view what,
+                           std::span<const RankCall> calls, const LifeSign::Roll& roll) {
+  std::string out;
+  const bool timed_out = says_timeout(what);
+  if (!roll.missing.empty()) {
+    out += join_text("; no sign of life from ", ranks_text(roll.missing),
+                     timed_out ? " (stopped, or cut off: no link was closed)" : "");
+  }
+  if (!roll.left.empty()) out += join_text("; ", ranks_text(roll.left), " left the world");
+  const auto late = timed_out ? who_is_late(context, call, calls, roll) : std::vector<int>();
+  if (!late.empty()) {
+    out += join_text("; alive, but not in this call: ", ranks_text(late));
+  }
+  return out;
+}
+
+/// What can be found out about a failed call; "" if nothing.
+std::string likely_cause(const TapContext& context, const TappedCall& call, std::string_view what) {
   const auto board = context.state->board_now();
   if (!board) return {};
   if (const auto first = board->first_failure(); first && first->rank != context.group->rank()) {
     return join_text("; rank ", first->rank, " failed first: ", first->text);
   }
-  const auto differs = mismatch(context, call, *board);
-  if (differs) return join_text("; the ranks disagree: ", *differs);
-  const auto silent = board->silent(*context.group, kSignOfLife);
-  if (!silent) return "; the store does not answer either";
-  if (silent->empty()) return {};
-  return join_text("; no sign of life from rank", silent->size() > 1 ? "s " : " ",
-                   list_text(std::span<const int>(*silent)));
+  const auto calls = meet(context, call, *board);
+  if (const auto differs = first_difference(calls, *context.group)) {
+    return join_text("; the ranks disagree: ", *differs);
+  }
+  const auto roll = board->call_roll(context.group->ranks);
+  if (!roll) return "; the store does not answer either";
+  return who_is_missing(context, call, what, calls, *roll);
 }
 
 [[noreturn]] void throw_peer_error(const TapContext& context, const TappedCall& call,
-                                   std::string_view what) {
+                                   CallPhase phase, std::string_view what) {
   context.state->failed = true;
-  throw PeerError(
-      join_text(sentence(context, call), " failed: ", what, likely_cause(context, call)));
+  const std::string why = join_text(what, likely_cause(context, call, what));
+  const auto board = context.state->board_now();
+  if (board && call.sequence != 0 && phase != CallPhase::pause) {
+    board->give_up(context.channel, call.sequence, why);
+  }
+  throw PeerError(join_text(sentence(context, call), " failed: ", why));
 }
 
 bool says_unsupported(std::string_view what) {
@@ -64,30 +110,35 @@ void rethrow_as_tessera(const TapContext& context, const TappedCall& call, CallP
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& e) {
-    throw_peer_error(context, call, e.what_without_backtrace());
+    throw_peer_error(context, call, phase, e.what_without_backtrace());
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const c10::Error& e) {
     const std::string what = e.what_without_backtrace();
     if (says_unsupported(what)) throw NotSupported(join_text(sentence(context, call), ": ", what));
     // Backends check their arguments before they start; what goes wrong later is the link.
-    if (phase == CallPhase::wait) throw_peer_error(context, call, what);
+    if (phase != CallPhase::issue) throw_peer_error(context, call, phase, what);
     throw InvalidArgument(join_text(sentence(context, call), ": ", what));
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {
-    throw_peer_error(context, call, e.what());
+    throw_peer_error(context, call, phase, e.what());
   }
 }
 
-void look_for_mismatch(const TapContext& context, const TappedCall& call) {
+void look_for_trouble(const TapContext& context, const TappedCall& call) {
   const auto board = context.state->board_now();
-  if (!board) return;
-  const auto differs = mismatch(context, call, *board);
-  if (!differs) return;
+  if (!board || call.sequence == 0) return;
+  if (const auto differs = first_difference(meet(context, call, *board), *context.group)) {
+    context.state->failed = true;
+    throw PeerError(
+        join_text(sentence(context, call), " waits for peers that do something else: ", *differs));
+  }
+  const auto gave_up = board->who_gave_up(context.channel, call.sequence);
+  if (!gave_up || gave_up->rank == context.group->rank()) return;
   context.state->failed = true;
-  throw PeerError(
-      join_text(sentence(context, call), " waits for peers that do something else: ", *differs));
+  throw PeerError(join_text(sentence(context, call), " failed: rank ", gave_up->rank,
+                            " gave up on it: ", gave_up->text));
 }
 
 }  // namespace tessera::comm

@@ -27,14 +27,16 @@ struct TappedCall {
   uint64_t sequence = 0;  ///< counts the collectives of a channel; 0 for send and recv
 };
 
-enum class CallPhase { issue, wait };
+/// Where an error came up: in `pause` the call goes on and only one wait for it ended.
+enum class CallPhase { issue, wait, pause };
 
 /// To be called in a catch block: throws the current exception as a tessera error that names rank,
 /// call and group. Errors of tessera's own pass unchanged.
 [[noreturn]] void rethrow_as_tessera(const TapContext& context, const TappedCall& call,
                                      CallPhase phase);
 
-/// Throws PeerError if ranks that wait for each other are in different calls; otherwise returns.
-void look_for_mismatch(const TapContext& context, const TappedCall& call);
+/// Throws PeerError if ranks that wait for each other are in different calls, or one has given up
+/// on this call; otherwise returns.
+void look_for_trouble(const TapContext& context, const TappedCall& call);
 
 }  // namespace tessera::comm

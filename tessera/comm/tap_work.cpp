@@ -79,12 +79,14 @@ bool TapWork::wait(std::chrono::milliseconds timeout) {
     return ok;
   } catch (...) {
     ended(false);
-    rethrow_as_tessera(*context_, call_, CallPhase::wait);
+    rethrow_as_tessera(*context_, call_,
+                       inner_->isCompleted() ? CallPhase::wait : CallPhase::pause);
   }
 }
 
 /// A wait without limit, on a backend that allows it, is cut into pieces: a rank that waits long
-/// looks whether its peers wait in another call, instead of telling so only at the timeout.
+/// looks whether its peers wait in another call or gave up, instead of telling so only at the
+/// timeout.
 bool TapWork::wait_inner(std::chrono::milliseconds timeout) {
   auto piece = context_->look_after;
   if (timeout != kNoTimeout || piece.count() == 0 || call_.sequence == 0) {
@@ -107,7 +109,7 @@ bool TapWork::wait_inner(std::chrono::milliseconds timeout) {
 
 void TapWork::look_around() const {
   if (context_->state->aborted) throw std::runtime_error("this rank closed its links");
-  look_for_mismatch(*context_, call_);
+  look_for_trouble(*context_, call_);
 }
 
 }  // namespace tessera::comm

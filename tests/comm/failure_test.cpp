@@ -2,6 +2,7 @@
 #include "tessera/comm/failure.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <map>
@@ -25,14 +26,27 @@ using testing::Scenario;
 
 void say(const std::string& error) { mark("error: " + error); }
 
-/// The victim answers no more; the test kills it.
+/// The victim answers no more; the test kills it. What the two others do meanwhile says DURING.
 const Scenario kVictim("victim", [] {
   auto world = process_world();
   const int victim = std::stoi(std::getenv("VICTIM"));
+  const std::string during = std::getenv("DURING");
   all_reduce(*world);
   if (world->rank() == victim) {
     mark("kill me");
     std::this_thread::sleep_for(std::chrono::minutes(5));
+  }
+  if (during == "rank 0 comes late" && world->rank() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+  if (during == "rank 2 computes") {
+    auto store = own_store(/*host=*/false);
+    if (world->rank() == 2) {
+      while (!store->check({"rank 0 knows"})) at::mm(at::ones({64, 64}), at::ones({64, 64}));
+    }
+    say(error_of([&] { all_reduce(*world); }));
+    if (world->rank() == 0) store->set("rank 0 knows", std::vector<uint8_t>{1});
+    return;
   }
   say(error_of([&] { all_reduce(*world); }));
 });
@@ -42,6 +56,7 @@ using Environment = std::map<std::string, std::string>;
 void expect_survivors_name_it(int victim, const std::string& also, Environment environment = {}) {
   environment["TESSERA_TIMEOUT_S"] = "600";  // longer than the test may take
   environment["VICTIM"] = std::to_string(victim);
+  environment.emplace("DURING", "");
   const auto results =
       run_processes(kVictim, {.size = 3, .kill_rank = victim, .environment = environment});
   for (const ProcessResult& result : results) {
@@ -64,6 +79,16 @@ TEST(Failure, AKilledRankEndsTheCollectiveOfTheOthers) {
 
 TEST(Failure, AKilledRankEndsASynchronousCallToo) {
   expect_survivors_name_it(1, "no sign of life from rank 1", {{"SYNC", "1"}});
+}
+
+/// Its first message fails at once, before it sent rank 2 the one that rank 2 waits for.
+TEST(Failure, ARankThatWaitsForOneThatGaveUpIsNotTakenForDead) {
+  expect_survivors_name_it(1, "no sign of life from rank 1",
+                           {{"SYNC", "1"}, {"DURING", "rank 0 comes late"}});
+}
+
+TEST(Failure, ARankThatComputesMeanwhileIsNotTakenForDead) {
+  expect_survivors_name_it(1, "no sign of life from rank 1", {{"DURING", "rank 2 computes"}});
 }
 
 TEST(Failure, KillingTheRankThatHostsTheStoreIsNoWorse) { expect_survivors_name_it(0, "failed"); }
@@ -134,13 +159,69 @@ void expect_timeout(Environment environment) {
   for (const ProcessResult& result : results) {
     if (result.rank == 1) continue;
     EXPECT_TRUE(result.says("PeerError")) << result.to_text();
-    EXPECT_TRUE(result.says("no sign of life from rank 1")) << result.to_text();
+    EXPECT_TRUE(result.says("; alive, but not in this call: rank 1")) << result.to_text();
   }
 }
 
 TEST(Failure, ACallThatARankLeavesOutEndsAtTheTimeout) { expect_timeout({}); }
 
 TEST(Failure, ASynchronousCallThatARankLeavesOutDoesToo) { expect_timeout({{"SYNC", "1"}}); }
+
+/// A stopped process keeps its links and answers nothing. Rank 0 wakes it at the end.
+const Scenario kStopped("stopped", [] {
+  auto world = process_world();
+  const c10::intrusive_ptr<c10d::Store> store = own_store(/*host=*/false);
+  all_reduce(*world);
+  if (world->rank() == 1) {
+    store->set("pid", std::to_string(getpid()));
+    std::raise(SIGSTOP);
+    return;
+  }
+  say(error_of([&] { all_reduce(*world); }));
+  if (world->rank() == 2) return store->set("rank 2 knows", "1");
+  store->wait({"rank 2 knows"});
+  kill(std::stoi(store->get_to_str("pid")), SIGCONT);
+});
+
+TEST(Failure, AStoppedRankIsToldFromAKilledOne) {
+  const auto results =
+      run_processes(kStopped, {.size = 3, .environment = {{"TESSERA_TIMEOUT_S", "2"}}});
+  for (const ProcessResult& result : results) {
+    if (result.rank == 1) continue;
+    EXPECT_TRUE(result.says("no sign of life from rank 1 (stopped, or cut off"))
+        << result.to_text();
+  }
+}
+
+/// Rank 0 loses rank 1 in the middle of a call, and keeps its links to rank 2.
+const Scenario kGivesUp("gives_up", [] {
+  auto world = process_world();
+  auto store = own_store(/*host=*/false);
+  if (world->rank() == 1) {
+    all_reduce(*world);
+    mark("kill me");
+    std::this_thread::sleep_for(std::chrono::minutes(5));
+  }
+  all_reduce(*world);
+  Tensors t = {at::ones({3 << 20})};  // too long for one trip: each needs the others' results
+  c10d::AllreduceOptions options;
+  options.asyncOp = false;
+  if (world->rank() == 2) {
+    say(error_of([&] { links_of(*world).allreduce(t, options)->wait(); }));
+    return store->set("rank 2 knows", std::vector<uint8_t>{1});
+  }
+  say(error_of([&] { links_of(*world).allreduce(t, options)->wait(); }));
+  store->wait({"rank 2 knows"});
+});
+
+TEST(Failure, ACallThatAPeerGaveUpEndsBeforeTheTimeout) {
+  const auto results = run_processes(
+      kGivesUp, {.size = 3, .kill_rank = 1, .environment = {{"TESSERA_TIMEOUT_S", "600"}}});
+  for (const ProcessResult& result : results) {
+    if (result.rank == 1) continue;
+    EXPECT_TRUE(result.says("no sign of life from rank 1")) << result.to_text();
+  }
+}
 
 const Scenario kReports("reports", [] {
   auto world = process_world();

@@ -1,0 +1,152 @@
+#include "tessera/comm/life_sign.h"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <limits>
+#include <map>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "tessera/base/text.h"
+
+namespace tessera::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr auto kShortest = std::chrono::seconds(2);
+constexpr int kTimesTheSlowest = 10;
+constexpr milliseconds kPollOtherStores(500);
+constexpr auto kEndsWithin = std::chrono::seconds(3);
+
+/// Ranks share a bell by blocks: with one a rank a question would be many requests, with one for
+/// all everybody would wake when anybody leaves.
+constexpr int kRanksPerBell = 32;
+
+int bell_of(int rank) { return rank / kRanksPerBell; }
+std::string count_key(int bell) { return join_text("asked/", bell); }
+std::string bell_key(int bell, int64_t question) { return join_text("bell/", bell, "/", question); }
+std::string alive_key(int rank) { return join_text("alive/", rank); }
+
+constexpr int64_t kLeft = std::numeric_limits<int64_t>::max();  // an answer to all questions
+
+std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+
+int64_t number_of(const std::vector<uint8_t>& bytes) {
+  const std::string text(bytes.begin(), bytes.end());
+  int64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+/// Returns the question's number. Rings the one before as well: who asked it may have died between
+/// counting and ringing.
+int64_t ring(c10d::Store& store, int bell) {
+  const int64_t question = store.add(count_key(bell), 1);
+  if (question > 1) store.set(bell_key(bell, question - 1), bytes_of("1"));
+  store.set(bell_key(bell, question), bytes_of("1"));
+  return question;
+}
+
+bool blocks_without_traffic(const c10::intrusive_ptr<c10d::Store>& store) {
+  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
+  const auto inner = prefixed != nullptr ? prefixed->getUnderlyingNonPrefixStore() : store;
+  return dynamic_cast<c10d::TCPStore*>(inner.get()) != nullptr;
+}
+
+}  // namespace
+
+/// Outlives the LifeSign if the store never answers.
+struct LifeSign::State {
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank = 0;
+  bool blocks = false;
+  std::atomic<bool> leaving{false};
+
+  void await(const std::string& key) const {
+    if (!blocks) {
+      while (!leaving && !store->check({key})) std::this_thread::sleep_for(kPollOtherStores);
+      return;
+    }
+    // The end of a wait without an answer leaves a warning in the log, hence a long one.
+    constexpr auto kWait = std::chrono::hours(24);
+    const auto begin = Clock::now();
+    while (!leaving && !store->check({key})) {
+      try {
+        store->wait({key}, kWait);
+      } catch (const std::exception&) {
+        if (Clock::now() - begin < kWait) throw;  // not a timeout: the store is gone
+      }
+    }
+  }
+
+  void run() const noexcept {
+    try {
+      const int bell = bell_of(rank);
+      int64_t answered = 0;
+      while (!leaving) {
+        await(bell_key(bell, answered + 1));
+        if (leaving) return;
+        answered = store->add(count_key(bell), 0);
+        store->set(alive_key(rank), bytes_of(std::to_string(answered)));
+      }
+    } catch (const std::exception&) {  // nobody can ask any more
+    }
+  }
+};
+
+LifeSign::LifeSign(c10::intrusive_ptr<c10d::Store> answers, c10::intrusive_ptr<c10d::Store> rings,
+                   int rank)
+    : state_(std::make_shared<State>()), rings_(std::move(rings)), rank_(rank) {
+  state_->rank = rank;
+  state_->blocks = blocks_without_traffic(answers);
+  state_->store = std::move(answers);
+  state_->store->set(alive_key(rank), bytes_of("0"));
+  std::packaged_task<void()> task([state = state_] { state->run(); });
+  ended_ = task.get_future();
+  std::thread(std::move(task)).detach();
+}
+
+LifeSign::~LifeSign() {
+  state_->leaving = true;
+  try {
+    ring(*rings_, bell_of(rank_));
+    if (ended_.wait_for(kEndsWithin) != std::future_status::ready) return;
+    rings_->set(alive_key(rank_), bytes_of(std::to_string(kLeft)));
+  } catch (const std::exception&) {  // the store is gone, and the thread notices it too
+    ended_.wait_for(kEndsWithin);
+  }
+}
+
+LifeSign::Roll LifeSign::call(c10d::Store& store, std::span<const int> ranks) {
+  std::map<int, int64_t> questions;  // by bell
+  for (const int rank : ranks) {
+    const int bell = bell_of(rank);
+    if (!questions.contains(bell)) questions[bell] = ring(store, bell);
+  }
+  Roll roll{{ranks.begin(), ranks.end()}, {}};
+  const auto came = [&](int rank) {
+    const std::string key = alive_key(rank);
+    const int64_t answer = store.check({key}) ? number_of(store.get(key)) : 0;
+    if (answer == kLeft) roll.left.push_back(rank);
+    return answer >= questions[bell_of(rank)];
+  };
+  const auto begin = Clock::now();
+  Clock::duration patience = kShortest;
+  // Every survivor asks, and reads a key a rank: those of a large group look less often.
+  const milliseconds pause(10 + std::ssize(ranks));
+  for (;;) {
+    const auto looked = Clock::now() - begin;
+    if (std::erase_if(roll.missing, came) > 0) {
+      patience = std::clamp<Clock::duration>(looked * kTimesTheSlowest, patience, kLongest);
+    }
+    if (roll.missing.empty() || looked > patience) return roll;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <future>
+#include <memory>
+#include <span>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+/// Who is alive? A process that runs answers at once, whatever its other threads compute or wait
+/// for; one that was killed, is stopped, or is cut off from the store does not.
+///
+/// A thread of each process waits on the store until somebody asks; while all goes well there is no
+/// traffic. Inside comm only.
+namespace tessera::comm {
+
+class LifeSign {
+ public:
+  /// Answers for `rank` from now on. `answers` is this object's own connection, because its thread
+  /// blocks on it; `rings` another one, that the destructor may use.
+  LifeSign(c10::intrusive_ptr<c10d::Store> answers, c10::intrusive_ptr<c10d::Store> rings,
+           int rank);
+  ~LifeSign();
+  LifeSign(const LifeSign&) = delete;
+  LifeSign& operator=(const LifeSign&) = delete;
+
+  struct Roll {
+    std::vector<int> missing;  ///< did not answer in time
+    std::vector<int> left;     ///< said goodbye: their LifeSign has ended
+  };
+
+  /// Asks `ranks`. The time to answer is two seconds, or ten times what the slowest of the others
+  /// took (a busy machine keeps a living process from answering, too), at most kLongest.
+  static Roll call(c10d::Store& store, std::span<const int> ranks);
+  static constexpr auto kLongest = std::chrono::seconds(10);
+
+ private:
+  struct State;
+
+  std::shared_ptr<State> state_;
+  c10::intrusive_ptr<c10d::Store> rings_;
+  int rank_;
+  std::future<void> ended_;
+};
+
+}  // namespace tessera::comm
