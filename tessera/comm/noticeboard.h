@@ -18,8 +18,8 @@
 /// links: who failed and why, who is still alive, who waits in which call.
 ///
 /// Best effort by contract: nothing here throws, and nothing takes longer than a few seconds (with
-/// dead or very busy ranks, a dozen), also when the store is gone. Nothing is written while all goes
-/// well.
+/// dead or very busy ranks, a dozen), also when the store is gone. While all goes well nothing is
+/// written.
 namespace tessera::comm {
 
 class Noticeboard {
