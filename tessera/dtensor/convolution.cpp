@@ -16,9 +16,8 @@
 #include "tessera/dtensor/halo_exchange.h"
 #include "tessera/dtensor/handlers.h"
 #include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/policy.h"
+#include "tessera/dtensor/moved_operands.h"
 #include "tessera/dtensor/register.h"
-#include "tessera/exec/redistribute.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -151,52 +150,14 @@ ConvolutionArgs read_args(std::span<const c10::IValue> from) {
           .groups = from[5].toInt()};
 }
 
-/// Moves the call's tensors to where the layout wants them, as a decision of the common path would.
-class Operands {
- public:
-  Operands(const OpEntry& entry, const Stack& stack, std::vector<Sharding> targets)
-      : entry_(entry), operands_(operands_of(entry, stack)) {
-    decision_.operands = std::move(targets);
-    for (size_t i = 0; i < operands_.size(); ++i) {
-      const ShardedMeta* meta = operands_[i].sharded;
-      decision_.moves |= meta != nullptr && meta->sharding() != decision_.operands[i];
-    }
-    check_policy(entry, decision_, stack);
-  }
-
-  at::Tensor local(size_t i) const {
-    const Operand& operand = operands_[i];
-    if (!operand.tensor->defined()) return {};
-    const Sharding& to = decision_.operands[i];
-    const comm::CallSite site({.op = entry_.name, .implicit = true});
-    if (operand.sharded == nullptr) {
-      return exec::redistribute(*operand.tensor, as_replicated(*operand.tensor, to.mesh()), to,
-                                {.may_alias = true});
-    }
-    return exec::redistribute(operand.sharded->local(), operand.sharded->sharding(), to,
-                              {.may_alias = true});
-  }
-
- private:
-  const OpEntry& entry_;
-  std::vector<Operand> operands_;
-  Decision decision_;
-};
-
 /// Is it ours: the input cut in a spatial dim, all on one mesh, no stranger among the tensors? What
 /// is not goes the common way, which also knows what to say about strangers.
 bool is_cut_in_space(const OpEntry& entry, const Stack& stack, const at::Tensor& input) {
   const ShardedMeta* meta = sharded_meta(input);
   if (meta == nullptr || input.dim() < 3) return false;
   const auto in_space = [](const Placement& p) { return p.is_sharded() && p.dim() >= 2; };
-  if (!std::ranges::any_of(meta->sharding().placements(), in_space)) return false;
-  return std::ranges::all_of(operands_of(entry, stack), [&](const Operand& operand) {
-    if (!operand.tensor->defined()) return true;
-    if (operand.sharded != nullptr) {
-      return operand.sharded->sharding().mesh() == meta->sharding().mesh();
-    }
-    return operand.tensor->numel() == 1 || ImplicitReplication::current();
-  });
+  return std::ranges::any_of(meta->sharding().placements(), in_space) &&
+         all_on(meta->sharding().mesh(), entry, stack);
 }
 
 /// convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups)
@@ -211,7 +172,7 @@ bool convolution(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack)
   const Layout& layout = call.layout();
   check_bias(weight, args[2].isTensor() ? args[2].toTensor() : at::Tensor(),
              layout.output.shape()[1]);
-  const Operands operands(entry, stack, {layout.input, layout.weight, layout.bias});
+  const MovedOperands operands(entry, stack, {layout.input, layout.weight, layout.bias});
   const at::Tensor of_weight = operands.local(1);
   at::Tensor bias = operands.local(2);
   at::Tensor window;
@@ -246,8 +207,8 @@ bool convolution_backward(const OpEntry& entry, const c10::OperatorHandle&, Stac
                          sharded_meta(input)->sharding().mesh());
   const Layout& layout = call.layout();
   // Where outputs are addends, each has the whole gradient.
-  const Operands operands(entry, stack,
-                          {without_partial(layout.output), layout.input, layout.weight});
+  const MovedOperands operands(entry, stack,
+                               {without_partial(layout.output), layout.input, layout.weight});
   const at::Tensor grad = operands.local(0);
   const at::Tensor part = operands.local(1);
   const at::Tensor weight = operands.local(2);

@@ -1,0 +1,43 @@
+#include "tessera/dtensor/moved_operands.h"
+
+#include <algorithm>
+
+#include "tessera/comm/call_site.h"
+#include "tessera/dtensor/policy.h"
+#include "tessera/exec/redistribute.h"
+
+namespace tessera::dtensor {
+
+MovedOperands::MovedOperands(const OpEntry& entry, const Stack& stack,
+                             std::vector<Sharding> targets)
+    : entry_(entry), operands_(operands_of(entry, stack)) {
+  decision_.operands = std::move(targets);
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    const ShardedMeta* meta = operands_[i].sharded;
+    decision_.moves |= meta != nullptr && meta->sharding() != decision_.operands[i];
+  }
+  check_policy(entry, decision_, stack);
+}
+
+at::Tensor MovedOperands::local(size_t i) const {
+  const Operand& operand = operands_[i];
+  if (!operand.tensor->defined()) return {};
+  const Sharding& to = decision_.operands[i];
+  const comm::CallSite site({.op = entry_.name, .implicit = true});
+  if (operand.sharded == nullptr) {
+    return exec::redistribute(*operand.tensor, as_replicated(*operand.tensor, to.mesh()), to,
+                              {.may_alias = true});
+  }
+  return exec::redistribute(operand.sharded->local(), operand.sharded->sharding(), to,
+                            {.may_alias = true});
+}
+
+bool all_on(const DeviceMesh& mesh, const OpEntry& entry, const Stack& stack) {
+  return std::ranges::all_of(operands_of(entry, stack), [&](const Operand& operand) {
+    if (!operand.tensor->defined()) return true;
+    if (operand.sharded != nullptr) return operand.sharded->sharding().mesh() == mesh;
+    return operand.tensor->numel() == 1 || ImplicitReplication::current();
+  });
+}
+
+}  // namespace tessera::dtensor
