@@ -196,6 +196,7 @@ void install_handlers() {
   install_topk();
   install_foreach_norm();
   install_convolution_handlers();
+  install_pooling_handlers();
   install_in_place_views();
   install_amp_handlers();
   install_random_handlers();

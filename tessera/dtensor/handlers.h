@@ -12,6 +12,7 @@ void install_topk();                  ///< along a sharded dim
 void install_foreach_norm();          ///< norms of many tensors in one message
 void install_in_place_views();        ///< t_, transpose_, squeeze_, unsqueeze_, resize_
 void install_convolution_handlers();  ///< over sharded spatial dims
+void install_pooling_handlers();      ///< the same
 void install_amp_handlers();          ///< gradient scaling
 
 }  // namespace tessera::dtensor

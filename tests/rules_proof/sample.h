@@ -80,6 +80,13 @@ inline at::Tensor make_tensor(const std::string& word) {
   if (type == "starts") return at::arange(shape[0], at::kLong) * group;
   if (type == "ends") return at::arange(1, shape[0] + 1, at::kInt) * group;
   if (type == "i8") return at::randint(0, below, shape, at::kChar);
+  if (type == "maxima") {  // their places in windows of 2 in each spatial dim
+    std::vector<int64_t> input = shape;
+    for (size_t d = 2; d < input.size(); ++d) input[d] *= 2;
+    const at::Tensor x = at::randn(input, real);
+    return shape.size() == 4 ? std::get<1>(at::max_pool2d_with_indices(x, 2))
+                             : std::get<1>(at::max_pool3d_with_indices(x, 2));
+  }
   if (type == "perm") return at::randperm(shape[0], at::kLong);
   if (type == "piv") return at::arange(1, shape.back() + 1, at::kInt).expand(shape).contiguous();
   if (type == "bool") return at::randint(0, 2, shape, at::kBool);

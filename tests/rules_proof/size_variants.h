@@ -65,7 +65,9 @@ inline bool trusts_sizes(std::string_view line) {
     if (line.find(op) != std::string_view::npos) return true;
   }
   // Where a pool found its maxima is not looked at twice.
-  return line.find("pool") != std::string_view::npos && line.find(":i64") != std::string_view::npos;
+  return line.find(":maxima") != std::string_view::npos ||
+         (line.find("pool") != std::string_view::npos &&
+          line.find(":i64") != std::string_view::npos);
 }
 
 /// One line for each kind of size, with a dim drawn by seed; not all of them are calls that work.
