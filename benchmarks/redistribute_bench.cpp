@@ -7,6 +7,9 @@
 // computes with one thread, as torchrun has it.
 //
 // Prints medians over the repeats and the median of the pairwise differences.
+//
+//   redistribute_bench            four sizes
+//   redistribute_bench 4096 60    a tensor of 4096 x 4096 alone, 60 times
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
 #include <sys/wait.h>
@@ -121,7 +124,7 @@ void run(c10d::Backend& bare, Peer& peer, const char* label, int64_t n, int repe
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   setenv("MASTER_ADDR", "127.0.0.1", 1);
   setenv("MASTER_PORT", std::to_string(20000 + getpid() % 20000).c_str(), 1);
   setenv("WORLD_SIZE", "2", 1);
@@ -145,10 +148,14 @@ int main() {
                                              .address = "127.0.0.1",
                                              .matched = false});
   at::set_num_threads(1);
-  run(*bare, peer, "1 KiB", 16, 2000);
-  run(*bare, peer, "64 KiB", 128, 1000);
-  run(*bare, peer, "1 MiB", 512, 300);
-  run(*bare, peer, "64 MiB", 4096, 15);
+  if (argc == 3) {
+    run(*bare, peer, "given", std::atoi(argv[1]), std::atoi(argv[2]));
+  } else {
+    run(*bare, peer, "1 KiB", 16, 2000);
+    run(*bare, peer, "64 KiB", 128, 1000);
+    run(*bare, peer, "1 MiB", 512, 300);
+    run(*bare, peer, "64 MiB", 4096, 15);
+  }
   if (child == 0) return 0;
   int status = 0;
   waitpid(child, &status, 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "tessera/comm/block_pool.h"
 #include "tessera/comm/flat_view.h"
@@ -20,6 +21,11 @@ constexpr int64_t kSmallestChunkBytes = 64 << 10;
 constexpr int64_t kLandingBytes = 16 << 20;
 constexpr int64_t kWindow = 4;
 
+/// What may be packed on the way travels in chunks too: of so many bytes, in so many buffers, that
+/// they stay in the cache, and that waking the threads does not count.
+constexpr int64_t kPackedChunkBytes = 1 << 20;
+constexpr size_t kPackBuffers = 2;
+
 constexpr int kAddends = 0;  // rounds
 constexpr int kResults = 1;
 
@@ -33,11 +39,50 @@ void for_each_peer(const Exchange& exchange, const Visit& visit) {
 
 size_t at_rank(int rank) { return static_cast<size_t>(rank); }
 
+at::Tensor part_of(const at::Tensor& piece, int64_t begin, int64_t count) {
+  return count == piece.numel() ? piece : flat_view(piece, begin, count);
+}
+
+/// The chunks that a piece travels in, in elements: both sides must agree on them.
+template <typename Visit>
+void for_each_chunk(int64_t numel, int64_t chunk, const Visit& visit) {
+  for (int64_t begin = 0; begin < numel; begin += chunk) {
+    visit(begin, std::min(chunk, numel - begin));
+  }
+}
+
+int64_t chunk_of(const at::Tensor& piece, const MoveJob::Options& options) {
+  return options.in_chunks ? kPackedChunkBytes / static_cast<int64_t>(piece.element_size())
+                           : std::max<int64_t>(piece.numel(), 1);
+}
+
+/// The round of a piece's chunks: pieces of different sizes must not take each other's.
+int round_of(int64_t numel, int64_t chunk) {
+  return numel <= chunk ? 0 : static_cast<int>(numel % 32749) + 1;
+}
+
+void receive_all(Exchange& exchange, const std::vector<at::Tensor>& take,
+                 const MoveJob::Options& options) {
+  for_each_peer(exchange, [&](int peer) {
+    const at::Tensor& piece = take[at_rank(peer)];
+    const int64_t chunk = chunk_of(piece, options);
+    for_each_chunk(piece.numel(), chunk, [&](int64_t begin, int64_t count) {
+      exchange.receive(part_of(piece, begin, count), peer, round_of(piece.numel(), chunk));
+    });
+  });
+}
+
 }  // namespace
 
 void MoveJob::begin(Exchange& exchange) {
-  for_each_peer(exchange, [&](int peer) { exchange.receive(take_[at_rank(peer)], peer); });
-  for_each_peer(exchange, [&](int peer) { exchange.send(give_[at_rank(peer)], peer); });
+  receive_all(exchange, take_, options_);
+  for_each_peer(exchange, [&](int peer) {
+    const at::Tensor& piece = give_[at_rank(peer)];
+    const int64_t chunk = chunk_of(piece, options_);
+    for_each_chunk(piece.numel(), chunk, [&](int64_t begin, int64_t count) {
+      exchange.send(part_of(piece, begin, count), peer, round_of(piece.numel(), chunk));
+    });
+  });
 }
 
 void MoveJob::finish(Exchange& exchange) {
@@ -46,6 +91,65 @@ void MoveJob::finish(Exchange& exchange) {
   if (from.numel() > 0 && to.data_ptr() != from.const_data_ptr()) {
     std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
   }
+  exchange.await_all();
+}
+
+PackJob::PackJob(Unpacked give, Tensors take) : give_(std::move(give)), take_(std::move(take)) {}
+
+/// Each peer's next chunk in turn, so that all links are busy.
+void PackJob::list_chunks(const Exchange& exchange) {
+  std::vector<std::vector<Chunk>> by_peer(at_rank(exchange.size()));
+  int64_t at = 0;
+  for (int peer = 0; peer < exchange.size(); ++peer) {
+    const int64_t count = give_.splits[at_rank(peer)];
+    const int64_t chunk = chunk_of(take_[0], {.in_chunks = true});
+    for_each_chunk(count, chunk, [&](int64_t begin, int64_t length) {
+      by_peer[at_rank(peer)].push_back({peer, at + begin, length, round_of(count, chunk)});
+    });
+    at += count;
+  }
+  for (size_t round = 0, before = 1; before != chunks_.size(); ++round) {
+    before = chunks_.size();
+    for_each_peer(exchange, [&](int peer) {
+      if (round < by_peer[at_rank(peer)].size()) chunks_.push_back(by_peer[at_rank(peer)][round]);
+    });
+  }
+}
+
+void PackJob::begin(Exchange& exchange) {
+  receive_all(exchange, take_, {.in_chunks = true});
+  list_chunks(exchange);
+  int64_t largest = 0;
+  for (const Chunk& chunk : chunks_) largest = std::max(largest, chunk.count);
+  leaving_.resize(std::min(chunks_.size(), kPackBuffers));
+  for (size_t place = 0; place < leaving_.size(); ++place) {
+    buffers_.push_back(pooled_empty({largest}, take_[0].scalar_type()));
+    pack_and_send(exchange, place);
+  }
+}
+
+void PackJob::pack_and_send(Exchange& exchange, size_t k) {
+  const Chunk& chunk = chunks_[k];
+  const size_t place = k % leaving_.size();
+  const at::Tensor buffer = part_of(buffers_[place], 0, chunk.count);
+  give_.pack(chunk.begin * element_bytes(), chunk.count * element_bytes(),
+             static_cast<char*>(buffer.data_ptr()));
+  leaving_[place] = exchange.send(buffer, chunk.to, chunk.round);
+}
+
+void PackJob::finish(Exchange& exchange) {
+  for (size_t k = leaving_.size(); k < chunks_.size(); ++k) {
+    exchange.await(leaving_[k % leaving_.size()]);
+    pack_and_send(exchange, k);
+  }
+  const at::Tensor& mine = take_[at_rank(exchange.rank())];
+  if (mine.numel() > 0) {
+    const auto before = give_.splits.begin() + exchange.rank();
+    const int64_t begin = std::accumulate(give_.splits.begin(), before, int64_t{0});
+    give_.pack(begin * element_bytes(), static_cast<int64_t>(mine.nbytes()),
+               static_cast<char*>(mine.data_ptr()));
+  }
+  give_.meanwhile();
   exchange.await_all();
 }
 

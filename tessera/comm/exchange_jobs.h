@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/comm/exchange.h"
+#include "tessera/comm/packs_on_the_way.h"
 
 /// The collectives that exchange.h can carry, as what each rank does: begin() posts what can be
 /// posted at once, finish() does the rest and returns when the outputs are there. All tensors are
@@ -31,13 +32,46 @@ class ExchangeJob {
 /// to tensor: Gloo's own all_gather goes through a flat copy.
 class MoveJob final : public ExchangeJob {
  public:
-  MoveJob(Tensors give, Tensors take) : give_(std::move(give)), take_(std::move(take)) {}
+  /// Pieces travel in chunks if a peer may do a PackJob.
+  struct Options {
+    bool in_chunks = false;
+  };
+
+  MoveJob(Tensors give, Tensors take, const Options& options = {false})
+      : give_(std::move(give)), take_(std::move(take)), options_(options) {}
   void begin(Exchange& exchange) override;
   void finish(Exchange& exchange) override;
 
  private:
   Tensors give_;
   Tensors take_;
+  Options options_;
+};
+
+/// all_to_all of pieces that are packed as they are sent, in chunks that change places in a few
+/// buffers which stay in the cache. Its messages are those of a MoveJob in chunks.
+class PackJob final : public ExchangeJob {
+ public:
+  PackJob(Unpacked give, Tensors take);
+  void begin(Exchange& exchange) override;
+  void finish(Exchange& exchange) override;
+
+ private:
+  struct Chunk {
+    int to = 0;         // rank
+    int64_t begin = 0;  // in what would be the buffer, in elements
+    int64_t count = 0;
+    int round = 0;
+  };
+  int64_t element_bytes() const { return static_cast<int64_t>(take_[0].element_size()); }
+  void list_chunks(const Exchange& exchange);
+  void pack_and_send(Exchange& exchange, size_t k);
+
+  Unpacked give_;
+  Tensors take_;
+  std::vector<Chunk> chunks_;                // in the order in which they are sent
+  Tensors buffers_;                          // chunk k lies in the one of its place, k % buffers
+  std::vector<Exchange::Message*> leaving_;  // by place
 };
 
 /// Several jobs as one call: the coalesced forms. All post their first messages before one is

@@ -20,6 +20,7 @@
 #include "tessera/comm/exchange_work.h"
 #include "tessera/comm/flat_view.h"
 #include "tessera/comm/gloo_tags.h"
+#include "tessera/comm/packs_on_the_way.h"
 #include "tessera/comm/reduces_into.h"
 #include "tessera/comm/thread_reduce.h"
 
@@ -79,6 +80,7 @@ Tensors pieces_of(const at::Tensor& whole, const std::vector<int64_t>& splits, i
 class MatchedGloo final : public ProcessGroupGloo,
                           public CallMatching,
                           public ReducesInto,
+                          public PacksOnTheWay,
                           private Links {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
@@ -115,6 +117,22 @@ class MatchedGloo final : public ProcessGroupGloo,
     c10d::checkSplitSizes(output_splits, output, size_);
     return all_to_all(pieces_of(output, output_splits, size_),
                       pieces_of(input, input_splits, size_), options);
+  }
+
+  intrusive_ptr<Work> all_to_all_packing(at::Tensor& output, Unpacked input,
+                                         std::vector<int64_t>& output_splits,
+                                         const c10d::AllToAllOptions& options) override {
+    require(plain(output) && !options.asyncOp && output_splits.size() == input.splits.size() &&
+                output_splits.size() == static_cast<size_t>(size_),
+            "all_to_all_packing is a synchronous call into a contiguous CPU tensor, with splits");
+    c10d::checkSplitSizes(output_splits, output, size_);
+    check_own_piece(input.splits[me()], output_splits[me()]);
+    Tensors pieces = pieces_of(output, output_splits, size_);
+    auto job = std::make_unique<PackJob>(std::move(input), std::move(pieces));
+    job->type = c10d::OpType::ALLTOALL_BASE;
+    job->title = "gloo:all_to_all";
+    job->outputs = {output};
+    return start(std::move(job), options);
   }
 
   intrusive_ptr<Work> alltoall(Tensors& outputs, Tensors& inputs,
@@ -244,11 +262,15 @@ class MatchedGloo final : public ProcessGroupGloo,
     return sound ? gloo_tags::message(tag, tensors[0]) : tag;
   }
 
+  static void check_own_piece(int64_t given, int64_t taken) {
+    require(given == taken, "all_to_all: this rank keeps ", given, " elements but expects ", taken,
+            " from itself");
+  }
+
   intrusive_ptr<Work> all_to_all(Tensors outputs, Tensors inputs,
                                  const c10d::AllToAllOptions& options) {
-    require(inputs[me()].numel() == outputs[me()].numel(), "all_to_all: this rank keeps ",
-            inputs[me()].numel(), " elements but expects ", outputs[me()].numel(), " from itself");
-    auto job = std::make_unique<MoveJob>(inputs, outputs);
+    check_own_piece(inputs[me()].numel(), outputs[me()].numel());
+    auto job = std::make_unique<MoveJob>(inputs, outputs, MoveJob::Options{.in_chunks = true});
     job->type = c10d::OpType::ALLTOALL;
     job->title = "gloo:all_to_all";
     job->inputs = std::move(inputs);

@@ -8,6 +8,7 @@
 #include "tessera/comm/checked.h"
 #include "tessera/comm/describe_call.h"
 #include "tessera/comm/may_block.h"
+#include "tessera/comm/packs_on_the_way.h"
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/reduces_into.h"
 #include "tessera/comm/tap_context.h"
@@ -42,7 +43,7 @@ CommEvent event_of(const TapContext& context, const CallInfo& info) {
   return event;
 }
 
-class TapBackend final : public c10d::Backend, public ReducesInto {
+class TapBackend final : public c10d::Backend, public ReducesInto, public PacksOnTheWay {
  public:
   TapBackend(intrusive_ptr<c10d::Backend> inner, GroupInfo info,
              std::shared_ptr<ObserverState> state)
@@ -144,6 +145,19 @@ class TapBackend final : public c10d::Backend, public ReducesInto {
     info.splits_out.append(out_splits.begin(), out_splits.end());
     return issue(std::move(info),
                  [&] { return inner_->alltoall_base(out, in, out_splits, in_splits, o); });
+  }
+  intrusive_ptr<Work> all_to_all_packing(at::Tensor& out, Unpacked in,
+                                         std::vector<int64_t>& out_splits,
+                                         const c10d::AllToAllOptions& o) override {
+    auto info = describe(Collective::all_to_all_single, InPlace{}, out, o);
+    const int64_t numel = in.numel();
+    info.in.add({numel});
+    info.bytes_in = numel * static_cast<int64_t>(out.element_size());
+    info.splits_in.append(in.splits.begin(), in.splits.end());
+    info.splits_out.append(out_splits.begin(), out_splits.end());
+    return issue(std::move(info), [&] {
+      return comm::all_to_all_packing(*inner_, out, std::move(in), out_splits, o);
+    });
   }
   intrusive_ptr<Work> alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& o) override {
     return issue(describe(Collective::all_to_all, in, out, o),

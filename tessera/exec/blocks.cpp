@@ -56,6 +56,37 @@ void copy_nested(const Block& block, size_t dim, const char* from, char* to, int
   }
 }
 
+/// Elements [begin, end) of a block, counted as the destination has them, to `to`.
+void copy_stretch(const Block& block, size_t dim, const char* from, char* to, int64_t bytes,
+                  int64_t begin, int64_t end) {
+  const int64_t step = block.from_strides[dim] * bytes;
+  if (dim + 1 == block.sizes.size()) {
+    if (step == bytes) {
+      std::memcpy(to, from + begin * bytes, static_cast<size_t>((end - begin) * bytes));
+      return;
+    }
+    for (int64_t i = begin; i < end; ++i, to += bytes) {
+      std::memcpy(to, from + i * step, static_cast<size_t>(bytes));
+    }
+    return;
+  }
+  const int64_t inner = block.to_strides[dim];
+  for (int64_t i = begin / inner; i * inner < end; ++i) {
+    const int64_t first = std::max(begin - i * inner, int64_t{0});
+    const int64_t last = std::min(end - i * inner, inner);
+    copy_stretch(block, dim + 1, from + i * step, to, bytes, first, last);
+    to += (last - first) * bytes;
+  }
+}
+
+bool is_dense_in_destination(const Block& block) {
+  int64_t stride = 1;
+  for (size_t d = block.sizes.size(); d-- > 0; stride *= block.sizes[d]) {
+    if (block.to_strides[d] != stride) return false;
+  }
+  return true;
+}
+
 void copy_block(const Block& block, const char* from, char* to, int64_t bytes) {
   from += block.from * bytes;
   to += block.to * bytes;
@@ -146,6 +177,27 @@ bool BlockCopy::is_identity(int64_t numel) const {
   return blocks_.size() == 1 && blocks_[0].from == 0 && blocks_[0].to == 0 &&
          blocks_[0].sizes.size() == 1 && blocks_[0].sizes[0] == numel &&
          (numel == 1 || (blocks_[0].from_strides[0] == 1 && blocks_[0].to_strides[0] == 1));
+}
+
+bool BlockCopy::fills_in_order() const {
+  int64_t at = 0;
+  for (const auto& block : blocks_) {
+    if (block.to != at || !is_dense_in_destination(block)) return false;
+    at += block.numel();
+  }
+  return true;
+}
+
+void BlockCopy::run_stretch(const at::Tensor& from, int64_t begin, int64_t count, char* to) const {
+  const auto bytes = static_cast<int64_t>(from.element_size());
+  const char* source = static_cast<const char*>(from.const_data_ptr());
+  for (const auto& block : blocks_) {
+    const int64_t first = std::max(begin, block.to);
+    const int64_t last = std::min(begin + count, block.to + block.numel());
+    if (first >= last) continue;
+    copy_stretch(block, 0, source + block.from * bytes, to + (first - begin) * bytes, bytes,
+                 first - block.to, last - block.to);
+  }
 }
 
 void BlockCopy::run(const at::Tensor& from, at::Tensor& to) const {

@@ -37,11 +37,19 @@ class BlockCopy {
   /// then stand in for the destination.
   bool is_identity(int64_t numel) const;
 
+  /// True if it fills its destination from the first element to the last without a gap: then a
+  /// stretch of it can be made by itself.
+  bool fills_in_order() const;
+
   bool empty() const { return blocks_.empty(); }
   std::span<const Block> blocks() const { return blocks_; }
 
   /// Both tensors contiguous, of one dtype, on one device; nothing is done for meta tensors.
   void run(const at::Tensor& from, at::Tensor& to) const;
+
+  /// Elements [begin, begin + count) of the destination alone, at `to`. Only on the CPU, and only if
+  /// it fills in order.
+  void run_stretch(const at::Tensor& from, int64_t begin, int64_t count, char* to) const;
 
  private:
   void run_on_cpu(const char* from, char* to, int64_t element_bytes) const;

@@ -7,6 +7,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
+#include "tessera/comm/packs_on_the_way.h"
 #include "tessera/comm/reduces_into.h"
 #include "tessera/exec/buffers.h"
 #include "tessera/exec/wire.h"
@@ -51,23 +52,65 @@ c10d::Backend& backend_for(const Action& action, const at::Tensor& tensor) {
   return action.group->backend(tensor.device().type());
 }
 
+/// Makes the buffer, or the result, that the messages come into; returns it as they see it.
+at::Tensor landing(const Action& action, const at::Tensor& input, InFlight& flight) {
+  if (!action.keeps_apart) {
+    flight.receive = empty_like_device(input, {action.receive_numel}, input.scalar_type());
+    return as_movable(flight.receive);
+  }
+  flight.result = empty_like_device(input, action.out_shape, input.scalar_type());
+  flight.receive = action.unpacks
+                       ? empty_like_device(input, {action.receive_numel}, input.scalar_type())
+                       : flight.result;
+  return as_movable(alias(flight.receive, {action.receive_numel}, action.receive_offset));
+}
+
+/// Counts of elements in those that messages carry.
+std::vector<int64_t> movable(std::vector<int64_t> counts, const at::Tensor& input) {
+  const int64_t scale = movable_scale(input.scalar_type());
+  if (scale != 1) {
+    for (auto& n : counts) n *= scale;
+  }
+  return counts;
+}
+
+/// Whether it pays to pack chunk by chunk as the messages leave.
+bool packs_on_the_way(const Action& action, const at::Tensor& input, bool async) {
+  constexpr int64_t kWorthwhileBytes = 1 << 20;
+  return action.packs && action.move != plan::Move::all_gather && !async && input.is_cpu() &&
+         action.send_numel * static_cast<int64_t>(input.element_size()) >= kWorthwhileBytes &&
+         action.pack.fills_in_order();
+}
+
+InFlight start_packing(const Action& action, const at::Tensor& input) {
+  InFlight flight;
+  flight.send = input.contiguous();
+  at::Tensor out = landing(action, input, flight);
+  const auto bytes = static_cast<int64_t>(input.element_size());
+  comm::Unpacked unpacked;
+  unpacked.pack = [&action, source = flight.send, bytes](int64_t begin, int64_t count, char* to) {
+    action.pack.run_stretch(source, begin / bytes, count / bytes, to);
+  };
+  unpacked.splits = movable(action.send_counts, input);
+  unpacked.meanwhile = [&action, source = flight.send, result = flight.result]() mutable {
+    if (action.keeps_apart) action.keep.run(source, result);
+  };
+  std::vector<int64_t> receive_counts = movable(action.receive_counts, input);
+  c10d::AllToAllOptions options;
+  options.asyncOp = false;
+  flight.work = comm::all_to_all_packing(backend_for(action, input), out, std::move(unpacked),
+                                         receive_counts, options);
+  return flight;
+}
+
 InFlight start_moving(const Action& action, const at::Tensor& input, bool async) {
+  if (packs_on_the_way(action, input, async)) return start_packing(action, input);
   InFlight flight;
   flight.send = packed(action, input);
-  at::Tensor in;
-  at::Tensor out;
-  if (action.keeps_apart) {
-    flight.result = empty_like_device(input, action.out_shape, input.scalar_type());
-    flight.receive = action.unpacks
-                         ? empty_like_device(input, {action.receive_numel}, input.scalar_type())
-                         : flight.result;
-    in = as_movable(alias(flight.send, {action.send_numel}, action.send_offset));
-    out = as_movable(alias(flight.receive, {action.receive_numel}, action.receive_offset));
-  } else {
-    flight.receive = empty_like_device(input, {action.receive_numel}, input.scalar_type());
-    in = as_movable(flight.send);
-    out = as_movable(flight.receive);
-  }
+  at::Tensor in =
+      as_movable(action.keeps_apart ? alias(flight.send, {action.send_numel}, action.send_offset)
+                                    : flight.send);
+  at::Tensor out = landing(action, input, flight);
   auto& backend = backend_for(action, input);
   if (action.move == plan::Move::all_gather) {
     c10d::AllgatherOptions options;
@@ -75,13 +118,8 @@ InFlight start_moving(const Action& action, const at::Tensor& input, bool async)
     flight.work = backend._allgather_base(out, in, options);
     return flight;
   }
-  const int64_t scale = movable_scale(input.scalar_type());
-  std::vector<int64_t> send_counts = action.send_counts;
-  std::vector<int64_t> receive_counts = action.receive_counts;
-  if (scale != 1) {
-    for (auto& n : send_counts) n *= scale;
-    for (auto& n : receive_counts) n *= scale;
-  }
+  std::vector<int64_t> send_counts = movable(action.send_counts, input);
+  std::vector<int64_t> receive_counts = movable(action.receive_counts, input);
   c10d::AllToAllOptions options;
   options.asyncOp = async;
   flight.work = backend.alltoall_base(out, in, receive_counts, send_counts, options);

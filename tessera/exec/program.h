@@ -19,7 +19,8 @@
 ///   S0 -> R   even             no pack, no unpack: gathered straight into the result
 ///   S0 -> R   [10] over 4      the last rank pads; the result is the buffer's first 10
 ///   S1 -> R                    no pack; unpack puts the columns side by side
-///   S0 -> S1                   pack cuts the columns; received rows are the result
+///   S0 -> S1                   pack cuts the columns, large ones as they are sent; received rows
+///                              are the result
 namespace tessera::exec {
 
 /// One step for one rank.

@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "tessera/base/errors.h"
+#include "tessera/comm/packs_on_the_way.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/reduces_into.h"
 #include "tests/comm/process_links.h"
@@ -89,6 +92,49 @@ const Scenario kGather("gather", [] {
     at::Tensor out = at::zeros({70001 * world->size()});
     links._allgather_base(out, in, with<c10d::AllgatherOptions>(async))->wait();
     expect_bits(out, at::cat(parts), "all_gather");
+  }
+});
+
+/// Pieces of several chunks and of none; the even ranks pack theirs as they are sent, the odd ones
+/// have them in a buffer.
+const Scenario kPacking("packing", [] {
+  auto world = process_world();
+  c10d::Backend& links = links_of(*world);
+  const int size = world->size();
+  const auto count = [](int from, int to) { return int64_t{(from + 2 * to) % 4} * 200'001; };
+  const auto piece = [&](int from, int to) {
+    return at::arange(count(from, to), at::kFloat).add_(1000 * from + to);
+  };
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    Tensors give, take;
+    std::vector<int64_t> give_splits, take_splits;
+    for (int peer = 0; peer < size; ++peer) {
+      give.push_back(piece(world->rank(), peer));
+      take.push_back(piece(peer, world->rank()));
+      give_splits.push_back(give.back().numel());
+      take_splits.push_back(take.back().numel());
+    }
+    const at::Tensor expected = at::cat(take);
+    at::Tensor in = at::cat(give);
+    at::Tensor out = at::full({expected.numel()}, -1, at::kFloat);
+    const auto options = with<c10d::AllToAllOptions>(false);
+    if (world->rank() % 2 != 0) {
+      links.alltoall_base(out, in, take_splits, give_splits, options)->wait();
+    } else {
+      int64_t packed = 0;
+      int64_t packed_before = -1;
+      Unpacked unpacked;
+      unpacked.pack = [&](int64_t begin, int64_t bytes, char* to) {
+        std::memcpy(to, static_cast<const char*>(in.const_data_ptr()) + begin, size_t(bytes));
+        packed += bytes;
+      };
+      unpacked.splits = give_splits;
+      unpacked.meanwhile = [&] { packed_before = packed; };
+      all_to_all_packing(links, out, std::move(unpacked), take_splits, options)->wait();
+      EXPECT_EQ(packed, static_cast<int64_t>(in.nbytes()));  // all of it, once
+      EXPECT_EQ(packed_before, packed);
+    }
+    expect_bits(out, expected, "all_to_all");
   }
 });
 
@@ -190,6 +236,10 @@ TEST_P(Exchanges, AllGatherPutsEachPartInItsPlace) {
 
 TEST_P(Exchanges, CoalescedCallsTreatEachTensorAlone) {
   EXPECT_EQ(failures(run_processes(kCoalesced, {.size = GetParam()})), "");
+}
+
+TEST_P(Exchanges, AllToAllPacksOnTheWayWithoutItsPeersKnowing) {
+  EXPECT_EQ(failures(run_processes(kPacking, {.size = GetParam()})), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Exchanges, ::testing::Values(2, 3, 4));

@@ -1,4 +1,5 @@
 // The same moves as on thread ranks, between real processes over Gloo.
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
@@ -62,6 +63,28 @@ TEST(RedistributeProcesses, ThreeReachEveryTarget) {
 
 TEST(RedistributeProcesses, FourReachEveryTarget) {
   EXPECT_EQ(failures(run_processes(kMoves, {.size = 4})), "");
+}
+
+/// So large that columns are packed while others are on their way, in every kind of element.
+const Scenario kLarge("large", [] {
+  const auto world = comm::process_world();
+  const DeviceMesh mesh = comm::init_device_mesh(join_text("tp=", world->size()));
+  for (const auto dtype : {at::kFloat, at::kBool, at::kComplexFloat}) {
+    const auto code = static_cast<DType>(dtype);
+    const std::vector<int64_t> shape = {1025, dtype == at::kBool ? 8191 : 2047};
+    const at::Tensor full = at::arange(shape[0] * shape[1]).remainder(7).to(dtype).view(shape);
+    const Sharding rows(mesh, {Shard(0)}, shape, {.dtype = code});
+    const Sharding columns(mesh, {Shard(1)}, shape, {.dtype = code});
+    const Coordinate me = *mesh.my_coordinate();
+    const at::Tensor part = exec::redistribute(test::part_of(full, rows, me), rows, columns);
+    EXPECT_TRUE(at::equal(part, test::part_of(full, columns, me))) << dtype;
+    EXPECT_TRUE(at::equal(exec::redistribute(part, columns, rows), test::part_of(full, rows, me)))
+        << dtype;
+  }
+});
+
+TEST(RedistributeProcesses, LargeColumnsArePackedOnTheWay) {
+  EXPECT_EQ(failures(run_processes(kLarge, {.size = 2})), "");
 }
 
 const Scenario kTypes("types", [] {
