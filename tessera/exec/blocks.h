@@ -47,8 +47,8 @@ class BlockCopy {
   /// Both tensors contiguous, of one dtype, on one device; nothing is done for meta tensors.
   void run(const at::Tensor& from, at::Tensor& to) const;
 
-  /// Elements [begin, begin + count) of the destination alone, at `to`. Only on the CPU, and only if
-  /// it fills in order.
+  /// Elements [begin, begin + count) of the destination alone, at `to`. Only on the CPU, and only
+  /// if it fills in order.
   void run_stretch(const at::Tensor& from, int64_t begin, int64_t count, char* to) const;
 
  private:
