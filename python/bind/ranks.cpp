@@ -33,21 +33,32 @@ class PythonRanks {
   }
 
   int first_failed() const { return first_failed_; }
+  comm::ThreadRanks& ranks() const { return *ranks_; }
 
  private:
   std::shared_ptr<comm::ThreadRanks> ranks_;
   std::atomic<int> first_failed_{-1};
 };
 
+/// The calling thread as one of the ranks, from here until this goes.
+struct EnteredRank {
+  EnteredRank(std::shared_ptr<PythonRanks> of, int rank)
+      : ranks(std::move(of)), here(ranks->ranks(), rank) {}
+  std::shared_ptr<PythonRanks> ranks;
+  comm::EnterRank here;
+};
+
 }  // namespace
 
 void bind_ranks(py::module_& m) {
-  py::class_<PythonRanks>(m, "ThreadRanks")
+  py::class_<PythonRanks, std::shared_ptr<PythonRanks>>(m, "ThreadRanks")
       .def(py::init<int, double, bool>(), py::arg("n"), py::arg("timeout"),
            py::arg("detect_deadlock"))
       .def("run", &PythonRanks::run)
       .def("fail", &PythonRanks::fail)
       .def("first_failed", &PythonRanks::first_failed);
+  py::class_<EnteredRank>(m, "EnteredRank")
+      .def(py::init<std::shared_ptr<PythonRanks>, int>(), py::arg("ranks"), py::arg("rank"));
 }
 
 }  // namespace tessera::python

@@ -60,12 +60,14 @@ def mesh_from_group(
             raise _C.InvalidArgument(
                 f"a mesh over {len(groups)} groups needs `mesh`, the ranks on each axis"
             )
-        mesh = torch.tensor(distributed.get_process_group_ranks(groups[0]))
-    ranks = torch.as_tensor(mesh)
+        mesh = distributed.get_process_group_ranks(groups[0])
+    ranks = _as_ranks(mesh)
     names = mesh_dim_names or [f"axis{i}" for i in range(ranks.dim())]
     paper = DeviceMesh(
         list(zip(names, ranks.shape, strict=True)), ranks.flatten().tolist(), device_type
     )
+    if distributed.get_backend() == "threaded":  # its groups are Python's; ours do the same
+        return _C.parse_device_mesh(str(paper), current_world())
     names_of_groups = [group.group_name for group in groups]
     size = distributed.get_world_size()
     # All ranks of the program can meet for groups of their own; a part of them has what is given.
@@ -74,6 +76,11 @@ def mesh_from_group(
     made = _C.mesh_over_groups(paper, distributed.get_rank(), size, names_of_groups)
     _add_merged_groups(made)
     return made
+
+
+def _as_ranks(mesh: Any) -> torch.Tensor:
+    """Rank numbers as a tensor that has values, also where modules are made on meta."""
+    return torch.as_tensor(mesh, device="cpu")
 
 
 def _add_merged_groups(mesh: DeviceMesh) -> None:
@@ -88,8 +95,9 @@ def _add_merged_groups(mesh: DeviceMesh) -> None:
                 _C.adopt_group(mesh, axes, group.group_name)
 
 
-# PyTorch's meshes and ours that stand for the same, each way; an entry goes with its key.
-_of_torch: weakref.WeakKeyDictionary[Any, DeviceMesh] = weakref.WeakKeyDictionary()
+# PyTorch's meshes and ours that stand for the same, each way; an entry goes with its key. Ours is good
+# for as long as torch.distributed is not initialised anew, which its default group tells.
+_of_torch: weakref.WeakKeyDictionary[Any, tuple[Any, DeviceMesh]] = weakref.WeakKeyDictionary()
 _to_torch: dict[DeviceMesh, Any] = {}
 
 
@@ -97,15 +105,17 @@ def mesh_from_torch(mesh: Any) -> DeviceMesh:
     """The mesh of a PyTorch DeviceMesh, over its process groups; one for one."""
     if isinstance(mesh, DeviceMesh):
         return mesh
-    known = _of_torch.get(mesh)
-    if known is None:
-        known = _part_of_root(mesh) or mesh_from_group(
-            [mesh.get_group(axis) for axis in range(mesh.ndim)],
-            mesh.device_type,
-            mesh.mesh,
-            mesh_dim_names=mesh.mesh_dim_names,
-        )
-        _of_torch[mesh] = known
+    default = torch.distributed.distributed_c10d._get_default_group()
+    since, known = _of_torch.get(mesh, (None, None))
+    if known is None or since is not default:
+        with torch.device("cpu"):  # mesh.mesh is made when it is asked for
+            known = _part_of_root(mesh) or mesh_from_group(
+                [mesh.get_group(axis) for axis in range(mesh.ndim)],
+                mesh.device_type,
+                mesh.mesh,
+                mesh_dim_names=mesh.mesh_dim_names,
+            )
+        _of_torch[mesh] = (default, known)
         _to_torch[known] = mesh
     return known
 
@@ -137,10 +147,10 @@ def mesh_to_torch(mesh: DeviceMesh) -> Any:
             raise _C.NotSupported(
                 "a PyTorch DeviceMesh needs torch.distributed: call init_process_group first"
             )
-        ranks = torch.tensor(mesh.ranks).view(mesh.shape)
+        ranks = _as_ranks(mesh.ranks).view(mesh.shape)
         known = TorchMesh(mesh.device_type, ranks, mesh_dim_names=mesh.axis_names)
         _to_torch[mesh] = known
-        _of_torch[known] = mesh
+        _of_torch[known] = (torch.distributed.distributed_c10d._get_default_group(), mesh)
     return known
 
 
@@ -164,7 +174,7 @@ DeviceMesh.get_all_groups = _get_all_groups  # type: ignore[method-assign]
 DeviceMesh.get_group = _get_group  # type: ignore[method-assign]
 DeviceMesh.mesh_dim_names = property(lambda self: self.axis_names)  # type: ignore[assignment]
 DeviceMesh.mesh = property(  # type: ignore[assignment]
-    lambda self: torch.tensor(self.ranks, dtype=torch.int).view(self.shape)
+    lambda self: torch.tensor(self.ranks, dtype=torch.int, device="cpu").view(self.shape)
 )
 DeviceMesh.world = property(_C.world_of)  # type: ignore[assignment]
 DeviceMesh.from_group = staticmethod(mesh_from_group)  # type: ignore[method-assign]

@@ -72,7 +72,9 @@ def current_world() -> World:
     """The world of the calling thread: its rank's inside run_ranks, else the process's.
 
     The process's world is made at the first call: over torch.distributed's store where that is
-    initialised, else from the variables that torchrun, Slurm or MPI set, else of one rank.
+    initialised, else from the variables that torchrun, Slurm or MPI set, else of one rank. Where
+    torch.distributed's ranks are threads of one process (backend "threaded", as in its own tests),
+    so are ours.
     """
     if _C.entered_world() is None:
         _join_torch_distributed()
@@ -82,6 +84,9 @@ def current_world() -> World:
 def _join_torch_distributed() -> None:
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
+        return
+    if distributed.get_backend() == "threaded":
+        _enter_as_thread()
         return
     with _join_lock:
         group = distributed.distributed_c10d._get_default_group()
@@ -96,6 +101,29 @@ def _join_torch_distributed() -> None:
 
 
 _joined: list[str] = []  # the default group whose ranks met for our world
+
+
+def _enter_as_thread() -> None:
+    """This thread becomes the rank that torch.distributed says it is, until it ends."""
+    distributed = torch.distributed
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    store = distributed.distributed_c10d._get_default_store()
+    key = "tessera thread ranks"
+    if rank == 0:
+        made = _C.ThreadRanks(size, 600.0, False)
+        _thread_ranks[id(made)] = [made] * size
+        store.set(key, str(id(made)))
+    number = int(store.get(key))
+    with _join_lock:
+        waiting = _thread_ranks[number]  # a reference for each rank that has still to come
+        ranks = waiting.pop()
+        if not waiting:
+            del _thread_ranks[number]
+    _this_thread.entered = _C.EnteredRank(ranks, rank)
+
+
+_this_thread = threading.local()
+_thread_ranks: dict[int, list[Any]] = {}
 
 
 def report_failure(why: str) -> None:

@@ -39,7 +39,7 @@ class DeviceMesh(metaclass=_IsMesh):
     def __new__(
         cls, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None
     ) -> Any:
-        ranks = torch.as_tensor(mesh)
+        ranks = torch.as_tensor(mesh, device="cpu")
         names = mesh_dim_names or [f"axis{i}" for i in range(ranks.dim())]
         axes = list(zip(names, ranks.shape, strict=True))
         paper = _C.DeviceMesh(axes, ranks.flatten().tolist(), device_type)
