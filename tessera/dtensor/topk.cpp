@@ -10,6 +10,7 @@
 #include "tessera/dtensor/handlers.h"
 #include "tessera/dtensor/held_indexes.h"
 #include "tessera/dtensor/register.h"
+#include "tessera/dtensor/side_by_side.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/sharding/local_shape.h"
 
@@ -19,13 +20,12 @@
 namespace tessera::dtensor {
 namespace {
 
-/// Where the candidates lie: in slots, equally many of each rank, of which some may be unused.
+/// The candidates of all ranks, in slots, of which some may be unused.
 ///
 ///   [10] over 4 ranks, k = 2:   parts 3,3,3,1   slots 2,2,2,2   used 0 1 2 3 4 5 6
 struct Candidates {
-  Sharding apart;             ///< each rank has its own
-  Sharding together;          ///< every rank has all
-  int64_t slots = 0;          ///< of a rank
+  SideBySide slots;
+  int64_t of_each = 0;        ///< slots of a rank
   std::vector<int64_t> used;  ///< of all slots
 };
 
@@ -42,23 +42,13 @@ Candidates lay_out(const Sharding& from, int dim, int64_t k) {
   const DeviceMesh& mesh = from.mesh();
   const auto d = static_cast<size_t>(dim);
   Candidates out;
-  out.slots = std::min(k, max_local_shape(from)[d]);
-  std::vector<int64_t> shape(from.shape().begin(), from.shape().end());
-  shape[d] = out.slots;
-  std::vector<Placement> apart(from.placements().begin(), from.placements().end());
-  std::vector<Placement> together = apart;
-  for (const int axis : from.axes_of_dim(dim)) {
-    shape[d] *= mesh.size(axis);
-    apart[static_cast<size_t>(axis)] = Shard(dim);
-    together[static_cast<size_t>(axis)] = Replicate();
-  }
-  out.apart = Sharding(mesh, apart, shape, {.dtype = from.dtype(), .order = from.order()});
-  out.together = out.apart.with_placements(together, from.order());
+  out.of_each = std::min(k, max_local_shape(from)[d]);
+  out.slots = side_by_side(from, dim, out.of_each);
   for (const int rank : mesh.ranks()) {
     const Coordinate at = *mesh.coordinate_of(rank);
     if (!is_along(at, *mesh.my_coordinate(), from.axes_of_dim(dim))) continue;
-    for (const Interval& slots : held_intervals(out.apart, dim, at)) {
-      const int64_t has = std::min(out.slots, tessera::local_shape(from, at)[d]);
+    for (const Interval& slots : held_intervals(out.slots.apart, dim, at)) {
+      const int64_t has = std::min(out.of_each, tessera::local_shape(from, at)[d]);
       for (int64_t i = 0; i < has; ++i) out.used.push_back(slots.begin + i);
     }
   }
@@ -69,7 +59,7 @@ Candidates lay_out(const Sharding& from, int dim, int64_t k) {
 /// This rank's candidates in its slots, brought together with those of the others.
 at::Tensor exchange(const at::Tensor& mine, const Candidates& candidates, int dim) {
   std::vector<int64_t> shape = mine.sizes().vec();
-  shape[static_cast<size_t>(dim)] = candidates.slots;
+  shape[static_cast<size_t>(dim)] = candidates.of_each;
   at::Tensor slots = mine;
   if (!mine.sizes().equals(shape)) {
     slots = at::zeros(shape, mine.options());
@@ -77,8 +67,8 @@ at::Tensor exchange(const at::Tensor& mine, const Candidates& candidates, int di
   }
   const auto dtype = static_cast<DType>(mine.scalar_type());
   const at::Tensor all =
-      exec::redistribute(slots.contiguous(), candidates.apart.with_dtype(dtype),
-                         candidates.together.with_dtype(dtype), {.may_alias = true});
+      exec::redistribute(slots.contiguous(), candidates.slots.apart.with_dtype(dtype),
+                         candidates.slots.together.with_dtype(dtype), {.may_alias = true});
   if (static_cast<int64_t>(candidates.used.size()) == all.size(dim)) return all;
   return all.index_select(dim, at::tensor(candidates.used, at::kLong).to(all.device()));
 }
@@ -123,7 +113,7 @@ bool topk(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
 
   std::vector<int64_t> shape(from.shape().begin(), from.shape().end());
   shape[static_cast<size_t>(dim)] = k;
-  const Sharding made = candidates.together.with_shape(shape);
+  const Sharding made = candidates.slots.together.with_shape(shape);
   torch::jit::drop(stack, entry.args.size());
   torch::jit::push(stack, wrap(values, made), wrap(places, made.with_dtype(DType::i64)));
   return true;

@@ -2,14 +2,18 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/avg_pool2d.h>
+#include <ATen/ops/cumsum.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand_like.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -123,6 +127,26 @@ TEST_F(Cuda, ProductsOfEightBitFloatsKeepTheirColumns) {
             << left << " by rows " << rows;
       }
     }
+  });
+}
+
+TEST_F(Cuda, WhatIsCutIsNotGatheredForTopKSumsAndPools) {
+  const at::Tensor x = at::randn({2, 4, 64, 12}, at::TensorOptions(kGpu).dtype(at::kDouble));
+  const auto run = [](at::Tensor t) {
+    const at::Tensor first = std::get<0>(at::topk(t, 3, 2));
+    const at::Tensor running = at::cumsum(t, 2);
+    const at::Tensor most = std::get<0>(at::max_pool2d_with_indices(t, 3, 2, 1));
+    const at::Tensor mean = at::avg_pool2d(t, 3, 1, 1);
+    (first.sum() + running.pow(2).sum() + most.pow(2).sum() + mean.pow(2).sum()).backward();
+    return std::vector<at::Tensor>{first.detach(), running.detach(), most.detach(), mean.detach(),
+                                   t.grad()};
+  };
+  const auto want = run(x.clone().set_requires_grad(true));
+  comm::run_ranks(4, [&](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("cuda:dp=2,sp=2");
+    const auto got = run(distribute_tensor(x, mesh, {Shard(0), Shard(2)}).set_requires_grad(true));
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_TRUE(at::allclose(full_tensor(got[i]), want[i], 1e-10, 1e-10)) << "result " << i;
   });
 }
 

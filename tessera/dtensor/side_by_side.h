@@ -1,0 +1,18 @@
+#pragma once
+
+#include "tessera/sharding/sharding.h"
+
+namespace tessera::dtensor {
+
+/// What the ranks that cut a dim have found along it, equally many elements of each, one rank's
+/// beside the other's in the order of their parts.
+///
+///   4x10 cut in dim 1 over 4 ranks, 2 each:   4x8, of which each rank has 4x2
+struct SideBySide {
+  Sharding apart;     ///< each rank has its own
+  Sharding together;  ///< every rank has all
+};
+
+SideBySide side_by_side(const Sharding& from, int dim, int64_t of_each);
+
+}  // namespace tessera::dtensor
