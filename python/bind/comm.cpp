@@ -164,6 +164,9 @@ void bind_recorder(py::module_& m) {
       .def_property_readonly(
           "seconds",
           [](const CommEvent& e) { return std::chrono::duration<double>(e.duration).count(); })
+      .def_property_readonly(
+          "exposed",
+          [](const CommEvent& e) { return std::chrono::duration<double>(e.exposed).count(); })
       .def_property_readonly("ranks", [](const CommEvent& e) { return e.group->ranks; })
       .def("__str__", &CommEvent::to_text);
   py::class_<Recorder>(m, "Recorder")
@@ -175,6 +178,9 @@ void bind_recorder(py::module_& m) {
       .def("count", count, py::arg("op") = py::none(), py::arg("axis") = py::none())
       .def_property_readonly("implicit", &Recorder::count_implicit)
       .def_property_readonly("bytes", &Recorder::bytes)
+      .def_property_readonly(
+          "exposed",
+          [](const Recorder& r) { return std::chrono::duration<double>(r.exposed()).count(); })
       .def("__str__", &Recorder::to_text);
   m.def("expect_comm", [](const Recorder& recorder, const std::string& expected) {
     comm::require_comm(recorder, expected);

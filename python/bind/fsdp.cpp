@@ -205,6 +205,23 @@ void prefetch(const ModuleMirror& mirror, const std::vector<ModuleMirror>& other
   kSet(*mirror.module, modules);
 }
 
+void bind_control(py::module_& m) {
+  py::class_<UnshardHandle>(m, "UnshardHandle").def("wait", &UnshardHandle::wait, NoGil());
+  m.def("unshard", on_mirror(&unshard), NoGil());
+  m.def("reshard", on_mirror(&reshard), NoGil());
+  m.def(
+      "unshard_async", [](const ModuleMirror& mirror) { return unshard_async(*mirror.module); },
+      NoGil());
+  m.def("set_reshard_after_forward", on_mirror(&set_reshard_after_forward), NoGil());
+  m.def("set_reshard_after_backward", on_mirror(&set_reshard_after_backward), NoGil());
+  m.def("set_requires_gradient_sync", on_mirror(&set_requires_gradient_sync), NoGil());
+  m.def("set_requires_all_reduce", on_mirror(&set_requires_all_reduce), NoGil());
+  m.def("set_gradient_divide_factor", on_mirror(&set_gradient_divide_factor), NoGil());
+  m.def("set_reduce_unused_parameters", on_mirror(&set_reduce_unused_parameters), NoGil());
+  m.def("set_forward_prefetch", prefetch<&set_modules_to_forward_prefetch>);
+  m.def("set_backward_prefetch", prefetch<&set_modules_to_backward_prefetch>);
+}
+
 }  // namespace
 
 void bind_fsdp(py::module_& m) {
@@ -213,11 +230,7 @@ void bind_fsdp(py::module_& m) {
       .def(py::init(&mirror_of_module));
   m.def("fully_shard", shard<kFullyShard>);
   m.def("replicate_module", shard<&replicate>);
-  m.def("unshard", on_mirror(&unshard), NoGil());
-  m.def("reshard", on_mirror(&reshard), NoGil());
-  m.def("set_requires_gradient_sync", on_mirror(&set_requires_gradient_sync));
-  m.def("set_forward_prefetch", prefetch<&set_modules_to_forward_prefetch>);
-  m.def("set_backward_prefetch", prefetch<&set_modules_to_backward_prefetch>);
+  bind_control(m);
   m.def("communication_time", [](const DeviceMesh& mesh) {
     const CommunicationTime time = communication_time(mesh);
     const auto tuple_of_kind = [](const MessageSeconds& kind) {
@@ -226,6 +239,9 @@ void bind_fsdp(py::module_& m) {
     return py::make_tuple(tuple_of_kind(time.gathers), tuple_of_kind(time.reductions));
   });
   m.def("reset_communication_time", &reset_communication_time);
+  py::class_<StepTrace>(m, "StepTrace")
+      .def(py::init<const DeviceMesh&>())
+      .def("json", &StepTrace::json);
   m.def(
       "to_empty",
       [](const ModuleMirror& mirror, at::Device device) { to_empty(*mirror.module, device); },

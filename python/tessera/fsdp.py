@@ -90,8 +90,9 @@ def fully_shard(
 
     `reshard_after_forward` lets go after forward and gathers again in backward; by default true, but
     false for a module that has groups inside. A number of ranks, which divides that of the axis:
-    each keeps the part that it would have of so many. `shard_dim(name, parameter)` says which dim to cut, by
-    default 0; `shard_mesh(name, parameter)` over which mesh, where it is another (experts). `ignored` parameters stay as they are. The sum of the ranks' gradients is divided by
+    each keeps the part that it would have of so many. `shard_dim(name, parameter)` says which dim to
+    cut, by default 0; `shard_mesh(name, parameter)` over which mesh, where it is another (experts).
+    `ignored` parameters stay as they are. The sum of the ranks' gradients is divided by
     `gradient_divide_factor`, by default the number of ranks, of which `gradient_predivide_factor`
     before they are summed. Groups that follow each other share collectives up to `merge_bytes`, by
     default what the cost model says; 0 is never. With `src_data_rank` the values of that
@@ -237,7 +238,8 @@ def _cast(tree: Any, dtype: torch.dtype) -> Any:
     return pytree.tree_map(cast, tree)
 
 
-def _groups_of(module: Modules, recurse: bool) -> _C.ModuleMirror:
+def groups_of(module: Modules, recurse: bool) -> _C.ModuleMirror:
+    """The groups of a module; without `recurse` only the one that fully_shard made of it."""
     if recurse:
         return mirror_of(module)
     own: list[nn.Parameter] = []
@@ -246,34 +248,6 @@ def _groups_of(module: Modules, recurse: bool) -> _C.ModuleMirror:
             raise _C.InvalidArgument(f"{type(part).__name__} is no module of fully_shard")
         own += _claimed[part][1]
     return _C.ModuleMirror(own)
-
-
-def unshard(module: Modules, *, recurse: bool = True) -> None:
-    """Gathers the module's groups now; they are let go as ever, or by reshard(). Without `recurse`
-    only the group that fully_shard made of this module."""
-    _C.unshard(_groups_of(module, recurse))
-
-
-def reshard(module: Modules, *, recurse: bool = True) -> None:
-    """Lets go of the module's groups."""
-    _C.reshard(_groups_of(module, recurse))
-
-
-def set_requires_gradient_sync(module: Modules, sync: bool, *, recurse: bool = True) -> None:
-    """While false, backwards keep each rank's whole gradients and reduce nothing; the first backward
-    with true reduces their sum. For accumulation over several small batches."""
-    _C.set_requires_gradient_sync(_groups_of(module, recurse), sync)
-
-
-def set_modules_to_forward_prefetch(module: Modules, modules: Sequence[Modules]) -> None:
-    """When the module's groups are used in forward, those of `modules` are gathered, in place of the
-    next of the order that was learned; none of them: nothing is."""
-    _C.set_forward_prefetch(mirror_of(module), [mirror_of(other) for other in modules])
-
-
-def set_modules_to_backward_prefetch(module: Modules, modules: Sequence[Modules]) -> None:
-    """The same in backward."""
-    _C.set_backward_prefetch(mirror_of(module), [mirror_of(other) for other in modules])
 
 
 def to_empty(module: nn.Module, device: torch.device | str) -> nn.Module:
@@ -292,44 +266,3 @@ def clip_grad_norm_(
     """As torch.nn.utils.clip_grad_norm_, with one message for each mesh among the parameters."""
     several = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     return _C.clip_grad_norm_(several, max_norm, norm_type, error_if_nonfinite)
-
-
-Exchange = Callable[[list[torch.Tensor], list[torch.Tensor], Any, bool], Any]
-
-
-def set_collectives(
-    module: Modules,
-    *,
-    all_gather: Exchange | None = None,
-    reduce_scatter: Exchange | None = None,
-    all_reduce: Callable[[list[torch.Tensor], Any], None] | None = None,
-    allocate: Callable[[int, torch.device], torch.Tensor] | None = None,
-    recurse: bool = True,
-) -> None:
-    """From now on the module's groups send with these functions; None is the library's own.
-
-    `all_gather(outputs, inputs, group, async_op)` and `reduce_scatter`, the same, get flat tensors in
-    pairs, and return something with wait(), or None when all is done. `all_reduce(tensors, group)`
-    sums over the replicas of a mesh of two axes; with one axis the group is None. `allocate(bytes,
-    device)` gives the memory that is gathered into. Every rank replaces the same ones.
-    """
-    from torch.distributed.distributed_c10d import _resolve_process_group
-
-    def exchange(function: Exchange | None) -> Any:
-        if function is None:
-            return None
-        return lambda outputs, inputs, name, async_op: function(
-            outputs, inputs, _resolve_process_group(name), async_op
-        )
-
-    def reduce(tensors: list[torch.Tensor], name: str | None) -> None:
-        assert all_reduce is not None
-        all_reduce(tensors, None if name is None else _resolve_process_group(name))
-
-    _C.set_collectives(
-        _groups_of(module, recurse),
-        exchange(all_gather),
-        exchange(reduce_scatter),
-        None if all_reduce is None else reduce,
-        allocate,
-    )

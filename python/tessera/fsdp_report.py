@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import _C
@@ -43,6 +45,13 @@ class CommunicationTime(NamedTuple):
     gathers: MessageSeconds
     reductions: MessageSeconds
 
+    @property
+    def hidden(self) -> float:
+        """The part of all that was not exposed, 0 to 1."""
+        under_way = self.gathers.under_way_s + self.reductions.under_way_s
+        exposed = self.gathers.exposed_s + self.reductions.exposed_s
+        return 1 - exposed / under_way if under_way > 0 else 0.0
+
 
 def communication_time(mesh: DeviceMesh | Any) -> CommunicationTime:
     """How much of the groups' communication hid behind computing."""
@@ -53,6 +62,45 @@ def communication_time(mesh: DeviceMesh | Any) -> CommunicationTime:
 def reset_communication_time(mesh: DeviceMesh | Any) -> None:
     """Counts from now on."""
     _C.reset_communication_time(mesh_from_torch(mesh))
+
+
+class StepTrace:
+    """What each group computes and when, and all communication of this rank, until stop() or the end
+    of its `with` block.
+
+        >>> def show(rank):
+        ...     mesh = tessera.init_device_mesh("dp=2")
+        ...     layer = tessera.fully_shard(torch.nn.Linear(3, 4), mesh)
+        ...     with StepTrace(mesh) as trace:
+        ...         layer(torch.ones(2, 3)).sum().backward()
+        ...     return "forward of group" in trace.json()      # trace.write("step.json")
+        >>> tessera.run_ranks(2, show)
+        [True, True]
+    """
+
+    def __init__(self, mesh: DeviceMesh | Any):
+        self._recording: _C.StepTrace | None = _C.StepTrace(mesh_from_torch(mesh))
+        self._json = ""
+
+    def stop(self) -> None:
+        """Stops recording; keeps what was recorded."""
+        self._json = self.json()
+        self._recording = None
+
+    def json(self) -> str:
+        """For chrome://tracing and ui.perfetto.dev: a row of what is computed, and below it the
+        messages that are under way."""
+        return self._json if self._recording is None else self._recording.json()
+
+    def write(self, path: str | PathLike[str]) -> None:
+        """json() as a file."""
+        Path(path).write_text(self.json(), encoding="utf-8")
+
+    def __enter__(self) -> StepTrace:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
 
 
 def sharded_groups(module: Modules) -> list[ShardedGroup]:

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/cat.h>
 
+#include <algorithm>
+
 #include "tessera/fsdp/param_group.h"
 #include "tessera/fsdp/timeline.h"
 
@@ -35,6 +37,10 @@ std::shared_ptr<Bundle> Bundle::make(std::vector<ParamGroup*> members) {
 
 bool Bundle::can_join(const ParamGroup& a, const ParamGroup& b) {
   return a.mesh() == b.mesh() && a.device() == b.device() && a.options().travels_like(b.options());
+}
+
+bool Bundle::holds_together() const {
+  return std::ranges::all_of(members_, [this](auto* one) { return can_join(*members_[0], *one); });
 }
 
 const GroupOptions& Bundle::options() const { return members_[0]->options(); }
@@ -98,6 +104,10 @@ void Bundle::gather() {
   if (mesh().shard_group() == nullptr) return;
   if (!is_current()) release();
   if (gathered_ == nullptr) start(/*async=*/false);
+  finish_gather();
+}
+
+void Bundle::finish_gather() {
   if (!gathering_) return;
   gathering_ = false;
   try {
@@ -113,6 +123,10 @@ void Bundle::release() {
   if (std::exchange(gathering_, false)) gathered_->wait();
   gathered_.reset();
   parts_.clear();
+}
+
+void Bundle::release_after_backward() {
+  if (options().reshard_after_backward) release();
 }
 
 void Bundle::release_after_forward() {
@@ -132,7 +146,8 @@ void Bundle::release_after_forward() {
 Reduction& Bundle::reduction() {
   if (reduction_ == nullptr) {
     reduction_ = std::make_shared<Reduction>(
-        reduce_layout_, mesh(), options().collectives, options().divide_by,
+        reduce_layout_, mesh(), options().collectives,
+        Reduction::How{options().divide_by, options().all_reduce_gradients},
         Reduction::Watch{members_[0]->timeline()->log(), number()});
   }
   return *reduction_;

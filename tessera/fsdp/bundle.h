@@ -26,6 +26,9 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
   /// Whether one collective can carry both.
   static bool can_join(const ParamGroup& a, const ParamGroup& b);
 
+  /// Whether its members still lie alike: their options may have changed.
+  bool holds_together() const;
+
   std::span<ParamGroup* const> members() const { return members_; }
   const GroupOptions& options() const;
   const DataMesh& mesh() const;
@@ -34,9 +37,11 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
   int64_t gathered_bytes() const { return gather_layout_->gathered_bytes(); }
 
   bool is_gathered() const { return gathered_ != nullptr && !gathering_; }
-  void start_gather();  ///< returns at once; nothing if it is gathered or under way
-  void gather();        ///< the parameters are there when it returns
+  void start_gather();   ///< returns at once; nothing if it is gathered or under way
+  void gather();         ///< the parameters are there when it returns
+  void finish_gather();  ///< waits for the one under way, if any
   void release();
+  void release_after_backward();  ///< unless the options say that it stays
   /// Lets go of all but this rank's part of a smaller group, from which the next gather is made; of
   /// everything, if the options name no such group.
   void release_after_forward();

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tessera/base/errors.h"
+#include "tessera/fsdp/control.h"
 #include "tessera/fsdp/param_group.h"
 #include "tessera/fsdp/timeline.h"
 
@@ -84,20 +85,6 @@ fsdp::DivideBy divide_by(const FullyShardOptions& options, int ranks) {
   return {before, all / before};
 }
 
-void set_reshard(fsdp::GroupOptions& group, std::variant<bool, int> after_forward,
-                 const DataMesh& mesh) {
-  if (const bool* reshard = std::get_if<bool>(&after_forward)) {
-    group.reshard_after_forward = *reshard;
-    return;
-  }
-  const int ranks = std::get<int>(after_forward);
-  const int all = mesh.shard_size();
-  require(ranks >= 1 && ranks <= all && all % ranks == 0, "fully_shard: reshard_after_forward is ",
-          ranks, ", which does not divide the ", all, " ranks that parameters are cut over");
-  group.reshard_after_forward = ranks > 1 || all == 1;
-  if (ranks > 1 && ranks < all) group.smaller_group = mesh.smaller_group(ranks);
-}
-
 fsdp::GroupOptions group_options(const FullyShardOptions& options, const DataMesh& mesh) {
   fsdp::GroupOptions out;
   const MixedPrecision& types = options.mixed_precision;
@@ -164,7 +151,8 @@ void make_groups(const std::vector<Named>& all, const DeviceMesh& default_mesh,
   for (const OfMesh& one : free) {
     const Named& first = one.items[0];
     each.push_back(common);
-    set_reshard(each.back(), options.reshard_after_forward.value_or(!has_inner_groups), one.mesh);
+    each.back().set_reshard_after_forward(options.reshard_after_forward.value_or(!has_inner_groups),
+                                          one.mesh);
     taken.emplace_back();
     for (const Named& item : one.items) {
       require(item.tensor.device() == first.tensor.device(), "fully_shard: ", item.name, " is on ",
@@ -199,15 +187,6 @@ std::vector<Named> named(torch::nn::Module& module) {
   return out;
 }
 
-std::vector<std::shared_ptr<ParamGroup>> groups_in(torch::nn::Module& module) {
-  std::vector<std::shared_ptr<ParamGroup>> out;
-  for (const at::Tensor& parameter : module.parameters()) {
-    auto group = group_of_parameter(parameter);
-    if (group != nullptr && std::ranges::find(out, group) == out.end()) out.push_back(group);
-  }
-  return out;
-}
-
 }  // namespace
 
 void fully_shard(torch::nn::Module& module, const DeviceMesh& mesh,
@@ -229,48 +208,6 @@ void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
   make_groups(named(module), mesh, replica_mesh, options, &module);
 }
 
-void unshard(torch::nn::Module& module) {
-  for (const auto& group : groups_in(module)) {
-    group->bundle()->gather();
-  }
-}
-
-void reshard(torch::nn::Module& module) {
-  for (const auto& group : groups_in(module)) group->bundle()->release();
-}
-
-namespace {
-
-void set_prefetch(torch::nn::Module& module, std::span<torch::nn::Module* const> modules,
-                  ParamGroup::Prefetch ParamGroup::*which) {
-  std::vector<std::weak_ptr<ParamGroup>> wanted;
-  for (torch::nn::Module* other : modules) {
-    for (const auto& group : groups_in(*other)) wanted.push_back(group);
-  }
-  for (const auto& group : groups_in(module)) (*group).*which = wanted;
-}
-
-}  // namespace
-
-void set_modules_to_forward_prefetch(torch::nn::Module& module,
-                                     std::span<torch::nn::Module* const> modules) {
-  set_prefetch(module, modules, &ParamGroup::forward_prefetch);
-}
-
-void set_modules_to_backward_prefetch(torch::nn::Module& module,
-                                      std::span<torch::nn::Module* const> modules) {
-  set_prefetch(module, modules, &ParamGroup::backward_prefetch);
-}
-
-void set_requires_gradient_sync(torch::nn::Module& module, bool sync) {
-  for (const auto& group : groups_in(module)) group->requires_gradient_sync = sync;
-}
-
-void set_collectives(torch::nn::Module& module, const Collectives& collectives) {
-  const auto used = fsdp::with_defaults(collectives);
-  for (const auto& group : groups_in(module)) group->use(used);
-}
-
 GatheredMemory gathered_memory(const DeviceMesh& mesh) {
   const auto timeline = fsdp::Timeline::of(mesh);
   return {timeline->bytes()->alive.load(), timeline->bytes()->peak.load()};
@@ -284,7 +221,7 @@ void reset_peak_gathered_memory(const DeviceMesh& mesh) {
 std::vector<ShardedGroupInfo> sharded_groups(torch::nn::Module& module) {
   std::vector<ShardedGroupInfo> out;
   std::vector<const fsdp::Bundle*> merged;
-  for (const auto& group : groups_in(module)) {
+  for (const auto& group : fsdp::groups_in(module)) {
     const fsdp::Bundle* bundle = group->bundle().get();
     const auto at = std::ranges::find(merged, bundle);
     const auto number = static_cast<size_t>(at - merged.begin());

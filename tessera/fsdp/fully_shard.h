@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/fsdp/collectives.h"
+#include "tessera/fsdp/control.h"
 #include "tessera/fsdp/training_state.h"
 #include "tessera/mesh/device_mesh.h"
 
@@ -94,25 +94,6 @@ void fully_shard(std::span<const at::Tensor> parameters, const DeviceMesh& mesh,
 /// group by group while backward runs.
 void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
                const FullyShardOptions& options = {});
-
-/// Gathers the module's groups now; they are let go as ever, or by reshard().
-void unshard(torch::nn::Module& module);
-void reshard(torch::nn::Module& module);
-
-/// When the module's groups are used in forward (backward), those of these modules are gathered, in
-/// place of the next of the order that was learned; none: nothing is. All stay until they are used,
-/// so memory is as many groups as are named.
-void set_modules_to_forward_prefetch(torch::nn::Module& module,
-                                     std::span<torch::nn::Module* const> modules);
-void set_modules_to_backward_prefetch(torch::nn::Module& module,
-                                      std::span<torch::nn::Module* const> modules);
-
-/// While false, backwards keep each rank's whole gradients and reduce nothing; the first backward
-/// with true reduces their sum. For accumulation over several small batches.
-void set_requires_gradient_sync(torch::nn::Module& module, bool sync);
-
-/// From now on the module's groups send with these functions; empty ones are the library's.
-void set_collectives(torch::nn::Module& module, const Collectives& collectives);
 
 /// What is gathered on this rank, by all groups of the mesh's world.
 struct GatheredMemory {

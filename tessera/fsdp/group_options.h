@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <variant>
 
 #include "tessera/comm/group.h"
 #include "tessera/fsdp/collectives.h"
@@ -15,9 +16,12 @@ namespace tessera::fsdp {
 /// What fully_shard was told, as a group needs it.
 struct GroupOptions {
   bool reshard_after_forward = true;
+  bool reshard_after_backward = true;
   /// Over which backward gathers what stays after forward; nullptr: nothing stays.
   std::shared_ptr<const comm::Group> smaller_group = nullptr;
-  DivideBy divide_by = {};                                    ///< the ranks' gradients
+  DivideBy divide_by = {};           ///< the ranks' gradients
+  bool all_reduce_gradients = true;  ///< over replicas; false: each keeps what it has summed
+  bool reduce_unused = false;        ///< parameters without a gradient too, as zeros
   std::optional<at::ScalarType> param_dtype = std::nullopt;   ///< of gathered parameters
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;  ///< of gradients while reduced
   /// What it sends with; groups of which this is the same may share a collective.
@@ -27,13 +31,20 @@ struct GroupOptions {
   bool pin_memory = true;        ///< there, page-locked
   const void* module = nullptr;  ///< whose parameters these are
 
+  /// As FullyShardOptions::reshard_after_forward.
+  void set_reshard_after_forward(std::variant<bool, int> to, const DataMesh& mesh);
+  void set_gradient_divide_factor(double factor);
+
   /// Whether groups of both may share their collectives.
   bool travels_like(const GroupOptions& other) const {
     return reshard_after_forward == other.reshard_after_forward &&
-           smaller_group == other.smaller_group && divide_by == other.divide_by &&
-           param_dtype == other.param_dtype && reduce_dtype == other.reduce_dtype &&
-           merge_bytes == other.merge_bytes && collectives == other.collectives &&
-           offload == other.offload && pin_memory == other.pin_memory;
+           reshard_after_backward == other.reshard_after_backward &&
+           all_reduce_gradients == other.all_reduce_gradients &&
+           reduce_unused == other.reduce_unused && smaller_group == other.smaller_group &&
+           divide_by == other.divide_by && param_dtype == other.param_dtype &&
+           reduce_dtype == other.reduce_dtype && merge_bytes == other.merge_bytes &&
+           collectives == other.collectives && offload == other.offload &&
+           pin_memory == other.pin_memory;
   }
 };
 

@@ -220,11 +220,11 @@ TrainingState ParamGroup::state() const {
 
 at::Tensor ParamGroup::alive(const Param& param) const { return at::Tensor(param.tensor.lock()); }
 
-void ParamGroup::use(std::shared_ptr<const Collectives> collectives) {
-  timeline_->leave_failed_backward();
-  require(!timeline_->in_backward(), "set_collectives while backward runs");
-  timeline_->part(*bundle_);  // the others keep theirs
-  options_.collectives = std::move(collectives);
+void ParamGroup::set_options(GroupOptions options) {
+  const bool sends_otherwise = options.collectives != options_.collectives ||
+                               options.smaller_group != options_.smaller_group;
+  if (sends_otherwise) bundle_->release();
+  options_ = std::move(options);
 }
 
 int ParamGroup::params_with_gradient() const {
@@ -266,8 +266,8 @@ void ParamGroup::accept(size_t index, at::Tensor gradient) {
     param.kept = std::move(gradient);
   }
   if (!first || !bundle_->count_arrival()) return;
-  bundle_->release();
-  bundle_->reduce_arrived();
+  bundle_->release_after_backward();
+  if (!options_.reduce_unused) bundle_->reduce_arrived();
 }
 
 void ParamGroup::add_kept() {
@@ -275,17 +275,38 @@ void ParamGroup::add_kept() {
   for (size_t i = 0; i < params_.size(); ++i) {
     const at::Tensor kept = std::exchange(params_[i].kept, at::Tensor());
     if (kept.defined()) bundle_->reduction().add(first_param_ + i, kept);
+    if (options_.reduce_unused) add_unused(i);
+    if (!params_[i].kept_part.defined() || !options_.all_reduce_gradients) continue;
+    bundle_->reduction().add_part(first_param_ + i,
+                                  std::exchange(params_[i].kept_part, at::Tensor()));
   }
+}
+
+/// Of a group that took part in the step: the ranks of the others wait for it.
+void ParamGroup::add_unused(size_t index) {
+  const at::Tensor tensor = alive(params_[index]);
+  if (!tensor.defined() || !tensor.requires_grad() || state() == TrainingState::idle) return;
+  bundle_->reduction().add_zeros(first_param_ + index, rest_.compute);
 }
 
 void ParamGroup::take_reduced(const Reduction& reduction, size_t first_param) {
   for (size_t i = 0; i < params_.size(); ++i) {
-    if (reduction.has(first_param + i)) add_to_grad(params_[i], reduction.shard(first_param + i));
+    if (!reduction.has(first_param + i)) continue;
+    const at::Tensor shard = reduction.shard(first_param + i);
+    at::Tensor& kept = params_[i].kept_part;
+    if (reduction.over_replicas()) {
+      add_to_grad(params_[i], shard);
+    } else {
+      kept = kept.defined() ? kept.add_(shard) : shard;
+    }
   }
 }
 
 void ParamGroup::forget_kept() {
-  for (Param& param : params_) param.kept.reset();
+  for (Param& param : params_) {
+    param.kept.reset();
+    param.kept_part.reset();
+  }
 }
 
 void ParamGroup::forget_arrived() {

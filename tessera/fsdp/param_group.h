@@ -74,7 +74,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   // What backward brings.
   void accept(size_t param, at::Tensor gradient);
   int params_with_gradient() const;  ///< how many will come, if all do
-  /// Adds what earlier backwards kept back to the bundle's reduction, unless this one keeps too.
+  /// Adds what earlier backwards kept back to the bundle's reduction, unless this one keeps too,
+  /// and zeros where the options want them.
   void add_kept();
   void forget_kept();
   void take_reduced(const Reduction& reduction, size_t first_param);
@@ -90,8 +91,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Memory on the device for parameters that are on meta; nothing if they are not.
   void to_empty(c10::Device device);
 
-  /// Sends with these functions from now on; what is under way is ended before.
-  void use(std::shared_ptr<const Collectives> collectives);
+  /// From now on. The caller sees to it that those it travels with have the same (control.cpp).
+  void set_options(GroupOptions options);
 
  private:
   struct Param {
@@ -99,7 +100,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     Sharding sharding;              // at rest
     std::optional<Sharding> inner;  // of the gathered tensor, over tensor-parallel axes
     at::Tensor shard;
-    at::Tensor kept;  // whole gradient of backwards that did not reduce
+    at::Tensor kept;       // whole gradient of backwards that did not reduce
+    at::Tensor kept_part;  // of those that did not reduce over replicas
     NodePtr node;
     bool arrived = false;
   };
@@ -111,6 +113,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void hold(const at::Tensor& tensor, size_t index);
   void note_use();
   at::Tensor local_gradient(Param& param, const at::Tensor& gradient);
+  void add_unused(size_t index);
   void add_to_grad(Param& param, const at::Tensor& shard);
   at::Tensor alive(const Param& param) const;
 

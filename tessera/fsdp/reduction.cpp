@@ -22,12 +22,11 @@ bool is_only_holder(const at::Tensor& tensor) {
 }  // namespace
 
 Reduction::Reduction(std::shared_ptr<const FlatLayout> layout, const DataMesh& mesh,
-                     std::shared_ptr<const Collectives> collectives, DivideBy divide_by,
-                     Watch watch)
+                     std::shared_ptr<const Collectives> collectives, How how, Watch watch)
     : layout_(std::move(layout)),
       mesh_(mesh),
       collectives_(std::move(collectives)),
-      divide_by_(divide_by),
+      how_(how),
       taken_(layout_->params(), false),
       inputs_(layout_->slots().size()),
       watch_(std::move(watch)) {}
@@ -37,11 +36,17 @@ at::Tensor Reduction::flat(int64_t elements, at::ScalarType dtype, c10::Device d
   return collectives_->allocate(elements * size, device).view(dtype);
 }
 
+Reduction::Input Reduction::zeros(size_t slot, c10::Device device) const {
+  const Slot& of = layout_->slots()[slot];
+  return {flat(of.piece * layout_->ranks(), of.dtype, device).zero_(), true};
+}
+
 void Reduction::add(size_t param, const at::Tensor& gradient) {
-  if (divide_by_.before == 1) {
+  const double before = how_.divide_by.before;
+  if (before == 1) {
     take(param, gradient);
   } else {
-    take(param, gradient.div(divide_by_.before));
+    take(param, gradient.div(before));
   }
 }
 
@@ -57,12 +62,8 @@ void Reduction::take(size_t param, const at::Tensor& gradient) {
 void Reduction::add_small(size_t param, const at::Tensor& gradient) {
   const size_t index = layout_->slot_of(param);
   Input& input = inputs_[index];
-  if (!input.flat.defined()) {
-    // Zeroed: pieces of parameters without a gradient, and padding, are reduced with the rest.
-    const Slot& slot = layout_->slots()[index];
-    const int64_t room = slot.piece * layout_->ranks();
-    input = {flat(room, slot.dtype, gradient.device()).zero_(), true};
-  }
+  // Zeroed: pieces of parameters without a gradient, and padding, are reduced with the rest.
+  if (!input.flat.defined()) input = zeros(index, gradient.device());
   if (taken_[param]) {
     layout_->add_in(param, gradient, input.flat);
   } else {
@@ -96,6 +97,17 @@ void Reduction::add_large(size_t param, const at::Tensor& gradient) {
   input.flat.narrow(0, gradient.numel(), room - gradient.numel()).zero_();
 }
 
+void Reduction::add_zeros(size_t param, c10::Device device) {
+  Input& input = inputs_[layout_->slot_of(param)];
+  if (!input.flat.defined()) input = zeros(layout_->slot_of(param), device);
+  taken_[param] = true;
+}
+
+void Reduction::add_part(size_t param, at::Tensor shard) {
+  add_zeros(param, shard.device());
+  parts_.push_back({param, std::move(shard)});
+}
+
 void Reduction::start() {
   outputs_.resize(inputs_.size());
   if (mesh_.shard_group() != nullptr) {
@@ -106,8 +118,7 @@ void Reduction::start() {
     if (!inputs_[s].flat.defined()) continue;
     outputs_[s] = inputs_[s].mine ? inputs_[s].flat : inputs_[s].flat.clone();
   }
-  inputs_.clear();
-  start_all_reduce();
+  end_scatter();
 }
 
 void Reduction::start_scatter() {
@@ -124,6 +135,14 @@ void Reduction::start_scatter() {
   work_ = collectives_->reduce_scatter(out, in, *mesh_.shard_group(), /*async=*/true);
   times_->issued();
   scatters_ = true;
+}
+
+/// The outputs are this replica's: what is to be added to them comes before they leave it.
+void Reduction::end_scatter() {
+  inputs_.clear();
+  for (const Part& part : parts_) shard(part.param).add_(part.shard);
+  parts_.clear();
+  if (how_.over_replicas) start_all_reduce();
 }
 
 void Reduction::start_all_reduce() {
@@ -152,8 +171,7 @@ void Reduction::wait() {
 Reduction::Stage Reduction::advance() {
   if (std::exchange(scatters_, false)) {
     wait();
-    inputs_.clear();
-    start_all_reduce();
+    end_scatter();
   }
   return work_ != nullptr ? Stage::under_way : Stage::ended;
 }
@@ -161,8 +179,9 @@ Reduction::Stage Reduction::advance() {
 void Reduction::finish() {
   advance();
   wait();
-  if (divide_by_.after == 1) return;
-  for (const at::Tensor& output : defined_ones(outputs_)) output.div_(divide_by_.after);
+  const double after = how_.divide_by.after;
+  if (!how_.over_replicas || after == 1) return;
+  for (const at::Tensor& output : defined_ones(outputs_)) output.div_(after);
 }
 
 void Reduction::abandon() {

@@ -17,6 +17,8 @@
 ///   start()      the reduce_scatter is under way (without a shard axis, the all_reduce)
 ///   advance()    it has ended, and the all_reduce is under way
 ///   finish()     that has ended too
+///
+/// It may stop before the all_reduce: what it gives then is added to a later one (add_part).
 namespace tessera::fsdp {
 
 /// What gradients are divided by before and after they are summed. Before, because a sum of many in
@@ -29,18 +31,26 @@ struct DivideBy {
 
 class Reduction {
  public:
+  struct How {
+    DivideBy divide_by;
+    bool over_replicas = true;  ///< false: over the shard axis alone, and divided by nothing after
+  };
   struct Watch {
     std::shared_ptr<StepLog> log;
     size_t of = 0;  ///< whose gradients
   };
 
   Reduction(std::shared_ptr<const FlatLayout> layout, const DataMesh& mesh,
-            std::shared_ptr<const Collectives> collectives, DivideBy divide_by, Watch watch);
+            std::shared_ptr<const Collectives> collectives, How how, Watch watch);
 
   /// Takes a parameter's whole gradient; what comes again is added to what came. Small ones are
   /// copied at once, large ones kept.
   void add(size_t param, const at::Tensor& gradient);
   bool has(size_t param) const { return taken_[param]; }
+  /// This rank's part of what earlier reductions gave that stopped before replicas.
+  void add_part(size_t param, at::Tensor shard);
+  void add_zeros(size_t param, c10::Device device);  ///< nothing if it has a gradient
+  bool over_replicas() const { return how_.over_replicas; }
 
   enum class Stage { under_way, ended };
 
@@ -53,26 +63,33 @@ class Reduction {
   void abandon();
 
  private:
+  struct Part {
+    size_t param;
+    at::Tensor shard;
+  };
   struct Input {
     at::Tensor flat;    // undefined where nothing was added
     bool mine = false;  // nobody else sees its memory
   };
 
   at::Tensor flat(int64_t elements, at::ScalarType dtype, c10::Device device) const;
+  Input zeros(size_t slot, c10::Device device) const;
   void take(size_t param, const at::Tensor& gradient);
   void add_small(size_t param, const at::Tensor& gradient);
   void add_large(size_t param, const at::Tensor& gradient);
   void start_scatter();
+  void end_scatter();
   void start_all_reduce();
   void wait();
 
   std::shared_ptr<const FlatLayout> layout_;
   DataMesh mesh_;
   std::shared_ptr<const Collectives> collectives_;
-  DivideBy divide_by_;
+  How how_;
   std::vector<bool> taken_;
   std::vector<Input> inputs_;        // by slot
   std::vector<at::Tensor> outputs_;  // by slot
+  std::vector<Part> parts_;
   WorkPtr work_;
   Watch watch_;
   std::optional<MessageTimes> times_;  // of the work

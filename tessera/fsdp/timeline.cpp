@@ -108,7 +108,9 @@ std::vector<Bundle*> Timeline::bundles() const {
 
 /// Before the end of the step the shards do not change, so what is gathered stays right.
 void Timeline::let_go(Bundle& bundle) {
-  if (in_backward() || (bundle.options().reshard_after_forward && !c10::GradMode::is_enabled())) {
+  if (in_backward()) {
+    bundle.release_after_backward();
+  } else if (bundle.options().reshard_after_forward && !c10::GradMode::is_enabled()) {
     bundle.release();
   } else if (bundle.options().reshard_after_forward) {
     bundle.release_after_forward();
@@ -195,7 +197,7 @@ void Timeline::end_backward(int task) {
   while (!flights_.empty()) finish_oldest_reduction();
   backwards_.erase(task);
   if (!backwards_.empty()) return;
-  for (Bundle* bundle : bundles()) bundle->release();
+  for (Bundle* bundle : bundles()) bundle->release_after_backward();
   for (ParamGroup* group : groups_) group->enter(TrainingState::idle);
   end_step();
 }

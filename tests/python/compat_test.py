@@ -5,18 +5,14 @@ import torch
 
 import tessera
 from tessera.compat import (
-    CPUOffloadPolicy,
     DeviceMesh,
     DTensor,
     ExplicitRedistributionContext,
-    FSDPModule,
-    MixedPrecisionPolicy,
     Partial,
     Replicate,
     Shard,
     distribute_module,
     distribute_tensor,
-    fully_shard,
     init_device_mesh,
     zeros,
 )
@@ -216,56 +212,6 @@ def test_explicit_redistribution_context(ranks):
         x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
         with ExplicitRedistributionContext(), pytest.raises(RuntimeError, match="redistribute"):
             x.cumsum(0)
-
-    ranks(2, body)
-
-
-def test_a_program_of_fsdp2_runs(ranks):
-    def body(rank):
-        mesh = init_device_mesh("cpu", (2,))
-        model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3))).double()
-        policy = MixedPrecisionPolicy(param_dtype=torch.float32, output_dtype=torch.float64)
-        inner = MixedPrecisionPolicy(param_dtype=torch.float32)
-        for layer in model[:2]:
-            fully_shard(layer, mesh=mesh, mp_policy=inner, reshard_after_forward=False)
-        fully_shard(
-            model,
-            mesh=mesh,
-            mp_policy=policy,
-            offload_policy=CPUOffloadPolicy(),
-            shard_placement_fn=lambda p: Shard(1) if p.dim() == 2 else None,
-        )
-        assert isinstance(model, FSDPModule) and isinstance(model, torch.nn.Sequential)
-        assert isinstance(model[0], FSDPModule) and not isinstance(model[2], FSDPModule)
-        assert type(model).__name__ == "FSDPSequential" and type(model[:2]) is torch.nn.Sequential
-        assert model[2].weight.placements == (Shard(1),)
-
-        model.unshard()
-        assert [group.gathered for group in tessera.sharded_groups(model)] == [False, False, True]
-        model.reshard()
-        model.unshard(async_op=True).wait()
-        model.set_modules_to_forward_prefetch([model[0]])
-        model.set_requires_gradient_sync(False)
-        model.set_is_last_backward(False)
-        x = torch.full((2, 4), rank + 1.0).double()
-        model(x).sum().backward()
-        assert model[0].weight.grad is None
-        model.set_requires_gradient_sync(True, recurse=False)
-        model(x).sum().backward()
-        assert model[0].weight.grad is None and model[2].weight.grad.placements == (Shard(1),)
-        model.set_requires_gradient_sync(True)
-        seen = []
-
-        def all_gather(output_tensor, input_tensor, group, async_op=False):
-            seen.append("all_gather")
-            return group._allgather_base(output_tensor, input_tensor)
-
-        model.set_custom_all_gather(all_gather)
-        model.set_all_reduce_hook(lambda reduced: seen.append("reduced"))
-        out = model(x)
-        out.sum().backward()
-        assert {"all_gather", "reduced"} == set(seen)
-        assert out.dtype == torch.float64 and model[0].weight.grad.placements == (Shard(0),)
 
     ranks(2, body)
 

@@ -1,6 +1,7 @@
 """What the tests of the Python package share."""
 
 import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -28,14 +29,21 @@ def ranks():
 
 @pytest.fixture
 def torchrun(tmp_path):
-    """torchrun(n, source): the program on n processes; its output, or a failure that shows it."""
+    """torchrun(n, source): the program on n processes, which finds the modules of this folder; its
+    output, or a failure that shows it."""
 
     def run(n, source):
         program = tmp_path / "program.py"
         program.write_text(textwrap.dedent(source), encoding="utf-8")
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(n)]
         command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(program)]
-        environment = dict(os.environ, OMP_NUM_THREADS="1", TESSERA_TIMEOUT_S="60")
+        folders = [str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        environment = dict(
+            os.environ,
+            OMP_NUM_THREADS="1",
+            PYTHONPATH=os.pathsep.join(folder for folder in folders if folder),
+            TESSERA_TIMEOUT_S="60",
+        )
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=240, check=False
         )
@@ -43,3 +51,23 @@ def torchrun(tmp_path):
         return done.stdout
 
     return run
+
+
+BESIDE_TORCH = """
+import models
+import tessera
+import torch
+from tessera import compat
+from torch.distributed.device_mesh import init_device_mesh
+
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+{source}
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def beside_torch(torchrun):
+    """The same for the middle of a program that uses torch.distributed: see BESIDE_TORCH."""
+    return lambda n, source: torchrun(n, BESIDE_TORCH.format(source=textwrap.dedent(source)))

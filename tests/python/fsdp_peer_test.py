@@ -1,26 +1,15 @@
 """fully_shard beside PyTorch's FSDP2, on the same weights and batches."""
 
-import pathlib
-
 STEPS = 10
 
 
-def test_bfloat16_is_as_near_to_float32_as_fsdp2_is(torchrun):
-    folder = pathlib.Path(__file__).parent
-    out = torchrun(
+def test_bfloat16_is_as_near_to_float32_as_fsdp2_is(beside_torch):
+    out = beside_torch(
         2,
         f"""
-        import sys
-        sys.path.insert(0, {str(folder)!r})
-        import models, torch
         from torch.distributed import fsdp as peer
-        from torch.distributed.device_mesh import init_device_mesh
-        from tessera import compat
 
-        torch.set_num_threads(1)
-        torch.distributed.init_process_group("gloo")
         mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
-        rank = torch.distributed.get_rank()
 
         def trained(lib, make_optimizer):
             model = models.make("gpt").float()
@@ -50,7 +39,6 @@ def test_bfloat16_is_as_near_to_float32_as_fsdp2_is(torchrun):
             assert 1e-5 < peers, "the peer's run is not in bfloat16"
             assert own <= 1.25 * peers  # rounding is as large, but falls otherwise
         print("near on rank", rank)
-        torch.distributed.destroy_process_group()
         """,
     )
     assert out.count("near on rank") == 2, out

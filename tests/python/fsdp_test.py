@@ -1,7 +1,7 @@
 """fully_shard on unmodified torch.nn modules: training as on one rank, and what goes with it."""
 
 import copy
-import pathlib
+import json
 import pickle
 
 import models
@@ -94,31 +94,21 @@ def test_a_gpt_trains_over_data_and_tensor_parallel_axes(ranks, gpt):
     ranks(4, body)
 
 
-def test_a_gpt_trains_under_torchrun_with_gloo(torchrun):
+def test_a_gpt_trains_under_torchrun_with_gloo(beside_torch):
     """Over PyTorch's mesh and over ours, beside torch.distributed."""
-    folder = pathlib.Path(__file__).parent
-    out = torchrun(
+    out = beside_torch(
         2,
         f"""
-        import sys
-        sys.path.insert(0, {str(folder)!r})
-        import models, torch, tessera
-        from tessera.compat import fully_shard
-        from torch.distributed.device_mesh import init_device_mesh
-        torch.set_num_threads(1)
-        torch.distributed.init_process_group("gloo")
-        rank = torch.distributed.get_rank()
         expected = models.train(models.make("gpt"), {STEPS})[1]
         theirs = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
         for mesh in (theirs, tessera.init_device_mesh("dp=2")):
             model = models.make("gpt")
             for block in model.blocks:
-                fully_shard(block, mesh=mesh)
-            fully_shard(model, mesh=mesh)
+                compat.fully_shard(block, mesh=mesh)
+            compat.fully_shard(model, mesh=mesh)
             found = models.train(model, {STEPS}, my_part=lambda t: t.chunk(2)[rank])[1]
             models.compare_state(found, expected, rtol=1e-10, atol=1e-10)
             print("equal on rank", rank)
-        torch.distributed.destroy_process_group()
         """,
     )
     assert out.count("equal on rank") == 4
@@ -339,6 +329,30 @@ def test_a_smaller_world_and_an_order_of_ones_own(ranks, gpt):
         assert time.gathers.messages > 0 and time.reductions.messages > 0
 
     ranks(4, body)
+
+
+def test_a_step_is_traced_with_what_it_computes_and_sends(ranks, mlp, tmp_path):
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        model = tessera.fully_shard(mlp(), mesh)
+        tessera.reset_communication_time(mesh)
+        path = tmp_path / f"{rank}.json"
+        with tessera.Recorder() as recorder, tessera.StepTrace(mesh) as trace:
+            model(torch.ones(2, 6).double()).sum().backward()
+            assert "all_gather" in trace.json()
+        model(torch.ones(2, 6).double())  # not recorded any more
+        trace.write(path)
+        found = json.loads(path.read_text())
+        names = [event.get("name", "") for event in found.get("traceEvents", found)]
+        assert sum("all_gather" in name for name in names) == 1, names
+        assert any("forward of group" in name for name in names), names
+        for event in recorder.events:
+            assert 0 < event.exposed <= event.seconds
+        assert recorder.exposed == pytest.approx(sum(e.exposed for e in recorder.events))
+        time = tessera.communication_time(mesh)
+        assert time.reductions.messages == 1 and 0 <= time.hidden < 1
+
+    ranks(2, body)
 
 
 def test_modules_made_on_meta_are_filled_alike_on_any_number_of_ranks(ranks):

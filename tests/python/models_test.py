@@ -1,7 +1,5 @@
 """Models in plain torch.nn with weights distributed by hand train as on one rank."""
 
-import pathlib
-
 import models
 import pytest
 import torch
@@ -50,14 +48,10 @@ def test_optimizers_foreach_and_fused(ranks, optimizer):
 
 @pytest.mark.parametrize("initialised_by_user", [False, True])
 def test_ten_steps_under_torchrun_with_gloo(torchrun, initialised_by_user):
-    folder = pathlib.Path(__file__).parent
     out = torchrun(
         4,
         f"""
-        import sys
-        sys.path.insert(0, {str(folder)!r})
         import models, torch, tessera
-        torch.set_num_threads(1)
         if {initialised_by_user}:
             torch.distributed.init_process_group("gloo")
         for name in sorted(models.MODELS):

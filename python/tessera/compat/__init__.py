@@ -22,6 +22,7 @@ from .device_mesh import DeviceMesh, init_device_mesh
 from .experimental import implicit_replication, local_map, register_sharding
 from .fsdp import (
     CPUOffloadPolicy,
+    DataParallelMeshDims,
     FSDPModule,
     MixedPrecisionPolicy,
     OffloadPolicy,
@@ -38,6 +39,7 @@ rand, randn, zeros = _factories.rand, _factories.randn, _factories.zeros
 __all__ = [
     "CPUOffloadPolicy",
     "DTensor",
+    "DataParallelMeshDims",
     "DeviceMesh",
     "ExplicitRedistributionContext",
     "FSDPModule",
