@@ -180,23 +180,6 @@ std::string diagonal_scatter(const OpCall& call) {
   return from + ", " + taken + " -> " + from + " ; move 0+1";
 }
 
-/// Three tensors multiplied, each without the dims that it is expanded to; some are summed over.
-std::string trilinear(const OpCall& call) {
-  const Sharding first = tensor_of(call, "i1");
-  const auto ndim = static_cast<int>(call.ints("expand1").size()) + first.ndim();
-  const std::string all = letters_for(ndim);
-  const auto without = [&](const char* attribute) {
-    const auto gone = call.ints(attribute);
-    std::string out;
-    for (int d = 0; d < ndim; ++d) {
-      if (std::ranges::find(gone, d) == gone.end()) out += all[static_cast<size_t>(d)];
-    }
-    return out.empty() ? std::string(".") : out;
-  };
-  return without("expand1") + ", " + without("expand2") + ", " + without("expand3") + " -> " +
-         without("sumdim") + " ; linear 0 ; linear 1 ; linear 2 ; nonempty";
-}
-
 std::string unbind(const OpCall& call) {
   const Sharding self = tensor_of(call, "self");
   const auto dim = static_cast<size_t>(dim_of(call, "dim", self.ndim()));
@@ -272,7 +255,6 @@ std::vector<Rule> dim_rules() {
       written_rule("aten::diagonal", "code: two whole dims become one", diagonal),
       written_rule("aten::rot90", "code: the dims that turn are whole", rot90),
       written_rule("aten::diagonal_scatter", "code: two dims are whole", diagonal_scatter),
-      written_rule("aten::_trilinear", "code: by the dims that are expanded and summed", trilinear),
       written_rule("aten::diag_embed", "code: a whole dim becomes two", diag_embed),
       repeat_rule(),
   };

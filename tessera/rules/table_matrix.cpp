@@ -22,7 +22,6 @@ constexpr TableLine kTable[] = {
     {"t", "mn -> nm ; move 0 | m -> m ; move 0 | . -> . ; move 0"},
     {"linalg_cross", "*, * -> * ; whole $dim ; linear 0 ; linear 1"},
     {"_cdist_forward _euclidean_dist", "*mK, *nK -> *mn"},
-    {"_cdist_backward", "*mn, *mK, *nK, *mn -> *mK ; linear 0 ; nonempty"},
 
     // A scale follows its operand: one number, or one for each row and column.
     // Or one for each block along k, or of 128x128: b counts blocks along k, a and d across.
