@@ -16,8 +16,8 @@ constexpr milliseconds kLookAgain(1000);
 
 }  // namespace
 
-Exchange::Exchange(Links& links, Group group, milliseconds timeout)
-    : links_(links), group_(group), timeout_(timeout) {}
+Exchange::Exchange(std::shared_ptr<Links> links, Group group, milliseconds timeout)
+    : links_(std::move(links)), group_(group), timeout_(timeout) {}
 
 template <typename Post>
 Exchange::Message* Exchange::post(const Post& post_it) {
@@ -34,13 +34,13 @@ Exchange::Message* Exchange::post(const Post& post_it) {
 Exchange::Message* Exchange::send(const at::Tensor& piece, int to, int round) {
   if (piece.numel() == 0) return nullptr;
   return post(
-      [&] { return links_.send_piece(piece, to, gloo_tags::exchange(group_.tag, piece, round)); });
+      [&] { return links_->send_piece(piece, to, gloo_tags::exchange(group_.tag, piece, round)); });
 }
 
 Exchange::Message* Exchange::receive(const at::Tensor& piece, int from, int round) {
   if (piece.numel() == 0) return nullptr;
   return post([&] {
-    return links_.receive_piece(piece, from, gloo_tags::exchange(group_.tag, piece, round));
+    return links_->receive_piece(piece, from, gloo_tags::exchange(group_.tag, piece, round));
   });
 }
 

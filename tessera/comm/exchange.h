@@ -8,12 +8,13 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 /// One collective made of messages between pairs of ranks: posts them, and waits for them in a way
-/// that can be interrupted. Gloo's side of it is Links. Inside comm only.
+/// that can be interrupted. What carries them is Links: our own sockets, or Gloo. Inside comm only.
 namespace tessera::comm {
 
 /// What can carry messages. Both calls return at once; the Works' wait() gives false when their
@@ -24,6 +25,8 @@ class Links {
   virtual ~Links() = default;
   virtual c10::intrusive_ptr<c10d::Work> send_piece(at::Tensor piece, int to, int tag) = 0;
   virtual c10::intrusive_ptr<c10d::Work> receive_piece(at::Tensor piece, int from, int tag) = 0;
+  /// Whether a send may be done before the other side has asked for it.
+  virtual bool sends_ahead() const = 0;
 };
 
 class Exchange {
@@ -34,10 +37,11 @@ class Exchange {
     uint32_t tag = 0;  ///< what the call is (gloo_tags.h)
   };
 
-  Exchange(Links& links, Group group, std::chrono::milliseconds timeout);
+  Exchange(std::shared_ptr<Links> links, Group group, std::chrono::milliseconds timeout);
 
   int rank() const { return group_.rank; }
   int size() const { return group_.size; }
+  bool sends_ahead() const { return links_->sends_ahead(); }
 
   struct Message {
     c10::intrusive_ptr<c10d::Work> work;
@@ -66,7 +70,7 @@ class Exchange {
   Message* post(const Post& post_it);
   void interrupt() noexcept;
 
-  Links& links_;
+  std::shared_ptr<Links> links_;
   Group group_;
   std::chrono::milliseconds timeout_;
   std::optional<std::chrono::steady_clock::time_point> deadline_;  // from the first wait on

@@ -72,6 +72,23 @@ void receive_all(Exchange& exchange, const std::vector<at::Tensor>& take,
   });
 }
 
+/// Two ranks of an all_to_all that disagree on the size of a piece between them must both find out.
+/// The one that sends it may have all that it expects itself; so where sends end before they are
+/// asked for, it waits for an answer.
+template <typename CountTo>
+void confirm(Exchange& exchange, const CountTo& given, const std::vector<at::Tensor>& take) {
+  if (!exchange.sends_ahead()) return;
+  const at::Tensor answers = pooled_empty({2 * exchange.size()}, at::kByte).zero_();
+  for_each_peer(exchange, [&](int peer) {
+    if (given(peer) > 0) exchange.receive(flat_view(answers, peer, 1), peer, kResults);
+  });
+  for_each_peer(exchange, [&](int peer) {
+    if (take[at_rank(peer)].numel() == 0) return;
+    exchange.send(flat_view(answers, exchange.size() + peer, 1), peer, kResults);
+  });
+  exchange.await_all();
+}
+
 }  // namespace
 
 void MoveJob::begin(Exchange& exchange) {
@@ -92,6 +109,9 @@ void MoveJob::finish(Exchange& exchange) {
     std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
   }
   exchange.await_all();
+  if (!options_.in_chunks) return;
+  confirm(
+      exchange, [&](int peer) { return give_[at_rank(peer)].numel(); }, take_);
 }
 
 PackJob::PackJob(Unpacked give, Tensors take) : give_(std::move(give)), take_(std::move(take)) {}
@@ -151,6 +171,8 @@ void PackJob::finish(Exchange& exchange) {
   }
   give_.meanwhile();
   exchange.await_all();
+  confirm(
+      exchange, [&](int peer) { return give_.splits[at_rank(peer)]; }, take_);
 }
 
 JobList::JobList(std::vector<std::unique_ptr<ExchangeJob>> jobs) : jobs_(std::move(jobs)) {

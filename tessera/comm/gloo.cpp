@@ -22,6 +22,8 @@
 #include "tessera/comm/gloo_tags.h"
 #include "tessera/comm/packs_on_the_way.h"
 #include "tessera/comm/reduces_into.h"
+#include "tessera/comm/socket_links.h"
+#include "tessera/comm/sockets.h"
 #include "tessera/comm/thread_reduce.h"
 
 namespace tessera::comm {
@@ -83,7 +85,16 @@ class MatchedGloo final : public ProcessGroupGloo,
                           public PacksOnTheWay,
                           private Links {
  public:
-  using ProcessGroupGloo::ProcessGroupGloo;
+  /// Without sockets of our own, messages go over Gloo's.
+  MatchedGloo(const intrusive_ptr<c10d::Store>& store, int rank, int size,
+              intrusive_ptr<Options> options, std::vector<Socket> sockets)
+      : ProcessGroupGloo(store, rank, size, std::move(options)) {
+    if (sockets.empty()) {
+      links_ = std::shared_ptr<Links>(std::shared_ptr<void>(), static_cast<Links*>(this));
+    } else {
+      links_ = sockets_ = std::make_shared<SocketLinks>(std::move(sockets));
+    }
+  }
 
   /// Counts by itself: a CPU tap and a CUDA tap may share this backend.
   void announce(uint32_t digest) override {
@@ -241,6 +252,7 @@ class MatchedGloo final : public ProcessGroupGloo,
   void abort() override {
     if (aborted_.exchange(true)) return;
     for (const auto& context : contexts_) context->closeConnections();
+    if (sockets_ != nullptr) sockets_->close();
     {
       std::lock_guard lock(exchanges_mutex_);
       for (const auto& weak : exchanges_) {
@@ -326,6 +338,7 @@ class MatchedGloo final : public ProcessGroupGloo,
     return list;
   }
 
+  bool sends_ahead() const override { return false; }
   intrusive_ptr<Work> send_piece(at::Tensor piece, int to, int tag) override {
     Tensors one{std::move(piece)};
     return ProcessGroupGloo::send(one, to, tag);
@@ -341,8 +354,7 @@ class MatchedGloo final : public ProcessGroupGloo,
     const auto timeout =
         options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
     const uint32_t tag = nextTag();
-    auto exchange = std::make_shared<Exchange>(static_cast<Links&>(*this),
-                                               Exchange::Group{rank_, size_, tag}, timeout);
+    auto exchange = std::make_shared<Exchange>(links_, Exchange::Group{rank_, size_, tag}, timeout);
     {
       std::lock_guard lock(exchanges_mutex_);
       std::erase_if(exchanges_, [](const auto& weak) { return weak.expired(); });
@@ -366,17 +378,23 @@ class MatchedGloo final : public ProcessGroupGloo,
            std::ranges::none_of(workInProgress_, [](const auto& work) { return work.defined(); });
   }
 
+  std::shared_ptr<Links> links_;
+  std::shared_ptr<SocketLinks> sockets_;  // the same, if they are our own
   uint32_t announced_ = 0;
   std::atomic<bool> aborted_{false};
   std::mutex exchanges_mutex_;
   std::vector<std::weak_ptr<Exchange>> exchanges_;  // under way, and some that ended
 };
 
+std::string_view named_interfaces() {
+  const char* named = std::getenv("GLOO_SOCKET_IFNAME");
+  return named != nullptr ? named : "";
+}
+
 std::vector<std::shared_ptr<::gloo::transport::Device>> devices_for(const GlooOptions& options) {
   std::vector<std::shared_ptr<::gloo::transport::Device>> devices;
-  const char* named = std::getenv("GLOO_SOCKET_IFNAME");
-  if (named != nullptr && *named != '\0') {
-    std::string_view rest(named);
+  if (!named_interfaces().empty()) {
+    std::string_view rest = named_interfaces();
     while (!rest.empty()) {
       const size_t comma = std::min(rest.find(','), rest.size());
       const std::string interface(rest.substr(0, comma));
@@ -402,8 +420,11 @@ intrusive_ptr<c10d::Backend> make_gloo_backend(const GlooOptions& options) {
     return c10::make_intrusive<ProcessGroupGloo>(options.store, options.index, options.size,
                                                  std::move(gloo));
   }
+  std::vector<Socket> sockets =
+      connect_ranks(*options.store, options.index, options.size,
+                    named_interfaces().empty() ? options.address : "", options.timeout);
   return c10::make_intrusive<MatchedGloo>(options.store, options.index, options.size,
-                                          std::move(gloo));
+                                          std::move(gloo), std::move(sockets));
 }
 
 }  // namespace tessera::comm

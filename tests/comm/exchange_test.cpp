@@ -244,6 +244,15 @@ TEST_P(Exchanges, AllToAllPacksOnTheWayWithoutItsPeersKnowing) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Exchanges, ::testing::Values(2, 3, 4));
 
+/// Where an interface is named, Gloo alone knows its address, and carries the messages.
+TEST(Exchanges, TheSameHoldsOverGloosOwnLinks) {
+  for (const Scenario& scenario : {kAllReduce, kCoalesced}) {
+    EXPECT_EQ(failures(run_processes(scenario,
+                                     {.size = 3, .environment = {{"GLOO_SOCKET_IFNAME", "lo"}}})),
+              "");
+  }
+}
+
 TEST(Exchanges, ASynchronousCallNeedsNoWait) {
   EXPECT_EQ(failures(run_processes(kUnwaited, {.size = 3})), "");
 }

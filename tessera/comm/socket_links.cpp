@@ -1,0 +1,338 @@
+#include "tessera/comm/socket_links.h"
+
+#include <sys/eventfd.h>
+#include <sys/poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#include "tessera/base/text.h"
+#include "tessera/comm/block_pool.h"
+
+namespace tessera::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// Of one call of the kernel.
+constexpr size_t kMostPieces = 32;
+
+bool try_again() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+}  // namespace
+
+/// What Exchange holds of a message.
+class SocketLinks::MessageWork final : public c10d::Work {
+ public:
+  MessageWork(std::shared_ptr<SocketLinks> links, MessagePtr message)
+      : links_(std::move(links)), message_(std::move(message)) {}
+
+  bool wait(milliseconds timeout) override { return links_->wait(*message_, timeout); }
+  void abort() override { links_->interrupt(*message_); }
+
+ private:
+  std::shared_ptr<SocketLinks> links_;
+  MessagePtr message_;
+};
+
+SocketLinks::SocketLinks(std::vector<Socket> sockets)
+    : bell_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  peers_.resize(sockets.size());
+  for (size_t i = 0; i < sockets.size(); ++i) peers_[i].socket = std::move(sockets[i]);
+}
+
+SocketLinks::~SocketLinks() = default;
+
+SocketLinks::MessagePtr SocketLinks::message_of(at::Tensor piece, int tag) {
+  auto message = std::make_shared<Message>();
+  message->data = static_cast<char*>(piece.data_ptr());
+  message->header = {piece.nbytes(), tag};
+  message->piece = std::move(piece);
+  return message;
+}
+
+std::deque<SocketLinks::MessagePtr>::iterator SocketLinks::find_tag(std::deque<MessagePtr>& among,
+                                                                    int64_t tag) {
+  return std::ranges::find_if(among,
+                              [tag](const MessagePtr& other) { return other->header.tag == tag; });
+}
+
+c10::intrusive_ptr<c10d::Work> SocketLinks::send_piece(at::Tensor piece, int to, int tag) {
+  MessagePtr message = message_of(std::move(piece), tag);
+  {
+    const Lock lock(mutex_);
+    peer(to).sends.push_back(message);
+    if (!peer(to).error.empty()) fail(peer(to), peer(to).error);
+    tell_driver();
+  }
+  return c10::make_intrusive<MessageWork>(shared_from_this(), std::move(message));
+}
+
+c10::intrusive_ptr<c10d::Work> SocketLinks::receive_piece(at::Tensor piece, int from, int tag) {
+  MessagePtr message = message_of(std::move(piece), tag);
+  message->posted = true;
+  {
+    const Lock lock(mutex_);
+    Peer& sender = peer(from);
+    sender.receives.push_back(message);
+    const auto come = find_tag(sender.early, tag);
+    if (come != sender.early.end() && fits(sender, *message, (*come)->header)) {
+      hand_over(**come, *message);
+      sender.early.erase(come);
+      sender.receives.pop_back();
+    } else if (!sender.error.empty()) {
+      fail(sender, sender.error);
+    } else {
+      tell_driver();
+    }
+  }
+  return c10::make_intrusive<MessageWork>(shared_from_this(), std::move(message));
+}
+
+void SocketLinks::tell_driver() {
+  if (!sleeping_) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(bell_.fd(), &one, sizeof(one));
+}
+
+void SocketLinks::close() noexcept {
+  closed_ = true;
+  for (const Peer& peer : peers_) {
+    if (peer.socket) shutdown(peer.socket.fd(), SHUT_RDWR);
+  }
+}
+
+void SocketLinks::interrupt(Message& message) {
+  const Lock lock(mutex_);
+  message.interrupted = true;
+  changed_.notify_all();
+  tell_driver();
+}
+
+bool SocketLinks::wait(Message& message, milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  Lock lock(mutex_);
+  while (!message.done) {
+    if (std::exchange(message.interrupted, false)) return false;
+    if (Clock::now() >= deadline) {
+      throw std::runtime_error(join_text("no answer within ", timeout.count(), " ms"));
+    }
+    if (driving_) {
+      changed_.wait_until(lock, deadline);
+    } else {
+      drive(lock, deadline);
+    }
+  }
+  if (!message.error.empty()) throw std::runtime_error(message.error);
+  return true;
+}
+
+/// Moves what can be moved, or waits until something can. Returns for the caller to look at its own
+/// message; whoever waits beside it may be next to drive.
+void SocketLinks::drive(Lock& lock, Clock::time_point deadline) {
+  struct Turn {
+    SocketLinks& links;
+    explicit Turn(SocketLinks& of) : links(of) { links.driving_ = true; }
+    ~Turn() {
+      links.driving_ = false;
+      links.changed_.notify_all();
+    }
+  };
+  const Turn turn(*this);
+  while (!std::exchange(finished_, false)) {
+    bool moved = false;
+    for (Peer& peer : peers_) {
+      if (!peer.socket) continue;
+      moved = send_queued(peer, lock) || moved;
+      moved = read_arrived(peer, lock) || moved;
+    }
+    if (moved) continue;
+    await_sockets(lock, deadline);
+    return;
+  }
+}
+
+void SocketLinks::await_sockets(Lock& lock, Clock::time_point deadline) {
+  std::vector<pollfd> waiting = {{bell_.fd(), POLLIN, 0}};
+  for (const Peer& peer : peers_) {
+    if (!peer.error.empty()) continue;
+    const int wanted = (peer.sends.empty() ? 0 : POLLOUT) | (peer.awaits_bytes() ? POLLIN : 0);
+    if (wanted != 0) waiting.push_back({peer.socket.fd(), static_cast<int16_t>(wanted), 0});
+  }
+  const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
+  sleeping_ = true;
+  lock.unlock();
+  poll(waiting.data(), waiting.size(),
+       static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)));
+  if (waiting[0].revents != 0) {
+    uint64_t rung = 0;
+    [[maybe_unused]] const auto got = read(bell_.fd(), &rung, sizeof(rung));
+  }
+  lock.lock();
+  sleeping_ = false;
+}
+
+bool SocketLinks::send_queued(Peer& peer, Lock& lock) {
+  bool any = false;
+  while (!peer.sends.empty() && peer.error.empty()) {
+    std::array<iovec, kMostPieces> pieces;
+    size_t count = 0;
+    size_t offered = 0;
+    for (const MessagePtr& message : peer.sends) {
+      if (count + 2 > pieces.size()) break;
+      const size_t before = message->moved;
+      constexpr size_t kHeader = sizeof(Header);
+      if (before < kHeader) {
+        pieces[count++] = {reinterpret_cast<char*>(&message->header) + before, kHeader - before};
+      }
+      const size_t data = before > kHeader ? before - kHeader : 0;
+      pieces[count++] = {message->data + data, message->header.bytes - data};
+      offered += kHeader + message->header.bytes - before;
+    }
+    msghdr call{};
+    call.msg_iov = pieces.data();
+    call.msg_iovlen = count;
+    lock.unlock();
+    const ssize_t sent = sendmsg(peer.socket.fd(), &call, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const bool later = sent < 0 && try_again();
+    const std::string why = sent < 0 && !later ? std::strerror(errno) : "";
+    lock.lock();
+    if (later) break;
+    if (sent < 0) {
+      fail(peer, join_text("the link broke: ", why));
+      return true;
+    }
+    any = true;
+    for (auto left = static_cast<size_t>(sent); left > 0;) {
+      Message& message = *peer.sends.front();
+      const size_t part = std::min(left, sizeof(Header) + message.header.bytes - message.moved);
+      message.moved += part;
+      left -= part;
+      if (message.moved < sizeof(Header) + message.header.bytes) break;
+      finish(message);
+      peer.sends.pop_front();
+    }
+    if (static_cast<size_t>(sent) < offered) break;
+  }
+  return any;
+}
+
+/// Reads the rest of the message that comes and the header of the next in one call.
+bool SocketLinks::read_arrived(Peer& peer, Lock& lock) {
+  bool any = false;
+  for (;;) {
+    const bool named = peer.coming == nullptr && peer.header_read == sizeof(Header);
+    if (named && !peer.receives.empty()) begin_message(peer);
+    if (!peer.awaits_bytes() || !peer.error.empty()) break;
+    std::array<iovec, 2> pieces;
+    size_t count = 0;
+    size_t asked = 0;
+    if (peer.coming != nullptr) {
+      Message& message = *peer.coming;
+      asked = message.header.bytes - message.moved;
+      pieces[count++] = {message.data + message.moved, asked};
+    }
+    pieces[count++] = {reinterpret_cast<char*>(&peer.header) + peer.header_read,
+                       sizeof(Header) - peer.header_read};
+    asked += pieces[count - 1].iov_len;
+    msghdr call{};
+    call.msg_iov = pieces.data();
+    call.msg_iovlen = count;
+    lock.unlock();
+    const ssize_t got = recvmsg(peer.socket.fd(), &call, MSG_DONTWAIT);
+    const bool later = got < 0 && try_again();
+    const std::string why = got == 0 ? "closed by the peer" : got < 0 ? std::strerror(errno) : "";
+    lock.lock();
+    if (later) break;
+    if (got <= 0) {
+      fail(peer, join_text("the link broke: ", why));
+      return true;
+    }
+    any = true;
+    take(peer, static_cast<size_t>(got));
+    if (static_cast<size_t>(got) < asked) break;
+  }
+  return any;
+}
+
+/// Accounts for bytes that were read into the message that comes and the header after it.
+void SocketLinks::take(Peer& peer, size_t bytes) {
+  if (peer.coming != nullptr) {
+    Message& message = *peer.coming;
+    const size_t part = std::min(bytes, message.header.bytes - message.moved);
+    message.moved += part;
+    bytes -= part;
+    if (message.moved == message.header.bytes) end_message(peer);
+  }
+  peer.header_read += bytes;
+}
+
+void SocketLinks::end_message(Peer& peer) {
+  const MessagePtr message = std::exchange(peer.coming, nullptr);
+  if (message->posted) {
+    finish(*message);
+    return;
+  }
+  const auto wanted = find_tag(peer.receives, message->header.tag);  // posted meanwhile
+  if (wanted == peer.receives.end()) {
+    peer.early.push_back(message);
+  } else if (fits(peer, **wanted, message->header)) {
+    hand_over(*message, **wanted);
+    peer.receives.erase(wanted);
+  }
+}
+
+/// Finds where the message goes whose header has come.
+void SocketLinks::begin_message(Peer& peer) {
+  peer.header_read = 0;
+  const auto posted = find_tag(peer.receives, peer.header.tag);
+  if (posted == peer.receives.end()) {
+    const auto bytes = static_cast<int64_t>(peer.header.bytes);
+    peer.coming = message_of(pooled_empty({bytes}, at::kByte), static_cast<int>(peer.header.tag));
+  } else if (fits(peer, **posted, peer.header)) {
+    peer.coming = *posted;
+    peer.receives.erase(posted);
+  }
+}
+
+/// The tag says the size too, but in few bits.
+bool SocketLinks::fits(Peer& peer, const Message& expected, const Header& come) {
+  if (expected.header.bytes == come.bytes) return true;
+  fail(peer, join_text("the peer sends ", come.bytes, " bytes where ", expected.header.bytes,
+                       " are expected"));
+  return false;
+}
+
+void SocketLinks::hand_over(const Message& come, Message& posted) {
+  std::memcpy(posted.data, come.data, come.header.bytes);
+  finish(posted);
+}
+
+void SocketLinks::finish(Message& message) {
+  message.done = true;
+  finished_ = true;
+}
+
+void SocketLinks::fail(Peer& peer, const std::string& why) {
+  const std::string reason = closed_ ? "this rank closed its links" : why;
+  peer.error = reason;
+  const auto end = [&](Message& message) {
+    message.error = reason;
+    finish(message);
+  };
+  for (auto* queue : {&peer.sends, &peer.receives}) {
+    for (const MessagePtr& message : *queue) end(*message);
+    queue->clear();
+  }
+  if (peer.coming != nullptr) end(*peer.coming);
+  peer.coming.reset();
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,235 @@
+// Messages over sockets: two ranks of a pair of sockets in one process.
+#include "tessera/comm/socket_links.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdlib>
+#include <future>
+#include <iostream>
+#include <random>
+#include <sstream>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "tests/support/processes.h"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::error_of;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+constexpr milliseconds kPatience(20000);
+constexpr int64_t kLarge = 3 << 20;  // more than the kernel keeps of a socket
+
+class SocketLinksTest : public ::testing::Test {
+ protected:
+  SocketLinksTest() {
+    int fds[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+    for (int rank = 0; rank < 2; ++rank) {
+      std::vector<Socket> sockets(2);
+      sockets[size_t(1 - rank)] = Socket(fds[rank]);
+      ranks_[rank] = std::make_shared<SocketLinks>(std::move(sockets));
+    }
+  }
+
+  WorkPtr send(int from, const at::Tensor& piece, int tag) {
+    return ranks_[from]->send_piece(piece, 1 - from, tag);
+  }
+  WorkPtr receive(int at, const at::Tensor& piece, int tag) {
+    return ranks_[at]->receive_piece(piece, 1 - at, tag);
+  }
+
+  std::shared_ptr<SocketLinks> ranks_[2];
+};
+
+at::Tensor values(int64_t n, int seed) { return at::arange(n, at::kFloat).add_(seed); }
+
+TEST_F(SocketLinksTest, AMessageArrivesInTheTensorThatIsPosted) {
+  const at::Tensor room = at::zeros({5});
+  const auto sent = send(0, values(5, 3), 7);
+  const auto came = receive(1, room, 7);
+  EXPECT_TRUE(sent->wait(kPatience));
+  EXPECT_TRUE(came->wait(kPatience));
+  EXPECT_TRUE(at::equal(room, values(5, 3)));
+}
+
+TEST_F(SocketLinksTest, MessagesOfOtherTagsAreKeptUntilTheyArePosted) {
+  std::vector<WorkPtr> sent;
+  for (int tag = 0; tag < 5; ++tag) sent.push_back(send(0, values(100 + tag, tag), tag));
+  for (const auto& work : sent) EXPECT_TRUE(work->wait(kPatience));
+  for (int tag = 4; tag >= 0; --tag) {
+    const at::Tensor room = at::zeros({100 + tag});
+    EXPECT_TRUE(receive(1, room, tag)->wait(kPatience));
+    EXPECT_TRUE(at::equal(room, values(100 + tag, tag)));
+  }
+}
+
+TEST_F(SocketLinksTest, MessagesOfOneTagArriveInTheirOrder) {
+  std::vector<WorkPtr> sent;
+  for (int i = 0; i < 40; ++i) sent.push_back(send(0, values(3, i), 1));  // more than a call takes
+  const auto other = send(0, values(3, -1), 2);
+  EXPECT_TRUE(other->wait(kPatience));
+  const at::Tensor last = at::zeros({3});
+  EXPECT_TRUE(receive(1, last, 2)->wait(kPatience));  // the others are read on the way, and kept
+  for (int i = 0; i < 40; ++i) {
+    const at::Tensor room = at::zeros({3});
+    EXPECT_TRUE(receive(1, room, 1)->wait(kPatience));
+    EXPECT_TRUE(at::equal(room, values(3, i)));
+  }
+}
+
+TEST_F(SocketLinksTest, LargeMessagesPassEachOther) {
+  const auto exchange = [&](int rank) {
+    const at::Tensor room = at::zeros({kLarge});
+    const auto sent = send(rank, values(kLarge, rank), 1);
+    const auto came = receive(rank, room, 1);
+    EXPECT_TRUE(sent->wait(kPatience));  // needs the other to read, which first sends too
+    EXPECT_TRUE(came->wait(kPatience));
+    EXPECT_TRUE(at::equal(room, values(kLarge, 1 - rank)));
+  };
+  std::thread other([&] { exchange(1); });
+  exchange(0);
+  other.join();
+}
+
+TEST_F(SocketLinksTest, AReceiveThatIsPostedWhileItsMessageComesGetsIt) {
+  const auto sent = send(0, values(kLarge, 5), 1);
+  std::thread sender([&] { EXPECT_TRUE(sent->wait(kPatience)); });
+  // Whoever waits for tag 2 reads the message of tag 1 meanwhile, as long as it takes.
+  const at::Tensor small = at::zeros({1});
+  const auto never = receive(1, small, 2);
+  std::thread reader([&] { EXPECT_FALSE(never->wait(kPatience)); });
+  const at::Tensor room = at::zeros({kLarge});
+  EXPECT_TRUE(receive(1, room, 1)->wait(kPatience));
+  EXPECT_TRUE(at::equal(room, values(kLarge, 5)));
+  never->abort();
+  reader.join();
+  sender.join();
+  const auto last = send(0, values(1, 9), 2);  // an interrupted wait may be taken up again
+  EXPECT_TRUE(last->wait(kPatience));
+  EXPECT_TRUE(never->wait(kPatience));
+  EXPECT_EQ(small.item<float>(), 9);
+}
+
+TEST_F(SocketLinksTest, ManyThreadsWaitForManyMessages) {
+  const char* given = std::getenv("TESSERA_SEED");
+  const unsigned seed = given != nullptr ? unsigned(std::atoi(given)) : std::random_device()();
+  std::cout << "TESSERA_SEED=" << seed << '\n';
+  constexpr int kThreads = 4;
+  const auto rank = [&](int me) {
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, me, thread] {
+        std::mt19937 own(seed + unsigned(thread));  // alike on both ranks
+        for (int i = 0; i < 60; ++i) {
+          const auto size = int64_t(1 + own() % (own() % 8 == 0 ? 200'000 : 500));
+          const at::Tensor room = at::zeros({size});
+          const auto came = receive(me, room, thread);
+          const auto sent = send(me, values(size, me + i), thread);
+          EXPECT_TRUE(came->wait(kPatience));
+          EXPECT_TRUE(sent->wait(kPatience));
+          EXPECT_TRUE(at::equal(room, values(size, 1 - me + i)));
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+  };
+  std::thread other([&] { rank(1); });
+  rank(0);
+  other.join();
+}
+
+TEST_F(SocketLinksTest, AMessageOfAnotherSizeIsAnError) {
+  const auto sent = send(0, values(3, 0), 1);
+  const auto came = receive(1, at::zeros({4}), 1);
+  EXPECT_TRUE(sent->wait(kPatience));
+  EXPECT_EQ(error_of([&] { came->wait(kPatience); }),
+            "other: the peer sends 12 bytes where 16 are expected");
+}
+
+TEST_F(SocketLinksTest, WhatWaitsForAPeerThatIsGoneThrows) {
+  const auto came = receive(1, at::zeros({4}), 1);
+  std::thread waits([&] { EXPECT_ANY_THROW(came->wait(kPatience)); });
+  ranks_[0].reset();  // its sockets close
+  waits.join();
+  EXPECT_ANY_THROW(receive(1, at::zeros({4}), 2)->wait(kPatience));
+  EXPECT_ANY_THROW(send(1, at::zeros({4}), 2)->wait(kPatience));
+}
+
+TEST_F(SocketLinksTest, ClosingWakesWhoWaitsOnBothSides) {
+  const auto here = receive(0, at::zeros({4}), 1);
+  const auto there = receive(1, at::zeros({4}), 1);
+  std::thread first([&] { EXPECT_ANY_THROW(here->wait(kPatience)); });
+  std::thread second([&] { EXPECT_ANY_THROW(there->wait(kPatience)); });
+  ranks_[0]->close();
+  first.join();
+  second.join();
+}
+
+TEST_F(SocketLinksTest, AWaitEndsAtItsLimit) {
+  const auto came = receive(1, at::zeros({4}), 1);
+  EXPECT_EQ(error_of([&] { came->wait(milliseconds(10)); }), "other: no answer within 10 ms");
+}
+
+/// Says to rank 0 what no rank would say.
+void knock_as_stranger(c10d::Store& store) {
+  std::istringstream place(store.get_to_str("links/0"));
+  std::string address;
+  uint16_t port = 0;
+  place >> address >> port;
+  const Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(port);
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(socket.fd(), reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
+  const std::array<int64_t, 2> greeting = {12345, 1};  // a token of nobody, the rank of another
+  EXPECT_EQ(::send(socket.fd(), greeting.data(), sizeof(greeting), MSG_NOSIGNAL),
+            ssize_t(sizeof(greeting)));
+}
+
+TEST(ConnectRanks, EachPairHasAConnectionAndStrangersHaveNone) {
+  constexpr int kRanks = 4;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> threads;
+  std::promise<void> knocked;
+  const std::shared_future<void> after_knock = knocked.get_future().share();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      if (rank > 0) after_knock.wait();
+      auto links = std::make_shared<SocketLinks>(
+          connect_ranks(*store, rank, kRanks, "127.0.0.1", kPatience));
+      std::vector<WorkPtr> works;
+      at::Tensor from = at::zeros({kRanks});
+      for (int peer = 0; peer < kRanks; ++peer) {
+        if (peer == rank) continue;
+        works.push_back(links->send_piece(at::full({1}, rank, at::kFloat), peer, 0));
+        works.push_back(links->receive_piece(from.narrow(0, peer, 1), peer, 0));
+      }
+      for (const auto& work : works) EXPECT_TRUE(work->wait(kPatience));
+      from[rank] = rank;
+      EXPECT_TRUE(at::equal(from, at::arange(kRanks, at::kFloat)));
+    });
+  }
+  knock_as_stranger(*store);
+  knocked.set_value();
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(ConnectRanks, IfOneRankCannotListenNoneConnects) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::thread other(
+      [&] { EXPECT_TRUE(connect_ranks(*store, 1, 2, "127.0.0.1", kPatience).empty()); });
+  EXPECT_TRUE(connect_ranks(*store, 0, 2, "", kPatience).empty());
+  other.join();
+}
+
+}  // namespace
+}  // namespace tessera::comm
