@@ -7,11 +7,9 @@ the one that is there (python/find_torch.py).
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
+import torch_requirement
 from scikit_build_core import build as _build
 from scikit_build_core.build import (  # noqa: F401 - the hooks that stay as they are
     build_editable,
@@ -22,13 +20,9 @@ from scikit_build_core.build import (  # noqa: F401 - the hooks that stay as the
     prepare_metadata_for_build_wheel,
 )
 
-_FIND_TORCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "find_torch.py")
-_TORCH = "torch>=2.11,<2.14"
-
 
 def _requires_torch() -> list[str]:
-    found = subprocess.run([sys.executable, _FIND_TORCH], capture_output=True, text=True)
-    return [] if found.returncode == 0 else [_TORCH]
+    return [] if torch_requirement.of_environment() else [torch_requirement.ANY]
 
 
 def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:

@@ -3,7 +3,6 @@
 PYBIND11_MODULE(_C, m) {
   using namespace tessera::python;
   m.doc() = "The C++ part of tessera; use the names in `tessera`.";
-  m.attr("torch_version") = TESSERA_TORCH_VERSION;
   bind_errors(m);
   bind_mesh(m);
   bind_sharding(m);

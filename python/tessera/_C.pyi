@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-torch_version: str
 
 class Error(RuntimeError): ...
 class InvalidArgument(Error, ValueError): ...

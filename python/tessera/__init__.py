@@ -20,14 +20,16 @@ import atexit as _atexit
 
 import torch as _torch  # noqa: F401 - its libraries must be there before ours
 
-try:
-    from . import _C
-except ImportError as error:
+from ._built_for import TORCH as _built_for
+
+# Asked first: against another version the C++ part does not load, and says so in riddles.
+if _built_for.split(".")[:2] != _torch.__version__.split(".")[:2]:
     raise ImportError(
-        f"the C++ part of tessera does not load with torch {_torch.__version__} ({error}); it works "
-        "with the minor version of torch that it was built for: build it anew with this one"
-    ) from error
-from . import _functions, _methods
+        f"tessera was built for torch {_built_for}, this is {_torch.__version__}: build it anew for "
+        "this one with `pip install .` in its sources"
+    )
+
+from . import _C, _functions, _methods
 from ._C import (
     CommEvent,
     DeviceMesh,
@@ -104,12 +106,6 @@ from .tensor import (
     sharding,
     to_local,
 )
-
-if _C.torch_version.split(".")[:2] != _torch.__version__.split(".")[:2]:
-    raise ImportError(
-        f"tessera was built for torch {_C.torch_version}, found {_torch.__version__}; build it anew "
-        "with this one"
-    )
 
 __version__ = "0.1.0"
 __all__ = [

@@ -2,11 +2,14 @@
 
 import os
 import pathlib
+import runpy
+import shutil
 import subprocess
 import sys
 import sysconfig
 
 import pytest
+import torch
 
 import tessera
 
@@ -55,7 +58,7 @@ def test_it_holds_the_sources_the_library_and_the_command_line(package):
     sources = {str(p.relative_to(SOURCES)) for p in SOURCES.rglob("*") if p.suffix in kinds}
     libraries = {name for name in found if name.startswith("lib/libtessera.so.")}
     assert libraries and "py.typed" in sources
-    built = {"_C" + sysconfig.get_config_var("EXT_SUFFIX"), "bin/tessera"}
+    built = {"_C" + sysconfig.get_config_var("EXT_SUFFIX"), "_built_for.py", "bin/tessera"}
     assert found - libraries == sources | built
 
 
@@ -70,3 +73,18 @@ def test_the_command_line_comes_with_it(package):
     assert run(package, "-m", "tessera", "--version").strip() == tessera.__version__
     shown = run(package, "-m", "tessera", "explain", "aten::mm", "tp=4", "S1 : 8x16", "S0 : 16x32")
     assert "aten::mm on tp=4" in shown
+
+
+def test_another_torch_is_refused_by_its_name(package, tmp_path):
+    copy = tmp_path / "tessera"
+    shutil.copytree(package, copy)
+    built_for = copy / "_built_for.py"
+    built_for.write_text('TORCH = "2.10.1"\n', encoding="utf-8")
+    found = run(copy, "-c", "try:\n  import tessera\nexcept ImportError as error:\n  print(error)")
+    assert f"built for torch 2.10.1, this is {torch.__version__}" in found
+
+
+def test_the_wheel_asks_for_the_torch_that_it_is_compiled_for():
+    module = runpy.run_path(str(SOURCES.parent / "torch_requirement.py"))
+    minor = ".".join(torch.__version__.split(".")[:2])
+    assert module["dynamic_metadata"]("dependencies") == [f"torch=={minor}.*", "numpy"]
