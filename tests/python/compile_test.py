@@ -1,0 +1,77 @@
+"""torch.compile on code with sharded tensors: it runs, not compiled."""
+
+import copy
+import logging
+
+import pytest
+import torch
+
+import tessera
+
+LAYERS = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.GELU(), torch.nn.Linear(6, 4)).double()
+X = torch.randn(4, 4, dtype=torch.float64)
+
+
+@pytest.fixture
+def warnings_of_compile():
+    """The messages that torch.compile logs meanwhile."""
+    torch.compiler.reset()
+    messages = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            messages.append(record.getMessage())
+
+    logger, handler = logging.getLogger("torch._dynamo.utils"), Handler()
+    logger.addHandler(handler)
+    yield messages
+    logger.removeHandler(handler)
+
+
+def test_a_compiled_model_runs_as_it_is_with_one_warning(ranks, warnings_of_compile):
+    expected = LAYERS(X)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=1")
+        model = copy.deepcopy(LAYERS)
+        tessera.distribute_module(model, mesh)
+        compiled = torch.compile(model, backend="eager")
+        out = compiled(tessera.distribute_tensor(X, mesh, "S0"))
+        assert tessera.is_dtensor(out)
+        torch.testing.assert_close(tessera.full_tensor(out), expected)
+        out.sum().backward()
+        assert all(p.grad is not None for p in model.parameters())
+
+        sharded = copy.deepcopy(LAYERS)
+        tessera.fully_shard(sharded, mesh)
+        torch.testing.assert_close(torch.compile(sharded, backend="eager")(X), expected)
+
+    ranks(1, body)
+    assert sum("sharded tensor" in message for message in warnings_of_compile) == 1
+
+
+def test_a_graph_of_all_is_refused_with_the_reason(ranks, warnings_of_compile):
+    def body(rank):
+        x = tessera.distribute_tensor(X, tessera.init_device_mesh("tp=1"), "S0")
+        with pytest.raises(Exception, match="sharded tensor tp=1 : S0 : 4x4.*local_map"):
+            torch.compile(lambda t: t.sin() + 1, backend="eager", fullgraph=True)(x)
+
+    ranks(1, body)
+
+
+def test_plain_functions_inside_are_compiled(ranks):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=1")
+        graphs = []
+
+        def backend(graph, inputs):
+            graphs.append(graph)
+            return graph.forward
+
+        compiled = torch.compile(lambda t: t.sin() + 1, backend=backend)
+        x = tessera.distribute_tensor(X, mesh, "S0")
+        out = tessera.local_map(compiled, out_placements=["S0"], device_mesh=mesh)(x)
+        torch.testing.assert_close(tessera.full_tensor(out), X.sin() + 1)
+        assert len(graphs) == 1
+
+    ranks(1, body)
