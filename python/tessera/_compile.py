@@ -43,5 +43,5 @@ def install() -> None:
             )
         return plain(self)
 
-    torch.Tensor.untyped_storage = untyped_storage  # type: ignore[method-assign]
+    torch.Tensor.untyped_storage = untyped_storage
     logging.getLogger("torch._dynamo.utils").addFilter(_Once())

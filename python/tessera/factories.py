@@ -43,8 +43,11 @@ def _factory(
         placements: Placements | None = None,
         dtype: torch.dtype | None = None,
         requires_grad: bool = False,
+        layout: torch.layout = torch.strided,
         **kwargs: Any,
     ) -> torch.Tensor:
+        if layout != torch.strided:
+            raise _C.NotSupported(f"{name} with {layout}: sharded tensors are strided")
         mesh, placed = _where(device_mesh, placements)
         return make(*arguments(*args, **kwargs), mesh, placed, dtype, requires_grad)
 

@@ -12,6 +12,7 @@ from .. import _C
 from .. import tensor as _tensor
 from ..mesh import mesh_as_given
 from ..placement import Placements
+from . import _checkpoint
 from ._dtensor_spec import DTensorSpec, spec_of
 from .device_mesh import mesh_or_entered
 
@@ -213,6 +214,9 @@ def _install_methods() -> None:
         ("redistribute", _redistribute, False),
         ("_spec", spec_of, True),
         ("_local_tensor", _local_tensor, True),
+        ("__create_chunk_list__", _checkpoint.chunk_list, False),
+        ("__create_write_items__", _checkpoint.write_items, False),
+        ("__get_tensor_shard__", _checkpoint.tensor_shard, False),
     ):
         setattr(torch.Tensor, name, _OfSharded(name, function, is_property))
 

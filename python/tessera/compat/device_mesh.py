@@ -50,7 +50,7 @@ def mesh_or_entered(mesh: Any) -> _C.DeviceMesh:
     """The mesh that is given, PyTorch's or ours; without one that of the innermost `with`."""
     if mesh is not None:
         return mesh_from_torch(mesh)
-    meshes = getattr(_entered, "meshes", None)
+    meshes: list[_C.DeviceMesh] = getattr(_entered, "meshes", [])
     if not meshes:
         raise _C.InvalidArgument("no device_mesh is given, and no `with DeviceMesh(...)` is open")
     return meshes[-1]
