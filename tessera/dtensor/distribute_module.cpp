@@ -83,4 +83,16 @@ void reduce_gradients(std::span<const at::Tensor> parameters) {
   }
 }
 
+std::function<void(std::span<at::Tensor* const>)> dtensor::border_of(const BorderFn& border,
+                                                                     torch::nn::Module& module,
+                                                                     const DeviceMesh& mesh) {
+  if (!border) return {};
+  return [border, &module, mesh](std::span<at::Tensor* const> places) {
+    std::vector<at::Tensor> tensors;
+    for (const at::Tensor* place : places) tensors.push_back(*place);
+    border(module, tensors, mesh);
+    for (size_t i = 0; i < places.size(); ++i) *places[i] = tensors[i];
+  };
+}
+
 }  // namespace tessera

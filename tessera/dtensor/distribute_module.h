@@ -5,12 +5,11 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "tessera/dtensor/bordered_module.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/visit_tensors.h"
 
 namespace torch::nn {
 class Module;
@@ -63,58 +62,24 @@ struct DistributeModuleOptions {
   DistributeOptions data = {};
 };
 
-/// A module and what happens at its borders: C++ modules have no hooks, so this is called in the
-/// module's place. `Held` is a module holder (torch::nn::Linear) or a shared_ptr to a module.
-template <class Held>
-class DistributedModule {
- public:
-  DistributedModule(Held module, DeviceMesh mesh, DistributeModuleOptions options)
-      : module_(std::move(module)), mesh_(std::move(mesh)), options_(std::move(options)) {
-    distribute_module(*module_, mesh_, options_.partition, options_.data);
-  }
+namespace dtensor {
 
-  /// The input function, the module's forward, the output function.
-  template <class... Arguments>
-  auto forward(Arguments... given) {
-    std::tuple<Arguments...> arguments(std::move(given)...);
-    apply(options_.input, arguments);
-    auto result = std::apply(
-        [this](auto&... argument) { return module_->forward(std::move(argument)...); }, arguments);
-    apply(options_.output, result);
-    return result;
-  }
-  template <class... Arguments>
-  auto operator()(Arguments... arguments) {
-    return forward(std::move(arguments)...);
-  }
+/// The caller's function as a border; none if there is none.
+std::function<void(std::span<at::Tensor* const>)> border_of(const BorderFn& border,
+                                                            torch::nn::Module& module,
+                                                            const DeviceMesh& mesh);
 
-  /// The module itself, for its parameters, train(), eval() and the like.
-  auto& operator*() { return *module_; }
-  auto* operator->() { return &*module_; }
-  const Held& module() const { return module_; }
-  const DeviceMesh& mesh() const { return mesh_; }
+}  // namespace dtensor
 
- private:
-  template <class Value>
-  void apply(const BorderFn& border, Value& value) {
-    if (!border) return;
-    const auto places = dtensor::tensors_in(value);
-    std::vector<at::Tensor> tensors;
-    for (const at::Tensor* place : places) tensors.push_back(*place);
-    border(*module_, tensors, mesh_);
-    for (size_t i = 0; i < places.size(); ++i) *places[i] = tensors[i];
-  }
-
-  Held module_;
-  DeviceMesh mesh_;
-  DistributeModuleOptions options_;
-};
-
+/// distribute_module of a holder, with functions at its borders; call what is returned.
 template <class Held>
 requires requires(Held& held) { held.operator->(); }
-DistributedModule<Held> distribute_module(Held module, const DeviceMesh& mesh,
-                                          DistributeModuleOptions options) {
-  return DistributedModule<Held>(std::move(module), mesh, std::move(options));
+BorderedModule<Held> distribute_module(Held module, const DeviceMesh& mesh,
+                                       const DistributeModuleOptions& options) {
+  distribute_module(*module, mesh, options.partition, options.data);
+  auto input = dtensor::border_of(options.input, *module, mesh);
+  auto output = dtensor::border_of(options.output, *module, mesh);
+  return BorderedModule<Held>(std::move(module), std::move(input), std::move(output));
 }
 
 }  // namespace tessera

@@ -15,17 +15,19 @@ std::shared_ptr<const comm::Group> group_on(const DeviceMesh& mesh, int axis) {
 
 }  // namespace
 
-DataMesh::DataMesh(const DeviceMesh& mesh, int replicate_axis, int shard_axis)
-    : mesh_(mesh), replicate_axis_(replicate_axis), shard_axis_(shard_axis) {
-  require(mesh.contains_me(), "fully_shard on mesh ", mesh,
-          ", of which this rank is no part; call it on the mesh's ranks alone");
-  shard_group_ = group_on(mesh, shard_axis);
-  replicate_group_ = group_on(mesh, replicate_axis);
+DataMesh::DataMesh(const DataParallelMesh& mesh) {
+  std::visit([this](const auto& kind) { mesh_ = kind.mesh(); }, mesh);
+  if (const auto* shard = std::get_if<ShardMesh>(&mesh)) {
+    shard_axis_ = shard->shard_axis();
+  } else if (const auto* hybrid = std::get_if<HybridMesh>(&mesh)) {
+    replicate_axis_ = hybrid->replicate_axis();
+    shard_axis_ = hybrid->shard_axis();
+  } else {
+    replicate_axis_ = 0;
+  }
+  shard_group_ = group_on(mesh_, shard_axis_);
+  replicate_group_ = group_on(mesh_, replicate_axis_);
 }
-
-DataMesh DataMesh::shard(const DeviceMesh& mesh) { return {mesh, -1, 0}; }
-DataMesh DataMesh::replicate(const DeviceMesh& mesh) { return {mesh, 0, -1}; }
-DataMesh DataMesh::both(const DeviceMesh& mesh) { return {mesh, 0, 1}; }
 
 int64_t DataMesh::latency_bytes() const {
   constexpr double kCarryPerStart = 4;
@@ -44,36 +46,6 @@ std::shared_ptr<const comm::Group> DataMesh::smaller_group(int ranks) const {
   const DeviceMesh split = mesh_.unflatten(
       shard_name(), {{shard_name() + "_far", shard_size() / ranks}, {inner, ranks}});
   return comm::group_of(split, inner);
-}
-
-DataMesh::Kind DataMesh::kind() const {
-  if (shard_axis_ < 0) return Kind::replicate;
-  return replicate_axis_ < 0 ? Kind::shard : Kind::both;
-}
-
-std::string DataMesh::to_text() const {
-  const auto over = [this](const char* what, int axis) {
-    return join_text(what, " over ", mesh_.axis_name(axis), "=", mesh_.size(axis));
-  };
-  switch (kind()) {
-    case Kind::replicate:
-      return over("replicate", replicate_axis_);
-    case Kind::shard:
-      return over("shard", shard_axis_);
-    case Kind::both:
-      break;
-  }
-  return over("replicate", replicate_axis_) + ", " + over("shard", shard_axis_);
-}
-
-std::vector<Interval> DataMesh::chunks(int64_t size) const {
-  std::vector<Interval> out;
-  for (int rank = 0; rank < shard_size(); ++rank) out.push_back(chunk(size, shard_size(), rank));
-  return out;
-}
-
-int64_t DataMesh::padded_size(int64_t size) const {
-  return chunk(size, shard_size(), 0).size() * shard_size();
 }
 
 std::vector<Placement> DataMesh::placements(int dim) const {

@@ -5,26 +5,16 @@
 #include <vector>
 
 #include "tessera/comm/group.h"
+#include "tessera/fsdp/mesh_kinds.h"
 #include "tessera/mesh/device_mesh.h"
-#include "tessera/sharding/local_shape.h"
 #include "tessera/sharding/placement.h"
 
-/// The axes over which a batch is cut, and what each does to parameters:
-///
-///   shard        "dp=8"        every rank holds an eighth                          (FSDP)
-///   both         "dp=2,fs=4"   every rank of fs holds a quarter, each dp row all   (HSDP)
-///   replicate    "dp=8"        every rank holds all                                (DDP)
+/// A mesh of any kind (mesh_kinds.h) as a group of parameters needs it: who gathers, who reduces.
 namespace tessera::fsdp {
 
 class DataMesh {
  public:
-  static DataMesh shard(const DeviceMesh& mesh);      ///< one axis
-  static DataMesh replicate(const DeviceMesh& mesh);  ///< one axis
-  static DataMesh both(const DeviceMesh& mesh);       ///< two: replicate, then shard
-
-  enum class Kind { shard, replicate, both };
-  Kind kind() const;
-  std::string to_text() const;  ///< "shard over dp=8", "replicate over dp=2, shard over fs=4"
+  explicit DataMesh(const DataParallelMesh& mesh);
 
   const DeviceMesh& mesh() const { return mesh_; }
   int shard_size() const { return shard_axis_ < 0 ? 1 : mesh_.size(shard_axis_); }
@@ -50,21 +40,13 @@ class DataMesh {
   /// My group of `ranks` neighbours on the shard axis, which their number divides. All of them ask.
   std::shared_ptr<const comm::Group> smaller_group(int ranks) const;
 
-  /// How a dim of `size` is cut over the shard axis, as torch.chunk does: `[5]` over 4 gives
-  /// [0,2) [2,4) [4,5) [5,5), the last ones empty.
-  std::vector<Interval> chunks(int64_t size) const;
-  /// The size with every rank's part as large as the largest, as it travels: 5 over 4 is 8.
-  int64_t padded_size(int64_t size) const;
-
   /// The placements of a parameter that is cut on `dim` (kWhole: not at all).
   std::vector<Placement> placements(int dim) const;
 
  private:
-  DataMesh(const DeviceMesh& mesh, int replicate_axis, int shard_axis);
-
   DeviceMesh mesh_;
-  int replicate_axis_;
-  int shard_axis_;
+  int replicate_axis_ = -1;
+  int shard_axis_ = -1;
   std::shared_ptr<const comm::Group> shard_group_;
   std::shared_ptr<const comm::Group> replicate_group_;
 };

@@ -118,12 +118,26 @@ OfMesh& of_mesh(std::vector<OfMesh>& all, const DataMesh& mesh) {
   return all.emplace_back(OfMesh{mesh, {}});
 }
 
-using MakeDataMesh = DataMesh (*)(const DeviceMesh&);
+/// What fully_shard of a mesh alone means.
+DataParallelMesh by_axes(const DeviceMesh& mesh) {
+  require(mesh.defined() && mesh.world() != nullptr, "fully_shard needs a mesh of real ranks");
+  require(mesh.ndim() == 1 || mesh.ndim() == 2, "fully_shard over ", mesh,
+          ": one axis to cut over, or two, replicas and then the cut; take a part of the mesh, "
+          "mesh[{\"dp\", \"fs\"}]");
+  if (mesh.ndim() == 1) return ShardMesh(mesh);
+  return HybridMesh(mesh);
+}
+
+/// A parameter's own mesh: whole parameters stay whole, others are cut.
+DataParallelMesh like(const DataParallelMesh& main, const DeviceMesh& own) {
+  if (std::holds_alternative<ReplicateMesh>(main)) return ReplicateMesh(own);
+  return by_axes(own);
+}
 
 /// `module` is an address to recognise it by; nullptr for a list of tensors.
-void make_groups(const std::vector<Named>& all, const DeviceMesh& default_mesh,
-                 MakeDataMesh make_mesh, const FullyShardOptions& options, const void* module) {
-  const DataMesh main_mesh = make_mesh(default_mesh);
+void make_groups(const std::vector<Named>& all, const DataParallelMesh& main,
+                 const FullyShardOptions& options, const void* module) {
+  const DataMesh main_mesh(main);
   std::vector<OfMesh> free;
   bool has_inner_groups = false;
   std::set<const void*> seen;  // tied parameters have several names
@@ -139,7 +153,7 @@ void make_groups(const std::vector<Named>& all, const DeviceMesh& default_mesh,
     }
     std::optional<DeviceMesh> own;
     if (options.shard_mesh) own = options.shard_mesh(item.name, item.tensor);
-    const DataMesh mesh = own ? make_mesh(*own) : main_mesh;
+    const DataMesh mesh = own ? DataMesh(like(main, *own)) : main_mesh;
     check(item, mesh.mesh());
     check_device(item, mesh.mesh(), options);
     of_mesh(free, mesh).items.push_back(item);
@@ -167,20 +181,6 @@ void make_groups(const std::vector<Named>& all, const DeviceMesh& default_mesh,
   }
 }
 
-DataMesh data_mesh(const DeviceMesh& mesh) {
-  require(mesh.defined() && mesh.world() != nullptr, "fully_shard needs a mesh of real ranks");
-  require(mesh.ndim() == 1 || mesh.ndim() == 2, "fully_shard over ", mesh,
-          ": one axis to cut over, or two, replicas and then the cut; take a part of the mesh, "
-          "mesh[{\"dp\", \"fs\"}]");
-  return mesh.ndim() == 1 ? DataMesh::shard(mesh) : DataMesh::both(mesh);
-}
-
-DataMesh replica_mesh(const DeviceMesh& mesh) {
-  require(mesh.defined() && mesh.world() != nullptr && mesh.ndim() == 1,
-          "replicate needs a mesh of real ranks with one axis");
-  return DataMesh::replicate(mesh);
-}
-
 std::vector<Named> named(torch::nn::Module& module) {
   std::vector<Named> out;
   for (const auto& item : module.named_parameters()) out.push_back({item.key(), item.value()});
@@ -189,9 +189,14 @@ std::vector<Named> named(torch::nn::Module& module) {
 
 }  // namespace
 
+void fully_shard(torch::nn::Module& module, const DataParallelMesh& mesh,
+                 const FullyShardOptions& options) {
+  make_groups(named(module), mesh, options, &module);
+}
+
 void fully_shard(torch::nn::Module& module, const DeviceMesh& mesh,
                  const FullyShardOptions& options) {
-  make_groups(named(module), mesh, data_mesh, options, &module);
+  fully_shard(module, by_axes(mesh), options);
 }
 
 void fully_shard(std::span<const at::Tensor> parameters, const DeviceMesh& mesh,
@@ -200,12 +205,12 @@ void fully_shard(std::span<const at::Tensor> parameters, const DeviceMesh& mesh,
   for (const at::Tensor& tensor : parameters) {
     list.push_back({join_text("parameter ", list.size()), tensor});
   }
-  make_groups(list, mesh, data_mesh, options, nullptr);
+  make_groups(list, by_axes(mesh), options, nullptr);
 }
 
 void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
                const FullyShardOptions& options) {
-  make_groups(named(module), mesh, replica_mesh, options, &module);
+  make_groups(named(module), ReplicateMesh(mesh), options, &module);
 }
 
 GatheredMemory gathered_memory(const DeviceMesh& mesh) {

@@ -12,6 +12,7 @@
 
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/fsdp/control.h"
+#include "tessera/fsdp/mesh_kinds.h"
 #include "tessera/fsdp/training_state.h"
 #include "tessera/mesh/device_mesh.h"
 
@@ -86,12 +87,15 @@ struct FullyShardOptions {
 /// sharded already, on another mesh of the same world, keep that: tensor parallelism.
 void fully_shard(torch::nn::Module& module, const DeviceMesh& mesh,
                  const FullyShardOptions& options = {});
+/// The same on a mesh that says itself what it does to parameters.
+void fully_shard(torch::nn::Module& module, const DataParallelMesh& mesh,
+                 const FullyShardOptions& options = {});
 /// The same for a list of tensors.
 void fully_shard(std::span<const at::Tensor> parameters, const DeviceMesh& mesh,
                  const FullyShardOptions& options = {});
 
-/// The same on a mesh of one axis, with whole parameters on every rank: only gradients are reduced,
-/// group by group while backward runs.
+/// fully_shard(module, ReplicateMesh(mesh)): whole parameters on every rank; only gradients are
+/// reduced, group by group while backward runs.
 void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
                const FullyShardOptions& options = {});
 

@@ -20,6 +20,7 @@ using comm::Recorder;
 using comm::run_ranks;
 using test::adamw;
 using test::Batch;
+using test::forward_of;
 using test::layers_of;
 using test::make_batch;
 using test::make_mlp;
@@ -64,22 +65,20 @@ void trains_with_own(const char* text, int ranks) {
     const DeviceMesh mesh = init_device_mesh(text);
     auto plain = make_mlp(kWidths);
     auto alone = adamw()(plain->parameters());
-    train([&](const at::Tensor& x) { return plain->forward(x); }, *alone, batch, 5);
+    train(forward_of(plain), *alone, batch, 5);
     auto net = make_mlp(kWidths);
     fully_shard(*net, mesh);
     Counting counting;
     set_collectives(*net, counting.collectives());
     auto optimizer = adamw()(net->parameters());
-    train([&](const at::Tensor& x) { return net->forward(x); }, *optimizer, batch.part(rank, ranks),
-          5);
+    train(forward_of(net), *optimizer, batch.part(rank, ranks), 5);
     EXPECT_EQ(parameters_differ(*net, *plain), "") << text;
     EXPECT_EQ(counting.gathers, 5) << text;
     EXPECT_EQ(counting.scatters, 5) << text;
     EXPECT_EQ(counting.reduces, 5) << text;
     EXPECT_GT(counting.allocations, 10) << text;
     set_collectives(*net, {});
-    train([&](const at::Tensor& x) { return net->forward(x); }, *optimizer, batch.part(rank, ranks),
-          1);
+    train(forward_of(net), *optimizer, batch.part(rank, ranks), 1);
     EXPECT_EQ(counting.gathers, 5) << text;
   });
 }
@@ -106,11 +105,7 @@ TEST(FullyShardCollectives, AnAllReduceOfOnesOwnAddsAnAxis) {
     };
     set_collectives(*net, own);
     at::mse_loss(net->forward(mine.x), mine.y).backward();
-    for (const auto& item : net->named_parameters()) {
-      EXPECT_TRUE(at::allclose(full_tensor(item.value().grad()),
-                               plain->named_parameters()[item.key()].grad(), 1e-10, 1e-12))
-          << item.key();
-    }
+    EXPECT_EQ(test::gradients_differ(*net, *plain), "");
   });
 }
 
@@ -141,10 +136,7 @@ TEST(FullyShardCollectives, WhatArrivesIsWhatTheFunctionMakes) {
 
 TEST(FullyShardCollectives, OneThatThrowsLeavesTheGroupUsable) {
   run_ranks(2, [](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=2");
-    const Batch mine = make_batch(4, kWidths.front(), kWidths.back()).part(rank, 2);
-    auto net = make_mlp(kWidths);
-    for (auto* layer : layers_of(net)) fully_shard(*layer, mesh);
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = test::make_twins(rank, 2);
     const auto loss = [&] { return at::mse_loss(net->forward(mine.x), mine.y); };
     loss().backward();
     const at::Tensor want = full_tensor(layers_of(net)[0]->weight.grad()).clone();

@@ -66,7 +66,7 @@ TEST(FullyShardRefuses, MeshesItCannotUse) {
     refused(*net, "a mesh of real ranks", [&] { replicate(*net, DeviceMesh::parse("dp=4")); });
     const DeviceMesh cube = init_device_mesh("a=1,b=2,c=2");
     refused(*net, "one axis to cut over, or two", [&] { fully_shard(*net, cube); });
-    refused(*net, "with one axis", [&] { replicate(*net, cube); });
+    refused(*net, "a ReplicateMesh has 1 axis, a=1,b=2,c=2 has 3", [&] { replicate(*net, cube); });
     const DeviceMesh two = init_device_mesh("dp=2");
     if (rank >= 2) {
       refused(*net, "of which this rank is no part", [&] { fully_shard(*net, two); });

@@ -73,15 +73,13 @@ TEST(FullyShardReshard, WritesToShardsAreSeen) {
 
 TEST(FullyShardReshard, OneRankIsAllAndAllRanksAreNone) {
   run_ranks(4, [](int rank) {
-    const DeviceMesh mesh = init_device_mesh("dp=4");
-    const Batch mine = make_batch(8, 6, 3).part(rank, 4);
     for (const int ranks : {1, 4}) {
-      auto net = make_mlp(kWidths);
-      shard_layers(net, mesh, {.reshard_after_forward = ranks, .merge_bytes = 0});
+      Twins twins = make_twins(rank, 4, {.reshard_after_forward = ranks, .merge_bytes = 0});
       Recorder recorder(*comm::current_world());
-      at::mse_loss(net->forward(mine.x), mine.y).backward();
+      at::mse_loss(twins.net->forward(twins.mine.x), twins.mine.y).backward();
       EXPECT_EQ(recorder.count(CommOp::all_gather), ranks == 1 ? 3 : 4);
     }
+    const DeviceMesh mesh = init_device_mesh("dp=4");
     auto net = make_mlp(kWidths);
     EXPECT_THROW(fully_shard(*net, mesh, {.reshard_after_forward = 3}), InvalidArgument);
     EXPECT_THROW(fully_shard(*net, mesh, {.reshard_after_forward = 0}), InvalidArgument);

@@ -143,7 +143,7 @@ inline ShardModel by_parts(const FullyShardOptions& options = {}) {
 inline ShardModel replicas_by_parts(const FullyShardOptions& options = {}) {
   return [options](Model& model, const DeviceMesh& mesh) {
     for (const auto& part : model.parts) replicate(*part, mesh, options);
-    replicate(*model.module, mesh, options);
+    fully_shard(*model.module, ReplicateMesh(mesh), options);  // the same
   };
 }
 

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "tessera/dtensor/visit_tensors.h"
+
+namespace tessera {
+
+/// A module and what happens at its borders: C++ modules have no hooks, so this is called in the
+/// module's place. `Held` is a module holder (torch::nn::Linear) or a shared_ptr to a module; what
+/// is inside stays reachable by `*net` and `net->`, for its parameters, train(), eval() and the
+/// like.
+template <class Held>
+class BorderedModule {
+ public:
+  /// Changes the tensors among the arguments, or those in the result, where they are.
+  using Border = std::function<void(std::span<at::Tensor* const> tensors)>;
+
+  BorderedModule(Held module, Border input, Border output)
+      : module_(std::move(module)), input_(std::move(input)), output_(std::move(output)) {}
+
+  /// The input border, the module's forward, the output border.
+  template <class... Arguments>
+  auto forward(Arguments... given) {
+    std::tuple<Arguments...> arguments(std::move(given)...);
+    if (input_) input_(dtensor::tensors_in(arguments));
+    auto result = std::apply(
+        [this](auto&... argument) { return module_->forward(std::move(argument)...); }, arguments);
+    if (output_) output_(dtensor::tensors_in(result));
+    return result;
+  }
+  template <class... Arguments>
+  auto operator()(Arguments... arguments) {
+    return forward(std::move(arguments)...);
+  }
+
+  auto& operator*() { return *module_; }
+  auto* operator->() { return &*module_; }
+  const Held& module() const { return module_; }
+
+ private:
+  Held module_;
+  Border input_;
+  Border output_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "tessera/mesh/device_mesh.h"
+#include "tessera/sharding/local_shape.h"
+
+/// What the axes over which a batch is cut do to parameters:
+///
+///   ShardMesh        "dp=8"        every rank holds an eighth                          (FSDP)
+///   HybridMesh       "dp=2,fs=4"   every rank of fs holds a quarter, each dp row all   (HSDP)
+///   ReplicateMesh    "dp=8"        every rank holds all                                (DDP)
+///
+///   fully_shard(*model, HybridMesh(mesh[{"dp", "fs"}]));
+///
+/// fully_shard of a mesh alone takes one axis as the first and two as the second.
+namespace tessera {
+
+namespace fsdp {
+
+/// A mesh of real ranks, of which this is one.
+class RealMesh {
+ public:
+  const DeviceMesh& mesh() const { return mesh_; }
+
+ protected:
+  /// `kind` is what errors call it.
+  RealMesh(const char* kind, const DeviceMesh& mesh, int axes);
+
+ private:
+  DeviceMesh mesh_;
+};
+
+/// One whose last axis cuts parameters.
+class CuttingMesh : public RealMesh {
+ public:
+  int shard_axis() const { return mesh().ndim() - 1; }
+  int shard_size() const { return mesh().size(shard_axis()); }
+
+  /// How a dim of `size` is cut, as torch.chunk does: `[5]` over 4 gives [0,2) [2,4) [4,5) [5,5),
+  /// the last ones empty.
+  std::vector<Interval> chunks(int64_t size) const;
+  /// The size with every rank's part as large as the largest, as it travels: 5 over 4 is 8.
+  int64_t padded_size(int64_t size) const;
+
+ protected:
+  using RealMesh::RealMesh;
+};
+
+}  // namespace fsdp
+
+class ShardMesh : public fsdp::CuttingMesh {
+ public:
+  explicit ShardMesh(const DeviceMesh& mesh) : CuttingMesh("ShardMesh", mesh, 1) {}
+  std::string to_text() const;  ///< "shard over dp=8"
+};
+
+class HybridMesh : public fsdp::CuttingMesh {
+ public:
+  explicit HybridMesh(const DeviceMesh& mesh) : CuttingMesh("HybridMesh", mesh, 2) {}
+  int replicate_axis() const { return 0; }
+  std::string to_text() const;  ///< "replicate over dp=2, shard over fs=4"
+};
+
+class ReplicateMesh : public fsdp::RealMesh {
+ public:
+  explicit ReplicateMesh(const DeviceMesh& mesh) : RealMesh("ReplicateMesh", mesh, 1) {}
+  std::string to_text() const;  ///< "replicate over dp=8"
+};
+
+using DataParallelMesh = std::variant<ShardMesh, HybridMesh, ReplicateMesh>;
+
+}  // namespace tessera
