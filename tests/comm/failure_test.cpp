@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstring>
 #include <map>
 #include <thread>
 
+#include "tessera/comm/packs_on_the_way.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
 #include "tests/comm/mismatches.h"
@@ -193,34 +195,44 @@ TEST(Failure, AStoppedRankIsToldFromAKilledOne) {
   }
 }
 
-/// Rank 0 loses rank 1 in the middle of a call, and keeps its links to rank 2.
+/// Rank 0 loses rank 1 in the middle of a call, before it packed all that rank 2 waits for, and keeps
+/// its links. Rank 2 has nothing to do with rank 1 in this call.
 const Scenario kGivesUp("gives_up", [] {
   auto world = process_world();
   auto store = own_store(/*host=*/false);
+  all_reduce(*world);
   if (world->rank() == 1) {
-    all_reduce(*world);
     mark("kill me");
     std::this_thread::sleep_for(std::chrono::minutes(5));
   }
-  all_reduce(*world);
-  Tensors t = {at::ones({3 << 20})};  // too long for one trip: each needs the others' results
-  c10d::AllreduceOptions options;
+  constexpr int64_t kMany = 4 << 20;
+  std::vector<int64_t> nothing = {0, 0, 0};
+  std::vector<int64_t> from_rank_0 = {kMany, 0, 0};
+  at::Tensor empty = at::empty({0});
+  at::Tensor received = at::empty({kMany});
+  c10d::AllToAllOptions options;
   options.asyncOp = false;
-  if (world->rank() == 2) {
-    say(error_of([&] { links_of(*world).allreduce(t, options)->wait(); }));
-    return store->set("rank 2 knows", std::vector<uint8_t>{1});
-  }
-  say(error_of([&] { links_of(*world).allreduce(t, options)->wait(); }));
+  say(error_of([&] {
+    if (world->rank() == 2) {
+      links_of(*world).alltoall_base(received, empty, from_rank_0, nothing, options)->wait();
+    } else {
+      Unpacked zeros;
+      zeros.pack = [](int64_t, int64_t bytes, char* to) { std::memset(to, 0, size_t(bytes)); };
+      zeros.splits = {0, kMany, kMany};
+      zeros.meanwhile = [] {};
+      all_to_all_packing(links_of(*world), empty, std::move(zeros), nothing, options)->wait();
+    }
+  }));
+  if (world->rank() == 2) return store->set("rank 2 knows", std::vector<uint8_t>{1});
   store->wait({"rank 2 knows"});
 });
 
 TEST(Failure, ACallThatAPeerGaveUpEndsBeforeTheTimeout) {
   const auto results = run_processes(
       kGivesUp, {.size = 3, .kill_rank = 1, .environment = {{"TESSERA_TIMEOUT_S", "600"}}});
-  for (const ProcessResult& result : results) {
-    if (result.rank == 1) continue;
-    EXPECT_TRUE(result.says("no sign of life from rank 1")) << result.to_text();
-  }
+  EXPECT_TRUE(results[0].says("no sign of life from rank 1")) << results[0].to_text();
+  EXPECT_TRUE(results[2].says("failed: rank 0 gave up on it: ")) << results[2].to_text();
+  EXPECT_TRUE(results[2].says("no sign of life from rank 1")) << results[2].to_text();
 }
 
 const Scenario kReports("reports", [] {
