@@ -95,6 +95,34 @@ TEST(PlantedErrors, OnTheSecondOrThirdAxisAloneAreCaught) {
   }
 }
 
+/// In 16 bits, as kernels of CUDA are proven: small integers exactly, else to a few roundings.
+TEST(PlantedErrors, OfMoreThanTheRoundingsOfAKernelAreCaught) {
+  at::NoGradGuard no_grad;
+  const auto failures = [](const std::string& line, double roundings, double factor) {
+    at::manual_seed(11);
+    Sample sample = parse_sample(line);
+    if (roundings > 0) {
+      for (auto& value : sample.stack) value = at::randn(value.toTensor().sizes()).to(at::kHalf);
+    }
+    Proven p = reference(
+        {.rule = rules::find_rule("aten::mm"), .sample = &sample, .roundings = roundings});
+    p.call = [factor](const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+      call_op(op, stack);
+      stack[0] = stack[0].toTensor() * factor;
+    };
+    Tally tally;
+    std::set<std::string> done;
+    prove_rows(p, DeviceMesh::parse("x=4"), std::vector<Placement>(2), done, tally);
+    EXPECT_EQ(tally.rows, 7) << line;
+    return tally.failures.size();
+  };
+  const std::string exact = "aten::mm 8x32:bf16 32x4:bf16";
+  EXPECT_EQ(failures(exact, 0, 1), 0U);
+  EXPECT_EQ(failures(exact, 0, 1 + 0x1p-6), 7U);
+  EXPECT_EQ(failures("aten::mm 8x32:f32 32x4:f32", 8, 1), 0U);
+  EXPECT_EQ(failures("aten::mm 8x32:f32 32x4:f32", 8, 1.1), 7U);
+}
+
 struct PlantedGradient {
   const char* what;
   const char* sample;
