@@ -126,7 +126,7 @@ def local_map(
                 if not redistribute_inputs:
                     raise _C.InvalidArgument(
                         f"local_map: an input is {_C.sharding(tensor)}, in_placements say {target}; "
-                        "redistribute it, or pass redistribute_inputs=True"
+                        "redistribute it, or set redistribute_inputs=True"
                     )
                 tensor = _C.redistribute_to(tensor, target, None, None)
         return _C.to_local(tensor, grad)

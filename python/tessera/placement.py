@@ -70,6 +70,16 @@ class Partial(Placement, metaclass=_Kind):
         return _C.partial(reduce_op)  # type: ignore[return-value]
 
 
+def _placement(text: str) -> Placement:
+    return Placement.parse(text)
+
+
+def _reduce(self: Placement) -> tuple[Any, ...]:
+    return _placement, (str(self),)
+
+
+Placement.__reduce__ = _reduce  # type: ignore[method-assign, assignment]
+
 #: Placements as functions take them: "S0,R", [Shard(0), Replicate()], one for a mesh of one axis;
 #: PyTorch's own placement objects count too.
 Placements = Union[str, Placement, Sequence[Any]]

@@ -1,5 +1,8 @@
 """Programs written for torch.distributed.tensor, with one import changed."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -19,6 +22,7 @@ from tessera.compat import (
 from tessera.compat._dtensor_spec import DTensorSpec, TensorMeta
 from tessera.compat._utils import compute_local_shape_and_global_offset
 from tessera.compat.debug import CommDebugMode
+from tessera.compat.experimental import local_map
 
 
 def test_methods_and_properties_are_those_of_dtensor(ranks):
@@ -273,3 +277,41 @@ INTEROP = """
 
 def test_tensors_and_meshes_of_pytorch_convert_without_a_copy(torchrun):
     assert torchrun(4, INTEROP).count("all right on rank") == 4
+
+
+def test_local_map_counts_arguments_and_results_as_pytorch_does(ranks):
+    x, w = torch.randn(6, 4), torch.randn(4, 6)
+    rows, columns, whole = [Shard(0)], [Shard(1)], [Replicate()]
+
+    @local_map(out_placements=([Partial()], None), in_placements=(None, columns, rows))
+    def product(factor, a, b):
+        return a @ b * factor, "done"
+
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        a, b = distribute_tensor(x, mesh, columns), distribute_tensor(w, mesh, rows)
+        out, said = product(2, a, b)
+        assert said == "done" and out.placements == (Partial(),)
+        torch.testing.assert_close(out.full_tensor(), 2 * x @ w)
+        assert torch.equal(product(2, x, w)[0], 2 * x @ w)  # no sharded tensor: the function alone
+        assert local_map(torch.equal, out_placements=None)(a, a) is True
+        twice = local_map(torch.mul, out_placements=columns, in_placements=(columns, None))
+        assert torch.equal(twice(a, 2.0).full_tensor(), 2 * x)
+        with pytest.raises(AssertionError, match="expects placements"):
+            local_map(torch.mm, out_placements=whole, in_placements=(columns, None))(a, b)
+        with pytest.raises(AssertionError, match="no tensor"):
+            local_map(torch.mul, out_placements=whole, in_placements=(columns, rows))(a, 2.0)
+        with pytest.raises(ValueError, match="set redistribute_inputs=True"):
+            local_map(torch.mm, out_placements=whole, in_placements=(whole, rows))(a, b)
+
+    ranks(2, body)
+
+
+def test_placements_and_meshes_are_copied_with_what_holds_them(ranks):
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        held = {"mesh": mesh, "placements": [Shard(1), Replicate(), Partial("max")]}
+        assert copy.deepcopy(held) == held
+        assert pickle.loads(pickle.dumps(held["placements"])) == held["placements"]
+
+    ranks(2, body)

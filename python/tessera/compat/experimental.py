@@ -2,13 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+from torch.utils import _pytree as pytree
+
 from .. import _C
-from ..module import local_map
+from .. import module as _module
 from ..policy import implicit_replication
 from ..rules import register_rule
+
+
+def local_map(
+    func: Callable[..., Any] | None = None,
+    out_placements: Any = None,
+    in_placements: Any = None,
+    in_grad_placements: Any = None,
+    device_mesh: Any | None = None,
+    *,
+    redistribute_inputs: bool = False,
+) -> Callable[..., Any]:
+    """tessera.local_map with PyTorch's counting: placements are given for every positional argument
+    and every result, None for those that are no tensors. Without a sharded argument it is `func`."""
+    given: dict[str, Any] = {
+        "device_mesh": device_mesh,
+        "redistribute_inputs": redistribute_inputs,
+    }
+    if func is None:
+        return functools.partial(
+            local_map,
+            out_placements=out_placements,
+            in_placements=in_placements,
+            in_grad_placements=in_grad_placements,
+            **given,
+        )
+
+    @functools.wraps(func)
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        leaves = pytree.tree_leaves(args)
+        if not any(_C.is_dtensor(leaf) for leaf in leaves):
+            return func(*args, **kwargs)
+        others = sum(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(kwargs))
+        of_tensors = _module.local_map(
+            func,
+            _of_results(out_placements),
+            _of_tensors("in_placements", in_placements, leaves, others),
+            _of_tensors("in_grad_placements", in_grad_placements, leaves, others),
+            **given,
+        )
+        return of_tensors(*args, **kwargs)
+
+    return mapped
+
+
+def _of_results(placements: Any) -> Any:
+    if not isinstance(placements, tuple) or any(isinstance(p, _C.Placement) for p in placements):
+        return placements
+    return tuple(placed for placed in placements if placed is not None)
+
+
+def _of_tensors(what: str, given: Any, leaves: Sequence[Any], others: int) -> Any:
+    """Of one entry for each positional argument those of tensors, then None for each other tensor."""
+    if given is None:
+        return None
+    if len(given) != len(leaves):
+        raise AssertionError(f"local_map: {what} for {len(given)} arguments, there are {len(leaves)}")
+    out = []
+    for leaf, placements in zip(leaves, given, strict=True):
+        if _C.is_dtensor(leaf) and placements is None:
+            raise AssertionError(
+                f"local_map: an argument that is {_C.sharding(leaf)} expects placements in {what}"
+            )
+        if isinstance(leaf, torch.Tensor):
+            out.append(placements)
+        elif placements is not None:
+            raise AssertionError(f"local_map: {what} has {placements} for {leaf!r}, which is no tensor")
+    return (*out, *[None] * others)
 
 
 def register_sharding(op: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
