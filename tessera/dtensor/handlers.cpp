@@ -163,8 +163,9 @@ void linear_backward(Stack& stack) {
   at::Tensor d_self;
   at::Tensor d_weight;
   at::Tensor d_bias;
-  if (mask[0]) d_self = rows.mm(is_row ? weight.unsqueeze(0) : weight).reshape(self.sizes());
-  if (mask[1]) d_weight = rows.t().mm(as_rows(self)).reshape(weight.sizes());
+  if (mask[0])
+    d_self = rows.mm((is_row ? weight.unsqueeze(0) : weight).conj()).reshape(self.sizes());
+  if (mask[1]) d_weight = rows.t().mm(as_rows(self).conj()).reshape(weight.sizes());
   if (mask[2]) d_bias = is_row ? rows.sum() : rows.sum(0);
   torch::jit::push(stack, std::move(d_self), std::move(d_weight), std::move(d_bias));
 }

@@ -48,6 +48,13 @@ constexpr auto kOps = std::to_array<std::string_view>({
     "aten::sgn",
 });
 
+Variable placed(Variable grad, const Sharding& like) {
+  if (!grad.defined() || is_dtensor(grad)) return grad;
+  if (grad._is_zerotensor()) grad = at::zeros(grad.sizes(), grad.options());  // has no memory
+  const Sharding as = like.with_dtype(static_cast<DType>(grad.scalar_type()));
+  return redistribute(wrap_differentiable(grad, as_replicated(grad, as.mesh())), as);
+}
+
 struct PlacedGradient : torch::autograd::Function<PlacedGradient> {
   static Variable forward(AutogradContext* ctx, const Variable& tensor) {
     const ShardedMeta* meta = sharded_meta(tensor);
@@ -55,14 +62,23 @@ struct PlacedGradient : torch::autograd::Function<PlacedGradient> {
     return wrap(meta->local(), meta->sharding());
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    Variable grad = grads[0];
-    if (!grad.defined() || is_dtensor(grad)) return {grad};
-    if (grad._is_zerotensor()) grad = at::zeros(grad.sizes(), grad.options());  // has no memory
-    const Sharding as =
-        held_sharding(ctx, "grad").with_dtype(static_cast<DType>(grad.scalar_type()));
-    return {redistribute(wrap_differentiable(grad, as_replicated(grad, as.mesh())), as)};
+    return {placed(grads[0], held_sharding(ctx, "grad"))};
   }
 };
+
+bool gets_gradient(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  if (meta == nullptr || meta->lazy() != nullptr) return false;
+  return tensor.requires_grad() && c10::GradMode::is_enabled();
+}
+
+/// What is written to must stay the tensor that it is: a hook places the gradient of the value that
+/// it has before the write. A leaf cannot be written to.
+void place_gradient_so_far(const at::Tensor& written) {
+  if (!gets_gradient(written) || written.is_leaf()) return;
+  const Sharding as = gradient_sharding(sharded_meta(written)->sharding());
+  written.register_hook([as](const at::Tensor& grad) { return placed(grad, as); });
+}
 
 void place_those_passed_over(c10::IValue& list) {
   const auto passed_over = [](const at::Tensor& t) { return t.dim() == 1 && t.numel() == 0; };
@@ -84,6 +100,11 @@ class PlacedGradientKernel final : public c10::OperatorKernel {
     const size_t base = stack->size() - entry_->args.size();
     for (size_t i = 0; i < entry_->args.size(); ++i) {
       c10::IValue& value = (*stack)[base + i];
+      if (value.isTensor() &&
+          std::ranges::find(entry_->written, static_cast<int>(i)) != entry_->written.end()) {
+        place_gradient_so_far(value.toTensor());
+        continue;
+      }
       if (value.isTensor()) value = with_placed_gradient(value.toTensor());
       if (value.isTensorList()) place_those_passed_over(value);
     }
@@ -98,16 +119,14 @@ class PlacedGradientKernel final : public c10::OperatorKernel {
 }  // namespace
 
 at::Tensor with_placed_gradient(const at::Tensor& tensor) {
-  const ShardedMeta* meta = sharded_meta(tensor);
-  if (meta == nullptr || meta->lazy() != nullptr) return tensor;
-  if (!tensor.requires_grad() || !c10::GradMode::is_enabled()) return tensor;
-  return PlacedGradient::apply(tensor);
+  return gets_gradient(tensor) ? PlacedGradient::apply(tensor) : tensor;
 }
 
 bool makes_plain_gradients(const c10::OperatorName& name) {
-  // Forms that write (copysign_, out=) have names or overloads of their own.
-  return std::ranges::binary_search(kOps, std::string_view(name.name)) &&
-         !name.overload_name.ends_with("out") && name.overload_name != "grad_input";
+  std::string_view op = name.name;
+  if (op.ends_with('_')) op.remove_suffix(1);  // copysign_
+  return std::ranges::binary_search(kOps, op) && !name.overload_name.ends_with("out") &&
+         name.overload_name != "grad_input";
 }
 
 c10::KernelFunction placed_gradient_kernel(std::shared_ptr<const OpEntry> entry,

@@ -261,7 +261,10 @@ class Binder {
         if (c.kind == Kind::handler) l.handler = &c.name;
         if (c.kind == Kind::flag) l.flag = &c.name;
         if (c.kind == Kind::weigh) l.weighed = true;
-        if (c.kind == Kind::reduce && !l.reduce) l.reduce = c.ops[0];
+        if (c.kind == Kind::reduce && !l.reduce) {
+          l.reduce = c.ops[0];
+          l.whole |= !can_be_reduced(c.ops[0]);
+        }
         if (c.kind == Kind::whole || c.kind == Kind::drop) {
           l.whole = true;
           l.resized |= !c.attribute.empty();
@@ -273,6 +276,15 @@ class Binder {
           l.dropped = true;
       }
     }
+  }
+
+  /// No group multiplies complex numbers; all that reduces them otherwise makes real ones first.
+  bool can_be_reduced(ReduceOp op) const {
+    if (op != ReduceOp::product) return true;
+    return std::ranges::none_of(call_.operands(), [](const Sharding& operand) {
+      const DType dtype = operand.dtype();
+      return dtype == DType::c32 || dtype == DType::c64 || dtype == DType::c128;
+    });
   }
 
   /// Other strides are multiples of the length of the dim of stride 1: it is cut in multiples only.

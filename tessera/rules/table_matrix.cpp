@@ -12,7 +12,7 @@ constexpr TableLine kTable[] = {
     {"addmm addmm.dtype", "+mn, mk, kn -> mn ; linear 1 ; linear 2 ; affine 0"},
     {"_addmm_activation", "+mn, mK, Kn -> mn"},
     {"baddbmm baddbmm.dtype", "+bmn, bmk, bkn -> bmn ; linear 1 ; linear 2 ; affine 0"},
-    {"addbmm", "+mn, bmk, bkn -> mn ; linear 1 ; linear 2 ; affine 0"},
+    {"addbmm", "+mn, bmk, bkn -> mn ; linear 1 ; linear 2 ; affine 0 ; nonempty"},
     {"mv", "mk, k -> m ; linear 0 ; linear 1"},
     {"addmv", "+m, mk, k -> m ; linear 1 ; linear 2 ; affine 0 ; nonempty"},
     {"addr", "+mn, m, n -> mn ; linear 1 ; linear 2 ; affine 0"},

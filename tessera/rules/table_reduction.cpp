@@ -40,8 +40,8 @@ constexpr TableLine kTable[] = {
     {"trace", "MN -> . ; linear 0"},
     {"histogram.bins_tensor", "*, B, *? -> C, B!* ; if density=false | *, B, *? -> C, B ; whole *"},
     {"histogram.bin_ct", "*, *? -> C, D!* ; if density=false ; if range | *, *? -> C, D ; whole *"},
-    {"_masked_softmax", "*, * -> * ; whole $dim! ; if mask_type=2"},
-    {"_masked_softmax_backward", "*, *, * -> * ; whole $dim! ; linear 0"},
+    {"_masked_softmax", "*, * -> * ; whole $dim! ; if mask_type=2 ; nonempty"},
+    {"_masked_softmax_backward", "*, *, * -> * ; whole $dim! ; linear 0 ; nonempty"},
     {"histc", "* -> B ; whole * if min=0"},
 
     // Along a dim.

@@ -8,6 +8,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/min.h>
 #include <ATen/ops/norm.h>
@@ -43,6 +44,26 @@ void expect_close(const at::Tensor& sharded, const at::Tensor& plain, const std:
   const at::Tensor full = full_tensor(sharded);
   EXPECT_EQ(full.sizes(), plain.sizes()) << what;
   EXPECT_TRUE(at::allclose(full, plain, 1e-12, 1e-12, true)) << what << "\n" << full << plain;
+}
+
+TEST(Handlers, GradientsOfAComplexLinearLayerAreConjugated) {
+  const at::Tensor x = at::randn({6, 4}, at::kComplexDouble).requires_grad_();
+  const at::Tensor w = at::randn({3, 4}, at::kComplexDouble).requires_grad_();
+  const at::Tensor b = at::randn({3}, at::kComplexDouble).requires_grad_();
+  const at::Tensor up = at::randn({6, 3}, at::kComplexDouble);
+  at::linear(x, w, b).backward(up);
+  run_ranks(2, [&](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    for (const char* weight : {"R", "S0", "S1"}) {
+      const at::Tensor sx = spread(x.detach(), mesh, "S0").requires_grad_();
+      const at::Tensor sw = spread(w.detach(), mesh, weight).requires_grad_();
+      const at::Tensor sb = spread(b.detach(), mesh, "R").requires_grad_();
+      at::linear(sx, sw, sb).backward(spread(up, mesh, "R"));
+      expect_close(sx.grad(), x.grad(), weight);
+      expect_close(sw.grad(), w.grad(), weight);
+      expect_close(sb.grad(), b.grad(), weight);
+    }
+  });
 }
 
 TEST(Handlers, NormsOverACutDim) {

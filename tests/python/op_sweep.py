@@ -3,6 +3,8 @@
     python tests/python/op_sweep.py                      all operators, many placements
     python tests/python/op_sweep.py --ops 'nn.functional' --samples 3 --layouts 4
     python tests/python/op_sweep.py --seed 7 --share 0.1 a tenth of them, chosen by seed
+    python tests/python/op_sweep.py --dtype int64        those that take integers, on integers
+    python tests/python/op_sweep.py --in-place           add_ and its like instead of add
 
 For each sample of an operator the tensors among its arguments are distributed over four thread
 ranks, on one axis of four and on two of two, with placements drawn by seed from Replicate and Shard
@@ -61,9 +63,23 @@ def name_of(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
 
 
-def dtype_of(op: Any) -> torch.dtype | None:
-    supported = op.supported_dtypes("cpu")
-    return next((dtype for dtype in DTYPES if dtype in supported), None)
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """How the operators are called."""
+
+    dtypes: tuple[torch.dtype, ...] = DTYPES
+    in_place: bool = False
+
+    def dtype_of(self, op: Any) -> torch.dtype | None:
+        supported = op.supported_dtypes("cpu")
+        return next((dtype for dtype in self.dtypes if dtype in supported), None)
+
+    def function_of(self, op: Any) -> Any:
+        """The function, or None where the operator has no such form. What is written to is a copy."""
+        if not self.in_place:
+            return op
+        writes = op.get_inplace()
+        return writes and (lambda first, *args, **kwargs: writes(first.clone(), *args, **kwargs))
 
 
 def exceptions() -> dict[str, str]:
@@ -117,8 +133,8 @@ def layouts_of(
 class Case:
     """One call with its expected results; run() makes it on shards."""
 
-    def __init__(self, op: Any, sample: Any):
-        self.op = op
+    def __init__(self, op: Any, function: Any, sample: Any):
+        self.function = function
         self.values_count = not leaves_memory_as_it_is(op)
         self.call = (sample.input, sample.args, sample.kwargs)
         leaves, self.spec = pytree.tree_flatten(self.call)
@@ -135,7 +151,7 @@ class Case:
         for place, tensor in zip(self.places, tensors, strict=True):
             leaves[place] = tensor
         first, args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        return pytree.tree_leaves(self.op(first, *args, **kwargs))
+        return pytree.tree_leaves(self.function(first, *args, **kwargs))
 
     def _gives_the_same_again(self) -> bool:
         """Several seeds: a draw among few values may come out the same."""
@@ -223,7 +239,8 @@ def tolerances(want: torch.Tensor) -> tuple[float, float]:
         return 0, 0
     finite = want[torch.isfinite(want)].abs() if want.numel() else want
     largest = float(finite.max()) if finite.numel() else 0.0
-    relative = 1e-4 if want.dtype in (torch.float32, torch.complex64) else 1e-5
+    narrow = {torch.float32: 1e-4, torch.complex64: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+    relative = narrow.get(want.dtype, 1e-5)
     return relative, relative / 5 * max(1.0, largest)
 
 
@@ -277,10 +294,12 @@ def unlock_cached_properties() -> None:
         functools.cached_property.__get__ = get  # type: ignore[method-assign]
 
 
-def sweep_op(op: Any, samples: int, layouts: int, seed: int) -> tuple[int, list[Failure]]:
+def sweep_op(
+    op: Any, form: Form, samples: int, layouts: int, seed: int
+) -> tuple[int, list[Failure]]:
     """How many cases ran, and those that failed."""
-    dtype = dtype_of(op)
-    if dtype is None:
+    dtype, function = form.dtype_of(op), form.function_of(op)
+    if dtype is None or function is None:
         return 0, []
     name = name_of(op)
     op_seed = seed ^ zlib.crc32(name.encode())
@@ -288,7 +307,7 @@ def sweep_op(op: Any, samples: int, layouts: int, seed: int) -> tuple[int, list[
     ran, failures = 0, []
     for index, sample in enumerate(samples_of(op, dtype, samples, op_seed)):
         try:
-            case = Case(op, sample)
+            case = Case(op, function, sample)
         except Exception:  # noqa: BLE001 - the plain call itself does not work here
             continue
         for mesh in MESHES:
@@ -321,7 +340,13 @@ class Totals:
 
 
 def sweep(
-    seed: int, samples: int, layouts: int, share: float = 1.0, ops: str = "", lines: int = 1
+    seed: int,
+    samples: int,
+    layouts: int,
+    share: float = 1.0,
+    ops: str = "",
+    lines: int = 1,
+    form: Form = Form(),
 ) -> Totals:
     """Sweeps over a share of the operators, chosen by seed; prints failures as they come."""
     warnings.simplefilter("ignore")
@@ -337,7 +362,7 @@ def sweep(
             continue
         totals.operators += 1
         start = time.monotonic()
-        ran, failures = sweep_op(op, samples, layouts, seed)
+        ran, failures = sweep_op(op, form, samples, layouts, seed)
         totals.cases += ran
         if not ran:
             totals.without_cases.append(name)
@@ -359,9 +384,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="share of the operators")
     parser.add_argument("--lines", type=int, default=1, help="failures shown of each operator")
+    parser.add_argument("--dtype", help="only operators that take this element type, on it")
+    parser.add_argument("--in-place", action="store_true", help="the forms that write")
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
-    totals = sweep(args.seed, args.samples, args.layouts, args.share, args.ops, args.lines)
+    form = Form((getattr(torch, args.dtype),) if args.dtype else DTYPES, args.in_place)
+    totals = sweep(args.seed, args.samples, args.layouts, args.share, args.ops, args.lines, form)
     print(totals)
     return 1 if totals.failed else 0
 

@@ -61,7 +61,7 @@ inline bool trusts_sizes(std::string_view line) {
   for (const char* op :
        {"flash_attention_for_cpu", "_adaptive_avg_pool3d_backward", "slow_conv",
         "native_batch_norm_backward", "_reshape_alias", "slice_backward", "addmv scalar",
-        "_cdist_forward", "convolution", "pixel_unshuffle", "embedding_bag"}) {
+        "_cdist_forward", "convolution", "pixel_unshuffle", "embedding_bag", "_masked_softmax"}) {
     if (line.find(op) != std::string_view::npos) return true;
   }
   // Where a pool found its maxima is not looked at twice.
