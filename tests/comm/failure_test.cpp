@@ -195,8 +195,8 @@ TEST(Failure, AStoppedRankIsToldFromAKilledOne) {
   }
 }
 
-/// Rank 0 loses rank 1 in the middle of a call, before it packed all that rank 2 waits for, and keeps
-/// its links. Rank 2 has nothing to do with rank 1 in this call.
+/// Rank 0 loses rank 1 in the middle of a call, before it packed all that rank 2 waits for, and
+/// keeps its links. Rank 2 has nothing to do with rank 1 in this call.
 const Scenario kGivesUp("gives_up", [] {
   auto world = process_world();
   auto store = own_store(/*host=*/false);
