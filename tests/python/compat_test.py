@@ -315,3 +315,23 @@ def test_placements_and_meshes_are_copied_with_what_holds_them(ranks):
         assert pickle.loads(pickle.dumps(held["placements"])) == held["placements"]
 
     ranks(2, body)
+
+
+def test_specs_meshes_and_shards_answer_more_questions(ranks):
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        spec = distribute_tensor(torch.ones(4, 6), mesh, [Replicate(), Shard(1)])._spec
+        assert spec.dim_map == [-1, 1] and spec.num_shards_map == [1, 2] and spec.sums == []
+        assert DTensorSpec.from_dim_map(mesh, [-1, 1], [0]).placements == (Partial(), Shard(1))
+        twice = distribute_tensor(torch.ones(8), mesh, [Shard(0), Shard(0)])._spec
+        assert twice.dim_map == [0] and twice.num_shards_map == [4]
+        with pytest.raises(tessera.InvalidArgument, match="already"):
+            DTensorSpec.from_dim_map(mesh, [1, 1], [])
+        parts = [Shard(0).local_shard_size_and_offset(10, 4, i) for i in range(4)]
+        assert parts == [(3, 0), (3, 3), (3, 6), (1, 9)]
+        assert Shard(0).local_shard_size_and_offset(2, 4, 3) == (0, 2)
+        flat = mesh._flatten("all")
+        assert flat._unflatten("all", (2, 2), ("a", "b")).mesh_dim_names == ("a", "b")
+        assert flat._is_current_rank_part_of_mesh()
+
+    ranks(4, body)

@@ -9,7 +9,11 @@ import torch
 
 import tessera
 
-MODULES = sorted(m.name for m in pkgutil.iter_modules(tessera.__path__) if m.name != "_C")
+MODULES = sorted(
+    found.name.removeprefix("tessera.")
+    for found in pkgutil.walk_packages(tessera.__path__, "tessera.")
+    if found.name not in ("tessera._C", "tessera.__main__")
+)
 GLOBALS = {"tessera": tessera, "torch": torch, "Shard": tessera.Shard}
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 

@@ -49,6 +49,41 @@ class DTensorSpec:
         counts = [self.mesh.size(a) for a, p in enumerate(self.placements) if p.is_shard()]
         return int(torch.Size(counts).numel())
 
+    @property
+    def dim_map(self) -> list[int]:
+        """For each dim of the tensor the axis that cuts it, the first of several; -1: none."""
+        return [next(iter(self._axes_of(dim)), -1) for dim in range(self.ndim)]
+
+    @property
+    def num_shards_map(self) -> list[int]:
+        """For each dim of the tensor into how many parts it is cut."""
+        sizes = ([self.mesh.size(axis) for axis in self._axes_of(dim)] for dim in range(self.ndim))
+        return [int(torch.Size(of_dim).numel()) for of_dim in sizes]
+
+    @property
+    def sums(self) -> list[int]:
+        """The axes over which ranks hold addends."""
+        return [axis for axis, p in enumerate(self.placements) if p.is_partial()]
+
+    @classmethod
+    def from_dim_map(
+        cls, mesh: Any, dim_map: list[int], sums: list[int], tensor_meta: TensorMeta | None = None
+    ) -> DTensorSpec:
+        """The spec with these."""
+        placements = [_C.partial() if a in sums else _C.replicate() for a in range(mesh.ndim)]
+        for dim, axis in enumerate(dim_map):
+            if axis < 0:
+                continue
+            if not placements[axis].is_replicate():
+                raise _C.InvalidArgument(
+                    f"axis {axis} cannot cut dim {dim} in {dim_map}: it is {placements[axis]} already"
+                )
+            placements[axis] = _C.shard(dim)
+        return cls(mesh, tuple(placements), tensor_meta)
+
+    def _axes_of(self, dim: int) -> list[int]:
+        return [axis for axis, p in enumerate(self.placements) if p.is_shard(dim)]
+
     def is_replicated(self) -> bool:
         """Whether every rank has all of it."""
         return all(placement.is_replicate() for placement in self.placements)

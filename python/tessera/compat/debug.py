@@ -82,4 +82,34 @@ class CommDebugMode:
         return f"CommDebugMode(get_total_counts()={self.get_total_counts()})"
 
 
-__all__ = ["CommDebugMode"]
+def visualize_sharding(dtensor: torch.Tensor, header: str = "", use_rich: bool = False) -> None:
+    """Prints on the mesh's first rank which ranks hold which part of a tensor of one or two dims.
+
+        >>> def show(rank):
+        ...     mesh = tessera.init_device_mesh("dp=2,tp=2")
+        ...     visualize_sharding(tessera.distribute_tensor(torch.ones(4, 6), mesh, "R,S1"))
+        >>> results = tessera.run_ranks(4, show)
+        rows 0:4, columns 0:3    ranks 0, 2
+        rows 0:4, columns 3:6    ranks 1, 3
+    """
+    sharding = _C.sharding(dtensor)
+    if not 1 <= dtensor.dim() <= 2:
+        raise _C.InvalidArgument(f"visualize_sharding of {sharding}: tensors of one or two dims")
+    if sharding.mesh.get_rank() != sharding.mesh.ranks[0]:
+        return
+    holders: dict[str, list[int]] = {}
+    for rank in sharding.mesh.ranks:
+        for begin, end in sharding.boxes(rank):
+            names = ("rows", "columns") if len(begin) == 2 else ("elements",)
+            ranges = zip(names, begin, end, strict=True)
+            text = ", ".join(f"{name} {first}:{last}" for name, first, last in ranges)
+            holders.setdefault(text, []).append(rank)
+    width = max(map(len, holders), default=0)
+    lines = [header] if header else []
+    for text, ranks in holders.items():
+        who = ", ".join(map(str, ranks))
+        lines.append(f"{text:{width}}    rank{'s' if len(ranks) > 1 else ''} {who}")
+    print("\n".join(lines))
+
+
+__all__ = ["CommDebugMode", "visualize_sharding"]

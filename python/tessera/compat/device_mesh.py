@@ -71,6 +71,15 @@ def _flatten(self: _C.DeviceMesh, mesh_dim_name: str | None = None) -> _C.Device
     return self.flatten(mesh_dim_name or "_".join(self.axis_names))
 
 
+def _unflatten(
+    self: _C.DeviceMesh, dim: int | str, mesh_sizes: Sequence[int], mesh_dim_names: Sequence[str]
+) -> _C.DeviceMesh:
+    axis = dim if isinstance(dim, str) else self.axis_names[dim]
+    return self.unflatten(axis, list(zip(mesh_dim_names, mesh_sizes, strict=True)))
+
+
+setattr(_C.DeviceMesh, "_unflatten", _unflatten)  # noqa: B010
+setattr(_C.DeviceMesh, "_is_current_rank_part_of_mesh", _C.DeviceMesh.contains_me)  # noqa: B010
 setattr(_C.DeviceMesh, "__enter__", _enter)  # noqa: B010 - not part of the class's own interface
 setattr(_C.DeviceMesh, "__exit__", _exit)  # noqa: B010
 setattr(_C.DeviceMesh, "_flatten", _flatten)  # noqa: B010

@@ -34,6 +34,17 @@ def _split_tensor(
     return [part.contiguous() for part in parts] if contiguous else parts, pads
 
 
+def _local_shard_size_and_offset(
+    curr_local_size: int, num_chunks: int, rank: int
+) -> tuple[int, int]:
+    """What the rank holds of a dim that is cut over so many, and where it starts (at the end, if it
+    holds nothing)."""
+    full = -(-curr_local_size // num_chunks)
+    begin = min(rank * full, curr_local_size)
+    return min(begin + full, curr_local_size) - begin, begin
+
+
+setattr(Placement, "local_shard_size_and_offset", staticmethod(_local_shard_size_and_offset))  # noqa: B010
 setattr(Placement, "_split_tensor", _split_tensor)  # noqa: B010 - PyTorch's name, not ours
 
 __all__ = ["Partial", "Placement", "Replicate", "Shard"]
