@@ -16,6 +16,19 @@ std::atomic<int64_t> LazyLocal::alive_{0};
 LazyLocal::LazyLocal() { alive_.fetch_add(1, std::memory_order_relaxed); }
 LazyLocal::~LazyLocal() { alive_.fetch_sub(1, std::memory_order_relaxed); }
 
+const LazyLocal::KnownView* LazyLocal::find_view(const KnownView& like) const {
+  const auto at = std::ranges::find_if(views_, [&](const KnownView& known) {
+    return known.op == like.op && known.of == like.of && known.arguments == like.arguments;
+  });
+  return at != views_.end() ? &*at : nullptr;
+}
+
+const LazyLocal::KnownView& LazyLocal::keep_view(KnownView view) {
+  constexpr size_t kMostKept = 16;  // a program that slices ever differently must not grow
+  if (views_.size() == kMostKept) views_.pop_front();
+  return views_.emplace_back(std::move(view));
+}
+
 namespace {
 
 /// Calls visit(tensor, argument index) for each defined tensor among the arguments.
@@ -260,19 +273,46 @@ void cast_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
                                     std::make_shared<LazyCast>(lazy, computed, writes)));
 }
 
+/// The produced tensor seen otherwise, without a trip through the dispatcher; autograd does not see
+/// it. Nothing if it lies otherwise than its sharding says.
+at::Tensor seen_as(const at::Tensor& whole, const LazyLocal::KnownView& view) {
+  const c10::TensorImpl& base = *whole.unsafeGetTensorImpl();
+  if (sharded_meta(whole) != nullptr || !base.has_storage() ||
+      !std::ranges::equal(whole.sizes(), view.of.shape()) ||
+      !std::ranges::equal(whole.strides(), view.of.stride())) {
+    return {};
+  }
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(base.unsafe_storage()),
+                                                   base.key_set(), base.dtype());
+  impl->set_sizes_and_strides(view.is.shape(), view.is.stride());
+  impl->set_storage_offset(base.storage_offset() + view.offset);
+  return at::Tensor(std::move(impl));
+}
+
 /// A view of a lazy tensor: which op with which arguments, and which of its results.
 class LazyView final : public LazyLocal {
  public:
   LazyView(std::shared_ptr<LazyLocal> base, c10::OperatorHandle op, Stack args,
-           std::optional<size_t> item)
-      : base_(std::move(base)), op_(std::move(op)), args_(std::move(args)), item_(item) {}
+           std::optional<size_t> item, std::optional<KnownView> known = std::nullopt)
+      : base_(std::move(base)),
+        op_(std::move(op)),
+        args_(std::move(args)),
+        item_(item),
+        known_(std::move(known)) {}
 
-  at::Tensor produced() override { return replayed(base_->produced()); }
+  at::Tensor produced() override {
+    at::Tensor whole = base_->produced();
+    if (known_) {
+      if (at::Tensor seen = seen_as(whole, *known_); seen.defined()) return seen;
+    }
+    return replayed(std::move(whole));
+  }
   at::Tensor produced_from(const at::Tensor& computed) override {
     return base_->produced_from(computed);
   }
   at::Tensor shards() override { return replayed(base_->shards()); }
   void shards_change() override { base_->shards_change(); }
+  LazyLocal& root() override { return base_->root(); }
 
  private:
   at::Tensor replayed(at::Tensor base) const {
@@ -284,14 +324,32 @@ class LazyView final : public LazyLocal {
 
   std::shared_ptr<LazyLocal> base_;
   c10::OperatorHandle op_;
-  Stack args_;                  // the first is the base's place
-  std::optional<size_t> item_;  // of a list of results
+  Stack args_;                      // the first is the base's place
+  std::optional<size_t> item_;      // of a list of results
+  std::optional<KnownView> known_;  // of one result
 };
 
 /// A tensor without memory that has the metadata of another: view ops on it tell those of theirs.
 at::Tensor outline(const at::Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(),
                            tensor.options().device(c10::DeviceType::Meta));
+}
+
+/// The arguments of a view op as numbers; none if one of them is something else.
+std::optional<std::vector<int64_t>> as_numbers(const Stack& args) {
+  std::vector<int64_t> out;
+  for (size_t i = 1; i < args.size(); ++i) {
+    if (args[i].isInt()) {
+      out.push_back(args[i].toInt());
+    } else if (args[i].isIntList()) {
+      const auto list = args[i].toIntVector();
+      out.push_back(static_cast<int64_t>(list.size()));
+      out.insert(out.end(), list.begin(), list.end());
+    } else {
+      return std::nullopt;
+    }
+  }
+  return out;
 }
 
 bool is_identity(const OpEntry& entry) {
@@ -309,6 +367,18 @@ void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
   }
   Stack args(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end());
   args[0] = c10::IValue();
+  LazyLocal::KnownView view{&op.schema(), {}, meta.sharding(), {}, 0};
+  const auto numbers = as_numbers(args);
+  if (numbers) {
+    view.arguments = *numbers;
+    if (const auto* known = meta.lazy()->root().find_view(view)) {
+      torch::jit::drop(stack, entry.args.size());
+      torch::jit::push(stack, wrap_lazy(at::Tensor(), known->is, self.device(),
+                                        std::make_shared<LazyView>(meta.lazy(), op, std::move(args),
+                                                                   std::nullopt, *known)));
+      return;
+    }
+  }
   const auto wrapped = [&](const at::Tensor& like, std::optional<size_t> item) {
     // On paper whole on every rank: the recipe says what it is.
     return wrap_lazy(at::Tensor(), as_replicated(like, meta.sharding().mesh()), self.device(),
@@ -318,7 +388,16 @@ void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
   op.callBoxed(&stack);
   const c10::IValue result = torch::jit::pop(stack);
   if (result.isTensor()) {
-    torch::jit::push(stack, wrapped(result.toTensor(), std::nullopt));
+    const at::Tensor& like = result.toTensor();
+    torch::jit::push(stack, wrapped(like, std::nullopt));
+    // Conjugates and bits of another type are more than another look at the same elements.
+    const bool same_elements =
+        like.scalar_type() == self.scalar_type() && !like.is_conj() && !like.is_neg();
+    if (numbers && same_elements) {
+      view.is = as_replicated(like, meta.sharding().mesh());
+      view.offset = like.storage_offset();
+      meta.lazy()->root().keep_view(std::move(view));
+    }
     return;
   }
   c10::List<at::Tensor> views;

@@ -3,7 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <cstdint>
+#include <deque>
 #include <memory>
+#include <vector>
 
 #include "tessera/dtensor/op_entry.h"
 #include "tessera/dtensor/sharded_tensor.h"
@@ -42,10 +45,25 @@ class LazyLocal {
   /// The shards are about to be written to.
   virtual void shards_change() = 0;
 
+  /// What views of it, and views of those, are like: the same ones are made in every step, and to
+  /// ask libtorch takes longer than to look.
+  struct KnownView {
+    const void* op = nullptr;
+    std::vector<int64_t> arguments;  ///< all after the first tensor
+    Sharding of;                     ///< what it is a view of
+    Sharding is;
+    int64_t offset = 0;  ///< of its first element from that of `of`
+  };
+  const KnownView* find_view(const KnownView& like) const;
+  const KnownView& keep_view(KnownView view);
+  /// Of a view, what it is a view of in the end.
+  virtual LazyLocal& root() { return *this; }
+
   /// Whether any object of this kind lives in the process.
   static bool any() { return alive_.load(std::memory_order_relaxed) != 0; }
 
  private:
+  std::deque<KnownView> views_;  // they stay where they are
   static std::atomic<int64_t> alive_;
 };
 

@@ -42,6 +42,17 @@ at::Tensor placed(const at::Tensor& memory, int64_t byte_offset, at::IntArrayRef
   return at::Tensor(std::move(impl));
 }
 
+/// The same of elements: what narrow and view give. A write to it counts as one to the whole.
+at::Tensor part_of(const at::Tensor& flat, int64_t begin, at::IntArrayRef shape) {
+  const c10::TensorImpl& whole = *flat.unsafeGetTensorImpl();
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(whole.unsafe_storage()),
+                                                   whole.key_set(), whole.dtype());
+  impl->set_sizes_contiguous(shape);
+  impl->set_storage_offset(whole.storage_offset() + begin);
+  impl->set_version_counter(whole.version_counter());
+  return at::Tensor(std::move(impl));
+}
+
 /// Whether bytes can be copied between them, as they lie.
 bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
   return a.is_cpu() && b.is_cpu() && a.scalar_type() == b.scalar_type() && a.is_contiguous() &&
@@ -133,8 +144,7 @@ std::vector<int64_t> FlatLayout::piece_shape(size_t param, int rank) const {
 }
 
 at::Tensor FlatLayout::shard_in(size_t param, const at::Tensor& piece) const {
-  const std::vector<int64_t> shape = shard_shape(param);
-  return piece.narrow(0, places_[param].offset, numel_of(shape)).view(shape);
+  return part_of(piece, places_[param].offset, shard_shape(param));
 }
 
 std::vector<at::Tensor> FlatLayout::slots_in(const at::Tensor& memory) const {

@@ -200,5 +200,44 @@ TEST(FullyShardParameters, ParametersInOtherOpsThanLayers) {
   });
 }
 
+/// Views that were made before are recognised; they see the parameter as it is now.
+TEST(FullyShardParameters, TheSameViewsAgainSeeOtherValues) {
+  using View = std::function<at::Tensor(const at::Tensor&)>;
+  const std::vector<View> views = {
+      [](const at::Tensor& w) { return w.t(); },
+      [](const at::Tensor& w) { return w.t().t(); },
+      [](const at::Tensor& w) { return w.narrow(0, 1, 3).t()[2]; },
+      [](const at::Tensor& w) { return w.narrow(0, 2, 3).t()[2]; },
+      [](const at::Tensor& w) {
+        return w.view({3, 10}).select(1, 4);
+      },
+      [](const at::Tensor& w) {
+        return w.view({10, 3}).unsqueeze(1).expand({10, 2, 3});
+      },
+      [](const at::Tensor& w) {
+        return w.as_strided({2, 3}, {7, 2}, 5);
+      },
+      [](const at::Tensor& w) { return at::view_as_real(w); },
+      [](const at::Tensor& w) { return at::view_as_real(w).select(2, 1); },
+      [](const at::Tensor& w) { return w.conj().t(); }};
+  run_ranks(2, [&](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const at::Tensor parameter = at::arange(30, at::kDouble).view({5, 6}).to(at::kComplexDouble);
+    const std::vector<at::Tensor> list = {parameter};
+    fully_shard(list, mesh);
+    for (int step = 0; step < 3; ++step) {
+      const c10::complex<double> factor(1 + step, 2);
+      const at::Tensor now = full_tensor(parameter.detach());
+      for (size_t i = 0; i < views.size(); ++i) {
+        const at::Tensor want = views[i](now);
+        const at::Tensor ones = at::ones(want.sizes(), want.options());  // it asks for the values
+        EXPECT_TRUE(at::equal(ones * views[i](parameter), ones * want)) << "view " << i;
+      }
+      const torch::NoGradGuard no_grad;
+      parameter.mul_(factor);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tessera::test
