@@ -25,6 +25,8 @@ class Links {
   virtual ~Links() = default;
   virtual c10::intrusive_ptr<c10d::Work> send_piece(at::Tensor piece, int to, int tag) = 0;
   virtual c10::intrusive_ptr<c10d::Work> receive_piece(at::Tensor piece, int from, int tag) = 0;
+  /// Moves what can be moved at once, where that is not done by a thread of the links.
+  virtual void advance() noexcept {}
   /// Whether a send may be done before the other side has asked for it.
   virtual bool sends_ahead() const = 0;
 };
@@ -42,6 +44,8 @@ class Exchange {
   int rank() const { return group_.rank; }
   int size() const { return group_.size; }
   bool sends_ahead() const { return links_->sends_ahead(); }
+  /// For who has other things to do than to wait: moves what can be moved at once.
+  void advance() noexcept { links_->advance(); }
 
   struct Message {
     c10::intrusive_ptr<c10d::Work> work;

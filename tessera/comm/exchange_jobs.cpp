@@ -23,8 +23,8 @@ constexpr int64_t kWindow = 4;
 
 /// What may be packed on the way travels in chunks too: of so many bytes, in so many buffers, that
 /// they stay in the cache, and that waking the threads does not count.
-constexpr int64_t kPackedChunkBytes = 1 << 20;
-constexpr size_t kPackBuffers = 2;
+constexpr int64_t kPackedChunkBytes = 512 << 10;
+constexpr size_t kPackBuffers = 4;
 
 constexpr int kAddends = 0;  // rounds
 constexpr int kResults = 1;
@@ -155,6 +155,7 @@ void PackJob::pack_and_send(Exchange& exchange, size_t k) {
   give_.pack(chunk.begin * element_bytes(), chunk.count * element_bytes(),
              static_cast<char*>(buffer.data_ptr()));
   leaving_[place] = exchange.send(buffer, chunk.to, chunk.round);
+  exchange.advance();
 }
 
 void PackJob::finish(Exchange& exchange) {

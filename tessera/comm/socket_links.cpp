@@ -134,28 +134,49 @@ bool SocketLinks::wait(Message& message, milliseconds timeout) {
   return true;
 }
 
+/// Of the one thread that moves bytes.
+class SocketLinks::Turn {
+ public:
+  explicit Turn(SocketLinks& links) : links_(links) { links_.driving_ = true; }
+  ~Turn() {
+    links_.driving_ = false;
+    links_.changed_.notify_all();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  SocketLinks& links_;
+};
+
+bool SocketLinks::move_some(Lock& lock) {
+  bool moved = false;
+  for (Peer& peer : peers_) {
+    if (!peer.socket) continue;
+    moved = send_queued(peer, lock) || moved;
+    moved = read_arrived(peer, lock) || moved;
+  }
+  return moved;
+}
+
 /// Moves what can be moved, or waits until something can. Returns for the caller to look at its own
 /// message; whoever waits beside it may be next to drive.
 void SocketLinks::drive(Lock& lock, Clock::time_point deadline) {
-  struct Turn {
-    SocketLinks& links;
-    explicit Turn(SocketLinks& of) : links(of) { links.driving_ = true; }
-    ~Turn() {
-      links.driving_ = false;
-      links.changed_.notify_all();
-    }
-  };
   const Turn turn(*this);
   while (!std::exchange(finished_, false)) {
-    bool moved = false;
-    for (Peer& peer : peers_) {
-      if (!peer.socket) continue;
-      moved = send_queued(peer, lock) || moved;
-      moved = read_arrived(peer, lock) || moved;
-    }
-    if (moved) continue;
+    if (move_some(lock)) continue;
     await_sockets(lock, deadline);
     return;
+  }
+}
+
+void SocketLinks::advance() noexcept {
+  try {
+    Lock lock(mutex_);
+    if (driving_) return;
+    const Turn turn(*this);
+    move_some(lock);
+  } catch (const std::exception&) {  // a message that cannot be moved is told to who waits for it
   }
 }
 

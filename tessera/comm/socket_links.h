@@ -32,6 +32,7 @@ class SocketLinks final : public Links, public std::enable_shared_from_this<Sock
   c10::intrusive_ptr<c10d::Work> send_piece(at::Tensor piece, int to, int tag) override;
   c10::intrusive_ptr<c10d::Work> receive_piece(at::Tensor piece, int from, int tag) override;
 
+  void advance() noexcept override;
   bool sends_ahead() const override { return true; }
 
   /// For good: what waits here or at the other ends throws.
@@ -71,7 +72,9 @@ class SocketLinks final : public Links, public std::enable_shared_from_this<Sock
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
   bool wait(Message& message, std::chrono::milliseconds timeout);
   void interrupt(Message& message);
+  class Turn;
   void drive(Lock& lock, std::chrono::steady_clock::time_point deadline);
+  bool move_some(Lock& lock);
   void await_sockets(Lock& lock, std::chrono::steady_clock::time_point deadline);
   bool send_queued(Peer& peer, Lock& lock);
   bool read_arrived(Peer& peer, Lock& lock);
