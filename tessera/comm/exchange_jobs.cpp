@@ -14,9 +14,9 @@ namespace {
 /// Below this an all_reduce sends everything to everyone: a second trip takes longer.
 constexpr int64_t kOneTripBytes = 128 << 10;
 
-/// Smaller ones wake the threads too often; larger ones leave the cache before they are reduced.
-/// The ones under way, of all ranks together, take at most kLandingBytes or so.
-constexpr int64_t kLargestChunkBytes = 1 << 20;
+/// Of a reduction. Larger ones leave the cache before they are reduced, smaller ones are too many
+/// calls of the kernel. Those under way, of all ranks together, take at most kLandingBytes or so.
+constexpr int64_t kLargestChunkBytes = 256 << 10;
 constexpr int64_t kSmallestChunkBytes = 64 << 10;
 constexpr int64_t kLandingBytes = 16 << 20;
 constexpr int64_t kWindow = 4;
@@ -287,6 +287,7 @@ void ReduceJob::finish(Exchange& exchange) {
     if (result.numel() > 0) reduce(exchange, k);
     if (shares) for_each_peer(exchange, [&](int peer) { exchange.send(result, peer, kResults); });
     if (k + window_ < chunks_) post(exchange, k + window_);
+    exchange.advance();
   }
   exchange.await_all();
 }
