@@ -176,7 +176,7 @@ DeviceMesh.mesh_dim_names = property(lambda self: self.axis_names)  # type: igno
 DeviceMesh.mesh = property(  # type: ignore[assignment]
     lambda self: torch.tensor(self.ranks, dtype=torch.int, device="cpu").view(self.shape)
 )
-DeviceMesh.__deepcopy__ = lambda self, memo: self  # type: ignore[attr-defined]
+DeviceMesh.__deepcopy__ = lambda self, memo: self  # type: ignore[method-assign]
 DeviceMesh.world = property(_C.world_of)  # type: ignore[assignment]
 DeviceMesh.from_group = staticmethod(mesh_from_group)  # type: ignore[method-assign]
 DeviceMesh.from_torch = staticmethod(mesh_from_torch)  # type: ignore[method-assign]
