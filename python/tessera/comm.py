@@ -25,10 +25,10 @@ class Recorder(_C.Recorder):
         ...     mesh = tessera.init_device_mesh("tp=2")
         ...     x = tessera.distribute_tensor(torch.ones(4, 4), mesh, "S0")
         ...     with Recorder() as recorder:
-        ...         x.cumsum(0)
+        ...         x.cumprod(0)
         ...     return recorder.count(), recorder.events[0].op, recorder.events[0].site
         >>> tessera.run_ranks(2, show)[0]
-        (1, 'all_to_all', 'aten::cumsum')
+        (1, 'all_to_all', 'aten::cumprod')
 
     `where` is the mesh or world to listen to; by default the calling rank's world.
     """

@@ -20,11 +20,11 @@ def implicit_comm(policy: Literal["allow", "warn", "forbid"]) -> AbstractContext
         ...     with implicit_comm("forbid"):
         ...         x.relu()                       # needs none
         ...         try:
-        ...             x.cumsum(0)
+        ...             x.cumprod(0)
         ...         except RuntimeError as error:
         ...             return str(error).split(" a rank")[0]
         >>> tessera.run_ranks(2, show)[0]
-        'aten::cumsum would communicate 16 B'
+        'aten::cumprod would communicate 16 B'
     """
     return _C.CommPolicy(getattr(_C.ImplicitComm, policy))
 

@@ -19,13 +19,13 @@ def test_a_recorder_sees_what_starts_while_it_listens(ranks):
         x = rows(mesh)
         with tessera.Recorder() as recorder:
             tessera.redistribute(x, [Replicate()])
-            x.cumsum(0)
-        x.cumsum(0)
+            x.cumprod(0)
+        x.cumprod(0)
         assert recorder.count() == 2 and recorder.count("all_gather", "tp") == 1
         assert recorder.implicit == 1
         first, second = recorder.events
         assert (first.site, first.implicit) == ("user", False)
-        assert (second.site, second.implicit) == ("aten::cumsum", True)
+        assert (second.site, second.implicit) == ("aten::cumprod", True)
         assert first.bytes == 8 * 4 * 4 and first.ranks == [0, 1]
         assert "all_gather" in str(recorder)
         recorder.expect("1 all_gather on tp, 1 implicit, ...")
@@ -64,11 +64,11 @@ def test_forbidden_communication_names_op_and_remedy(ranks):
         mesh = tessera.init_device_mesh("tp=2")
         x = rows(mesh)
         with tessera.implicit_comm("forbid"):
-            with pytest.raises(RuntimeError, match=r"aten::cumsum would communicate.*redistribute"):
-                x.cumsum(0)
+            with pytest.raises(RuntimeError, match=r"aten::cumprod would communicate.*redistribute"):
+                x.cumprod(0)
             with tessera.implicit_comm("allow"):
-                x.cumsum(0)
-        x.cumsum(0)
+                x.cumprod(0)
+        x.cumprod(0)
 
     ranks(2, body)
 
