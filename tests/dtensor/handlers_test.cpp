@@ -16,6 +16,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
+#include <torch/version.h>
 
 #include <limits>
 
@@ -47,6 +48,7 @@ void expect_close(const at::Tensor& sharded, const at::Tensor& plain, const std:
 }
 
 TEST(Handlers, GradientsOfAComplexLinearLayerAreConjugated) {
+  if (TORCH_VERSION_MINOR < 13) GTEST_SKIP() << "libtorch's formula of linear refuses complex";
   const at::Tensor x = at::randn({6, 4}, at::kComplexDouble).requires_grad_();
   const at::Tensor w = at::randn({3, 4}, at::kComplexDouble).requires_grad_();
   const at::Tensor b = at::randn({3}, at::kComplexDouble).requires_grad_();
