@@ -109,8 +109,8 @@ def distribute_tensor(
         return _unchanged(tensor, mesh, placed)
     if not tensor.is_leaf:
         raise RuntimeError(
-            "this cannot distribute leaf tensors' results: distribute leaf tensors only, or keep the "
-            "history of this one by DTensor.from_local"
+            "distribute_tensor can only distribute leaf tensors; DTensor.from_local keeps the history "
+            "of one that autograd computed"
         )
     targets = _C.Sharding(mesh, placed, list(tensor.shape)).placements
     if not any(placement.is_partial() for placement in targets):
