@@ -61,11 +61,7 @@ def mesh_from_group(
                 f"a mesh over {len(groups)} groups needs `mesh`, the ranks on each axis"
             )
         mesh = distributed.get_process_group_ranks(groups[0])
-    ranks = _as_ranks(mesh)
-    names = mesh_dim_names or [f"axis{i}" for i in range(ranks.dim())]
-    paper = DeviceMesh(
-        list(zip(names, ranks.shape, strict=True)), ranks.flatten().tolist(), device_type
-    )
+    paper = mesh_on_paper(mesh, device_type, mesh_dim_names)
     if distributed.get_backend() == "threaded":  # its groups are Python's; ours do the same
         return _C.parse_device_mesh(str(paper), current_world())
     names_of_groups = [group.group_name for group in groups]
@@ -81,6 +77,15 @@ def mesh_from_group(
 def _as_ranks(mesh: Any) -> torch.Tensor:
     """Rank numbers as a tensor that has values, also where modules are made on meta."""
     return torch.as_tensor(mesh, device="cpu")
+
+
+def mesh_on_paper(mesh: Any, device_type: str, names: Sequence[str] | None) -> DeviceMesh:
+    """A mesh of these ranks, one dimension an axis, that does not communicate."""
+    ranks = _as_ranks(mesh)
+    names = names or [f"axis{i}" for i in range(ranks.dim())]
+    return DeviceMesh(
+        list(zip(names, ranks.shape, strict=True)), ranks.flatten().tolist(), device_type
+    )
 
 
 def _add_merged_groups(mesh: DeviceMesh) -> None:

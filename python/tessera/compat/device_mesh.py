@@ -6,11 +6,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch.distributed.device_mesh import DeviceMesh as TorchMesh
 
 from .. import _C
-from ..mesh import init_device_mesh, mesh_from_group, mesh_from_torch
+from ..mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_on_paper
 from ..ranks import current_world
 
 _entered = threading.local()  # .meshes: those of the `with` blocks that this thread is in
@@ -39,10 +38,7 @@ class DeviceMesh(metaclass=_IsMesh):
     def __new__(
         cls, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None
     ) -> Any:
-        ranks = torch.as_tensor(mesh, device="cpu")
-        names = mesh_dim_names or [f"axis{i}" for i in range(ranks.dim())]
-        axes = list(zip(names, ranks.shape, strict=True))
-        paper = _C.DeviceMesh(axes, ranks.flatten().tolist(), device_type)
+        paper = mesh_on_paper(mesh, device_type, mesh_dim_names)
         return _C.parse_device_mesh(str(paper), current_world())
 
 

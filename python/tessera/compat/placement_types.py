@@ -21,11 +21,11 @@ def _split_tensor(
     """The parts of a plain tensor as Shard(dim) cuts it over `num_chunks` ranks, and by how much each
     is padded to the size of the first."""
     dim = self.dim
-    size = tensor.size(dim)
-    full = -(-size // num_chunks)
-    bounds = [min(i * full, size) for i in range(num_chunks + 1)]
-    parts = [tensor.narrow(dim, a, b - a) for a, b in zip(bounds, bounds[1:], strict=False)]
-    pads = [full - part.size(dim) for part in parts] if with_padding else []
+    parts = []
+    for rank in range(num_chunks):
+        size, begin = _local_shard_size_and_offset(tensor.size(dim), num_chunks, rank)
+        parts.append(tensor.narrow(dim, begin, size))
+    pads = [parts[0].size(dim) - part.size(dim) for part in parts] if with_padding else []
     for i, pad in enumerate(pads):
         if pad > 0:
             shape = list(tensor.shape)
