@@ -128,11 +128,14 @@ bool computes(const Company& company) {
 
 void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   replace_lazy(entry, stack, [](const at::Tensor&, LazyLocal& lazy) { return lazy.produced(); });
-  bool any_sharded = false;
+  bool for_the_kernel = entry.local_kernel != nullptr;
   for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
-    any_sharded = any_sharded || sharded_meta(tensor) != nullptr;
+    // Views may have made conjugates of what was produced: libtorch resolves them on the way to
+    // kernels that do not know them.
+    const bool as_it_lies = !tensor.is_conj() && !tensor.is_neg();
+    for_the_kernel = for_the_kernel && sharded_meta(tensor) == nullptr && as_it_lies;
   });
-  if (entry.local_kernel != nullptr && !any_sharded) {
+  if (for_the_kernel) {
     entry.local_kernel(stack);
   } else {
     op.callBoxed(&stack);
@@ -290,15 +293,18 @@ at::Tensor seen_as(const at::Tensor& whole, const LazyLocal::KnownView& view) {
 }
 
 /// A view of a lazy tensor: which op with which arguments, and which of its results.
+struct Recipe {
+  c10::OperatorHandle op;
+  Stack args;                  ///< the first is the base's place
+  std::optional<size_t> item;  ///< of a list of results
+  bool retypes = false;        ///< reads the same bytes as another type
+};
+
 class LazyView final : public LazyLocal {
  public:
-  LazyView(std::shared_ptr<LazyLocal> base, c10::OperatorHandle op, Stack args,
-           std::optional<size_t> item, std::optional<KnownView> known = std::nullopt)
-      : base_(std::move(base)),
-        op_(std::move(op)),
-        args_(std::move(args)),
-        item_(item),
-        known_(std::move(known)) {}
+  LazyView(std::shared_ptr<LazyLocal> base, Recipe recipe,
+           std::optional<KnownView> known = std::nullopt)
+      : base_(std::move(base)), recipe_(std::move(recipe)), known_(std::move(known)) {}
 
   at::Tensor produced() override {
     at::Tensor whole = base_->produced();
@@ -316,16 +322,16 @@ class LazyView final : public LazyLocal {
 
  private:
   at::Tensor replayed(at::Tensor base) const {
-    Stack stack = args_;
-    stack[0] = std::move(base);
-    op_.callBoxed(&stack);
-    return item_ ? stack[0].toTensorVector()[*item_] : stack[0].toTensor();
+    Stack stack = recipe_.args;
+    // The lazy tensor above does not carry the conjugate bit that this may have, so libtorch let
+    // through what it would have refused: the parts of a conjugate are not in its bytes.
+    stack[0] = recipe_.retypes ? base.resolve_conj().resolve_neg() : std::move(base);
+    recipe_.op.callBoxed(&stack);
+    return recipe_.item ? stack[0].toTensorVector()[*recipe_.item] : stack[0].toTensor();
   }
 
   std::shared_ptr<LazyLocal> base_;
-  c10::OperatorHandle op_;
-  Stack args_;                      // the first is the base's place
-  std::optional<size_t> item_;      // of a list of results
+  Recipe recipe_;
   std::optional<KnownView> known_;  // of one result
 };
 
@@ -373,16 +379,18 @@ void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
     view.arguments = *numbers;
     if (const auto* known = meta.lazy()->root().find_view(view)) {
       torch::jit::drop(stack, entry.args.size());
-      torch::jit::push(stack, wrap_lazy(at::Tensor(), known->is, self.device(),
-                                        std::make_shared<LazyView>(meta.lazy(), op, std::move(args),
-                                                                   std::nullopt, *known)));
+      Recipe recipe{op, std::move(args), std::nullopt};
+      torch::jit::push(
+          stack, wrap_lazy(at::Tensor(), known->is, self.device(),
+                           std::make_shared<LazyView>(meta.lazy(), std::move(recipe), *known)));
       return;
     }
   }
   const auto wrapped = [&](const at::Tensor& like, std::optional<size_t> item) {
+    Recipe recipe{op, args, item, like.scalar_type() != self.scalar_type()};
     // On paper whole on every rank: the recipe says what it is.
     return wrap_lazy(at::Tensor(), as_replicated(like, meta.sharding().mesh()), self.device(),
-                     std::make_shared<LazyView>(meta.lazy(), op, args, item));
+                     std::make_shared<LazyView>(meta.lazy(), std::move(recipe)));
   };
   stack[base] = outline(self);
   op.callBoxed(&stack);

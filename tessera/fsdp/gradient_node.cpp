@@ -32,7 +32,10 @@ class GradientNode final : public Node {
           "backward(create_graph) into the grad of a fully_shard parameter, which is reduced over "
           "the ranks and has no graph; take torch::autograd::grad for higher derivatives");
     }
-    group->accept(index_, std::move(gradients[0]));
+    // What is packed and sent are bytes, and a conjugate's say otherwise.
+    at::Tensor& gradient = gradients[0];
+    if (gradient.is_conj() || gradient.is_neg()) gradient = gradient.resolve_conj().resolve_neg();
+    group->accept(index_, std::move(gradient));
     return {};
   }
 
