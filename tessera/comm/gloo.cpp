@@ -1,24 +1,18 @@
-// ProcessGroupGloo.hpp is empty without this; libtorch's pip builds always contain Gloo.
-#ifndef USE_C10D_GLOO
-#define USE_C10D_GLOO
-#endif
-
 #include "tessera/comm/gloo.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_matching.h"
-#include "tessera/comm/exchange_jobs.h"
+#include "tessera/comm/collective_jobs.h"
 #include "tessera/comm/exchange_work.h"
-#include "tessera/comm/flat_view.h"
+#include "tessera/comm/gloo_devices.h"
 #include "tessera/comm/gloo_tags.h"
 #include "tessera/comm/packs_on_the_way.h"
 #include "tessera/comm/reduces_into.h"
@@ -38,9 +32,8 @@ using TensorLists = std::vector<std::vector<at::Tensor>>;
 /// An asynchronous call: Gloo's worker thread sends and awaits its messages.
 class WorkerWork final : public ProcessGroupGloo::AsyncWork {
  public:
-  WorkerWork(std::shared_ptr<gloo::Context> context, std::unique_ptr<ExchangeJob> job,
-             std::shared_ptr<Exchange> exchange, uint64_t sequence,
-             std::chrono::milliseconds timeout)
+  WorkerWork(std::shared_ptr<gloo::Context> context, JobPtr job, std::shared_ptr<Exchange> exchange,
+             uint64_t sequence, std::chrono::milliseconds timeout)
       : AsyncWork(std::move(context), {job->outputs}, job->type, sequence, timeout, job->title,
                   job->inputs),
         job_(std::move(job)),
@@ -51,33 +44,9 @@ class WorkerWork final : public ProcessGroupGloo::AsyncWork {
   const Tensors getOutputTensors() override { return job_->outputs; }
 
  private:
-  std::unique_ptr<ExchangeJob> job_;
+  JobPtr job_;
   std::shared_ptr<Exchange> exchange_;
 };
-
-bool plain(const at::Tensor& t) {
-  return t.defined() && t.layout() == at::kStrided && t.device().is_cpu() && t.is_contiguous();
-}
-
-/// Whether the exchange can reduce it; what it cannot, Gloo's own says what it thinks of.
-bool reducible(const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op) {
-  return plain(output) && plain(input) && output.scalar_type() == input.scalar_type() &&
-         op.op_ != c10d::ReduceOp::PREMUL_SUM;
-}
-
-/// A contiguous tensor cut into the pieces that go to, or come from, each rank.
-Tensors pieces_of(const at::Tensor& whole, const std::vector<int64_t>& splits, int size) {
-  const int64_t rows = whole.dim() == 0 ? 1 : whole.size(0);
-  const int64_t row = rows == 0 ? 0 : whole.numel() / rows;
-  Tensors pieces;
-  int64_t at = 0;
-  for (int i = 0; i < size; ++i) {
-    const int64_t count = splits.empty() ? whole.numel() / size : row * splits[size_t(i)];
-    pieces.push_back(flat_view(whole, at, count));
-    at += count;
-  }
-  return pieces;
-}
 
 class MatchedGloo final : public ProcessGroupGloo,
                           public CallMatching,
@@ -119,31 +88,26 @@ class MatchedGloo final : public ProcessGroupGloo,
                                     std::vector<int64_t>& output_splits,
                                     std::vector<int64_t>& input_splits,
                                     const c10d::AllToAllOptions& options) override {
-    if (!plain(output) || !plain(input)) {
+    if (!is_plain(output) || !is_plain(input)) {
       return ProcessGroupGloo::alltoall_base(output, input, output_splits, input_splits, options);
     }
     require(output.scalar_type() == input.scalar_type(), "all_to_all_single of ",
             c10::toString(input.scalar_type()), " into ", c10::toString(output.scalar_type()));
     c10d::checkSplitSizes(input_splits, input, size_);
     c10d::checkSplitSizes(output_splits, output, size_);
-    return all_to_all(pieces_of(output, output_splits, size_),
-                      pieces_of(input, input_splits, size_), options);
+    return start(all_to_all_job(pieces_of(output, output_splits, size_),
+                                pieces_of(input, input_splits, size_), place()),
+                 options);
   }
 
   intrusive_ptr<Work> all_to_all_packing(at::Tensor& output, Unpacked input,
                                          std::vector<int64_t>& output_splits,
                                          const c10d::AllToAllOptions& options) override {
-    require(plain(output) && !options.asyncOp && output_splits.size() == input.splits.size() &&
+    require(is_plain(output) && !options.asyncOp && output_splits.size() == input.splits.size() &&
                 output_splits.size() == static_cast<size_t>(size_),
             "all_to_all_packing is a synchronous call into a contiguous CPU tensor, with splits");
     c10d::checkSplitSizes(output_splits, output, size_);
-    check_own_piece(input.splits[me()], output_splits[me()]);
-    Tensors pieces = pieces_of(output, output_splits, size_);
-    auto job = std::make_unique<PackJob>(std::move(input), std::move(pieces));
-    job->type = c10d::OpType::ALLTOALL_BASE;
-    job->title = "gloo:all_to_all";
-    job->outputs = {output};
-    return start(std::move(job), options);
+    return start(packing_all_to_all_job(output, output_splits, std::move(input), place()), options);
   }
 
   intrusive_ptr<Work> alltoall(Tensors& outputs, Tensors& inputs,
@@ -151,25 +115,32 @@ class MatchedGloo final : public ProcessGroupGloo,
     const auto n = static_cast<size_t>(size_);
     require(outputs.size() == n && inputs.size() == n, "all_to_all over ", size_, " ranks of ",
             inputs.size(), " inputs and ", outputs.size(), " outputs");
-    require(std::ranges::all_of(outputs, plain) && std::ranges::all_of(inputs, plain),
+    require(std::ranges::all_of(outputs, is_plain) && std::ranges::all_of(inputs, is_plain),
             "all_to_all over Gloo takes contiguous CPU tensors");
-    return all_to_all(outputs, inputs, options);
+    return start(all_to_all_job(outputs, inputs, place()), options);
   }
 
   intrusive_ptr<Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                       const c10d::AllgatherOptions& options) override {
-    if (!gathers(output, input)) return ProcessGroupGloo::_allgather_base(output, input, options);
-    return start(gather_job(output, input), options);
+    if (!gathers(output, input, size_)) {
+      return ProcessGroupGloo::_allgather_base(output, input, options);
+    }
+    return start(gather_job(output, input, size_), options);
   }
 
   intrusive_ptr<Work> allgather_into_tensor_coalesced(
       Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
-    bool fits = outputs.size() == inputs.size();
-    for (size_t i = 0; fits && i < inputs.size(); ++i) fits = gathers(outputs[i], inputs[i]);
-    if (!fits) return ProcessGroupGloo::allgather_into_tensor_coalesced(outputs, inputs, options);
-    std::vector<std::unique_ptr<ExchangeJob>> jobs;
-    for (size_t i = 0; i < inputs.size(); ++i) jobs.push_back(gather_job(outputs[i], inputs[i]));
-    return start(listed(std::move(jobs), c10d::OpType::ALLGATHER_COALESCED), options);
+    const auto goes = [&](const at::Tensor& output, const at::Tensor& input) {
+      return gathers(output, input, size_);
+    };
+    if (!std::ranges::equal(outputs, inputs, goes)) {
+      return ProcessGroupGloo::allgather_into_tensor_coalesced(outputs, inputs, options);
+    }
+    std::vector<JobPtr> jobs;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      jobs.push_back(gather_job(outputs[i], inputs[i], size_));
+    }
+    return start(job_list(std::move(jobs), c10d::OpType::ALLGATHER_COALESCED), options);
   }
 
   intrusive_ptr<Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -187,17 +158,17 @@ class MatchedGloo final : public ProcessGroupGloo,
     const auto goes = [&](const at::Tensor& output, const at::Tensor& input) {
       return reducible(output, input, options.reduceOp) && input.numel() == output.numel() * size_;
     };
-    if (outputs.size() != inputs.size() || !std::ranges::equal(outputs, inputs, goes)) {
+    if (!std::ranges::equal(outputs, inputs, goes)) {
       return ProcessGroupGloo::reduce_scatter_tensor_coalesced(outputs, inputs, options);
     }
-    std::vector<std::unique_ptr<ExchangeJob>> jobs;
+    std::vector<JobPtr> jobs;
     for (size_t i = 0; i < inputs.size(); ++i) {
       check_reduce(Collective::reduce_scatter_tensor_coalesced, options.reduceOp,
                    inputs[i].scalar_type());
       jobs.push_back(
           reduce_scatter_job(outputs[i], pieces_of(inputs[i], {}, size_), options.reduceOp));
     }
-    return start(listed(std::move(jobs), c10d::OpType::_REDUCE_SCATTER_BASE), options);
+    return start(job_list(std::move(jobs), c10d::OpType::_REDUCE_SCATTER_BASE), options);
   }
 
   intrusive_ptr<Work> reduce_scatter(Tensors& outputs, TensorLists& inputs,
@@ -226,12 +197,12 @@ class MatchedGloo final : public ProcessGroupGloo,
     if (!std::ranges::all_of(tensors, goes)) {
       return ProcessGroupGloo::allreduce_coalesced(tensors, options);
     }
-    std::vector<std::unique_ptr<ExchangeJob>> jobs;
+    std::vector<JobPtr> jobs;
     for (const at::Tensor& tensor : tensors) {
       check_reduce(Collective::all_reduce_coalesced, options.reduceOp, tensor.scalar_type());
-      jobs.push_back(all_reduce_job(tensor, tensor, options.reduceOp));
+      jobs.push_back(all_reduce_job(tensor, tensor, options.reduceOp, place()));
     }
-    return start(listed(std::move(jobs), c10d::OpType::ALLREDUCE_COALESCED), options);
+    return start(job_list(std::move(jobs), c10d::OpType::ALLREDUCE_COALESCED), options);
   }
 
   intrusive_ptr<Work> all_reduce_into(at::Tensor& output, at::Tensor& input,
@@ -242,7 +213,7 @@ class MatchedGloo final : public ProcessGroupGloo,
       return ProcessGroupGloo::allreduce(tensors, options);
     }
     check_reduce(Collective::all_reduce, options.reduceOp, input.scalar_type());
-    return start(all_reduce_job(output, input, options.reduceOp), options);
+    return start(all_reduce_job(output, input, options.reduceOp, place()), options);
   }
 
   /// Closes the links: whatever waits on the other side of them ends with an error, and so do the
@@ -266,76 +237,12 @@ class MatchedGloo final : public ProcessGroupGloo,
   }
 
  private:
-  size_t me() const { return static_cast<size_t>(rank_); }
+  RankOf place() const { return {rank_, size_}; }
 
   static int marked(int tag, const Tensors& tensors) {
     require(tag < gloo_tags::kMarked, "send and recv over Gloo take tags below 2^30, got ", tag);
     const bool sound = tensors.size() == 1 && tensors[0].defined();  // else Gloo says what is wrong
     return sound ? gloo_tags::message(tag, tensors[0]) : tag;
-  }
-
-  static void check_own_piece(int64_t given, int64_t taken) {
-    require(given == taken, "all_to_all: this rank keeps ", given, " elements but expects ", taken,
-            " from itself");
-  }
-
-  intrusive_ptr<Work> all_to_all(Tensors outputs, Tensors inputs,
-                                 const c10d::AllToAllOptions& options) {
-    check_own_piece(inputs[me()].numel(), outputs[me()].numel());
-    auto job = std::make_unique<MoveJob>(inputs, outputs, MoveJob::Options{.in_chunks = true});
-    job->type = c10d::OpType::ALLTOALL;
-    job->title = "gloo:all_to_all";
-    job->inputs = std::move(inputs);
-    job->outputs = std::move(outputs);
-    return start(std::move(job), options);
-  }
-
-  bool gathers(const at::Tensor& output, const at::Tensor& input) const {
-    return plain(output) && plain(input) && output.numel() == input.numel() * size_ &&
-           output.scalar_type() == input.scalar_type();
-  }
-
-  std::unique_ptr<ExchangeJob> gather_job(const at::Tensor& output, const at::Tensor& input) {
-    auto job = std::make_unique<MoveJob>(Tensors(static_cast<size_t>(size_), flat_view(input)),
-                                         pieces_of(output, {}, size_));
-    job->type = c10d::OpType::_ALLGATHER_BASE;
-    job->title = "gloo:all_gather";
-    job->inputs = {input};
-    job->outputs = {output};
-    return job;
-  }
-
-  std::unique_ptr<ExchangeJob> reduce_scatter_job(const at::Tensor& output, Tensors inputs,
-                                                  const c10d::ReduceOp& op) {
-    ReduceJob::Parts parts;
-    for (const auto& input : inputs) parts.give.push_back(flat_view(input));
-    parts.result = flat_view(output);
-    auto job = std::make_unique<ReduceJob>(std::move(parts), op.op_);
-    job->type = c10d::OpType::_REDUCE_SCATTER_BASE;
-    job->title = "gloo:reduce_scatter";
-    job->inputs = std::move(inputs);
-    job->outputs = {output};
-    return job;
-  }
-
-  std::unique_ptr<ExchangeJob> all_reduce_job(const at::Tensor& output, const at::Tensor& input,
-                                              const c10d::ReduceOp& op) {
-    auto job = std::make_unique<ReduceJob>(ReduceJob::all_reduce_parts(input, output, rank_, size_),
-                                           op.op_);
-    job->type = c10d::OpType::ALLREDUCE;
-    job->title = "gloo:all_reduce";
-    job->inputs = {input};
-    job->outputs = {output};
-    return job;
-  }
-
-  static std::unique_ptr<ExchangeJob> listed(std::vector<std::unique_ptr<ExchangeJob>> jobs,
-                                             c10d::OpType type) {
-    const char* title = jobs.empty() ? "" : jobs[0]->title;
-    auto list = std::make_unique<JobList>(std::move(jobs));
-    list->type = type;
-    list->title = title;
-    return list;
   }
 
   bool sends_ahead() const override { return false; }
@@ -350,7 +257,7 @@ class MatchedGloo final : public ProcessGroupGloo,
 
   /// Who waits at once does the work itself; otherwise Gloo's worker thread does.
   template <typename Options>
-  intrusive_ptr<Work> start(std::unique_ptr<ExchangeJob> job, const Options& options) {
+  intrusive_ptr<Work> start(JobPtr job, const Options& options) {
     const auto timeout =
         options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
     const uint32_t tag = nextTag();
@@ -386,35 +293,11 @@ class MatchedGloo final : public ProcessGroupGloo,
   std::vector<std::weak_ptr<Exchange>> exchanges_;  // under way, and some that ended
 };
 
-std::string_view named_interfaces() {
-  const char* named = std::getenv("GLOO_SOCKET_IFNAME");
-  return named != nullptr ? named : "";
-}
-
-std::vector<std::shared_ptr<::gloo::transport::Device>> devices_for(const GlooOptions& options) {
-  std::vector<std::shared_ptr<::gloo::transport::Device>> devices;
-  if (!named_interfaces().empty()) {
-    std::string_view rest = named_interfaces();
-    while (!rest.empty()) {
-      const size_t comma = std::min(rest.find(','), rest.size());
-      const std::string interface(rest.substr(0, comma));
-      rest.remove_prefix(std::min(comma + 1, rest.size()));
-      if (interface.empty()) continue;
-      devices.push_back(ProcessGroupGloo::createDeviceForInterface(interface));
-    }
-  } else if (!options.address.empty()) {
-    devices.push_back(ProcessGroupGloo::createDeviceForHostname(options.address));
-  } else {
-    devices.push_back(ProcessGroupGloo::createDefaultDevice());
-  }
-  return devices;
-}
-
 }  // namespace
 
 intrusive_ptr<c10d::Backend> make_gloo_backend(const GlooOptions& options) {
   auto gloo = ProcessGroupGloo::Options::create(options.timeout);
-  gloo->devices = devices_for(options);
+  gloo->devices = gloo_devices(options.address);
   gloo->threads = 2 * static_cast<int>(gloo->devices.size());  // as PyTorch does
   if (!options.matched) {
     return c10::make_intrusive<ProcessGroupGloo>(options.store, options.index, options.size,
