@@ -4,6 +4,7 @@
 
 #include "bind/bind.h"
 #include "tessera/fsdp/clip_grad.h"
+#include "tessera/fsdp/convert.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/fsdp/overlap.h"
 #include "tessera/fsdp/param_group.h"
@@ -246,6 +247,11 @@ void bind_fsdp(py::module_& m) {
       "to_empty",
       [](const ModuleMirror& mirror, at::Device device) { to_empty(*mirror.module, device); },
       NoGil());
+  m.def("convert_shards", [](const std::vector<at::Tensor>& parameters,
+                             const std::function<at::Tensor(const at::Tensor&)>& convert) {
+    convert_shards(parameters, convert);
+  });
+  m.def("hold_instead", &hold_instead);
   m.def("in_group",
         [](const at::Tensor& parameter) { return fsdp::group_of_parameter(parameter) != nullptr; });
   m.def("sharded_groups", [](const ModuleMirror& mirror) {

@@ -11,6 +11,7 @@
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/random.h"
 #include "tessera/dtensor/register.h"
 #include "tessera/dtensor/rule_handlers.h"
@@ -128,7 +129,12 @@ bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
 /// one; a sharded one stays sharded.
 bool can_become(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor from = torch::jit::pop(stack).toTensor();
-  torch::jit::pop(stack);
+  if (lazy_local(torch::jit::pop(stack).toTensor()) != nullptr) {
+    throw NotSupported(
+        "a parameter of fully_shard takes another tensor's data (module.to(...), p.data = x), but "
+        "its shard is part of a group's memory: convert the module before fully_shard, or by "
+        "convert_shards");
+  }
   const bool sharded = sharded_meta(from) != nullptr;
   if (sharded) attach_meta(from);
   torch::jit::push(stack, sharded);

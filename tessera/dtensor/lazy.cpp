@@ -193,6 +193,8 @@ bool takes_lazy(const OpEntry& entry, const Stack& stack) {
 bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const DeviceMesh* mesh = mesh_of_lazy(entry, stack);
   if (mesh == nullptr) return false;
+  // About the tensors themselves, whatever their value.
+  if (entry.name == "aten::_has_compatible_shallow_copy_type") return false;
   if (entry.is_view && entry.args[0] == ArgKind::tensor &&
       lazy_local(stack[stack.size() - entry.args.size()].toTensor()) != nullptr) {
     view_lazily(entry, op, stack);

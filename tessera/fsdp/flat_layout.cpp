@@ -69,8 +69,9 @@ FlatLayout::FlatLayout(std::vector<ParamShape> params, int ranks, int rank)
 
 FlatLayout FlatLayout::with_dtype(at::ScalarType dtype) const {
   FlatLayout out = *this;
-  for (ParamShape& param : out.params_) param.dtype = dtype;
-  for (Slot& slot : out.slots_) slot.dtype = dtype;
+  const auto cast = [dtype](at::ScalarType& own) { own = c10::isFloatingType(own) ? dtype : own; };
+  for (ParamShape& param : out.params_) cast(param.dtype);
+  for (Slot& slot : out.slots_) cast(slot.dtype);
   out.place_in_memory();
   return out;
 }

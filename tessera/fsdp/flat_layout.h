@@ -37,7 +37,7 @@ class FlatLayout {
  public:
   FlatLayout(std::vector<ParamShape> params, int ranks, int rank);
 
-  /// The same slots with elements of another type.
+  /// The same slots; those with elements of a floating-point type in another one.
   FlatLayout with_dtype(at::ScalarType dtype) const;
 
   /// The parameters of several layouts over the same ranks, one after another. Large ones keep

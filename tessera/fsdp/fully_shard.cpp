@@ -39,13 +39,13 @@ void check(const Named& item, const DeviceMesh& mesh) {
   require(tensor.is_leaf() && !tensor.is_view(), "fully_shard: ", item.name, " is ",
           tensor.is_view() ? "a view" : "computed by autograd",
           "; parameters are tensors of their own");
-  require(tensor.is_floating_point() || tensor.is_complex(), "fully_shard: ", item.name, " is ",
-          c10::toString(tensor.scalar_type()), "; put it among the ignored ones");
   require(!tensor.grad().defined(), "fully_shard: ", item.name,
           " has a gradient, of this rank's batch alone; reset it before");
-  require(tensor.is_contiguous(), "fully_shard: ", item.name, " is not contiguous, strides ",
-          list_text(tensor.strides()), " of ", shape_text(tensor.sizes()),
-          "; make it so, or ignore it");
+  if (!tensor.is_contiguous()) {
+    throw NotSupported(join_text("fully_shard: ", item.name, " is not contiguous, strides ",
+                                 list_text(tensor.strides()), " of ", shape_text(tensor.sizes()),
+                                 "; make it so, or ignore it"));
+  }
   if (!is_dtensor(tensor)) return;
   const Sharding& as = sharding(tensor);
   require(as.mesh().world() == mesh.world(), "fully_shard over ", mesh, ": ", item.name, " is ", as,

@@ -27,6 +27,7 @@ class HeldParameter final : public dtensor::LazyLocal {
   at::Tensor shards() override { return group_->shards(index_); }
   void shards_change() override { group_->shards_change(); }
   const std::shared_ptr<ParamGroup>& group() const { return group_; }
+  size_t index() const { return index_; }
 
  private:
   std::shared_ptr<ParamGroup> group_;
@@ -49,8 +50,13 @@ Sharding combined(const Sharding& inner, const DataMesh& data, const Sharding& o
 }  // namespace
 
 std::shared_ptr<ParamGroup> group_of_parameter(const at::Tensor& tensor) {
+  return place_of_parameter(tensor).group;
+}
+
+PlaceOfParameter place_of_parameter(const at::Tensor& tensor) {
   const auto* held = dynamic_cast<const HeldParameter*>(dtensor::lazy_local(tensor));
-  return held != nullptr ? held->group() : nullptr;
+  if (held == nullptr) return {};
+  return {held->group(), held->index()};
 }
 
 ParamGroup::ParamGroup(std::shared_ptr<Timeline> timeline, DataMesh mesh, GroupOptions options)
@@ -119,12 +125,7 @@ void ParamGroup::take(const std::vector<Taken>& taken) {
                       mesh_.shard_size() == 1 ? kWhole : item.dim});
     params_.push_back(std::move(param));
   }
-  layout_ = std::make_unique<FlatLayout>(std::move(shapes), mesh_.shard_size(), mesh_.shard_rank());
-  const auto in_type = [this](std::optional<at::ScalarType> dtype) {
-    return std::make_shared<const FlatLayout>(dtype ? layout_->with_dtype(*dtype) : *layout_);
-  };
-  gather_layout_ = in_type(options_.param_dtype);
-  reduce_layout_ = in_type(options_.reduce_dtype ? options_.reduce_dtype : options_.param_dtype);
+  lay_out(std::move(shapes));
   rest_ = Rest::of(parts[0].device(), mesh_.mesh(), options_);
   make_pieces();
   for (size_t i = 0; i < params_.size(); ++i) {
@@ -132,14 +133,6 @@ void ParamGroup::take(const std::vector<Taken>& taken) {
     ensure(std::ranges::equal(params_[i].shard.sizes(), params_[i].sharding.local_shape()),
            "a shard lies otherwise than its sharding says");
     hold(taken[i].tensor, i);
-  }
-}
-
-void ParamGroup::make_pieces() {
-  pieces_.clear();
-  for (const Slot& slot : layout_->slots()) pieces_.push_back(rest_.zeros(slot.piece, slot.dtype));
-  for (size_t i = 0; i < params_.size(); ++i) {
-    params_[i].shard = layout_->shard_in(i, pieces_[layout_->slot_of(i)]);
   }
 }
 
@@ -151,16 +144,6 @@ void ParamGroup::hold(const at::Tensor& tensor, size_t index) {
                   std::make_shared<HeldParameter>(shared_from_this(), index), rest_.compute);
   param.tensor = WeakTensor(tensor.getIntrusivePtr());
   param.node = install_gradient_node(tensor, weak_from_this(), index);
-}
-
-void ParamGroup::to_empty(c10::Device device) {
-  if (!rest_.on_meta()) return;
-  rest_ = Rest::of(device, mesh_.mesh(), options_);
-  make_pieces();
-  for (size_t i = 0; i < params_.size(); ++i) {
-    const at::Tensor tensor = alive(params_[i]);
-    if (tensor.defined()) hold(tensor, i);
-  }
 }
 
 at::Tensor ParamGroup::shards(size_t index) const {

@@ -90,6 +90,12 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void require_memory() const;  ///< an InvalidArgument while parameters are on meta
   /// Memory on the device for parameters that are on meta; nothing if they are not.
   void to_empty(c10::Device device);
+  at::Tensor shard(size_t param) const { return params_[param].shard; }
+  /// Takes these shards, one for each parameter, alike in shape and all on one device, in place of
+  /// those it has: of other types, or on another device. Gradients follow. Between steps.
+  void replace_shards(const std::vector<at::Tensor>& shards);
+  /// From now on this tensor is the parameter, with the value that the group has.
+  void hold_instead(size_t param, const at::Tensor& tensor);
 
   /// From now on. The caller sees to it that those it travels with have the same (control.cpp).
   void set_options(GroupOptions options);
@@ -109,6 +115,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   ParamGroup(std::shared_ptr<Timeline> timeline, DataMesh mesh, GroupOptions options);
   void take(const std::vector<Taken>& taken);
   at::Tensor part_of(Param& param, const Taken& item) const;
+  void lay_out(std::vector<ParamShape> shapes);
   void make_pieces();
   void hold(const at::Tensor& tensor, size_t index);
   void note_use();
@@ -135,5 +142,12 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
 /// The group that holds a parameter; nullptr if none does.
 std::shared_ptr<ParamGroup> group_of_parameter(const at::Tensor& tensor);
+
+/// The same with the parameter's number in it.
+struct PlaceOfParameter {
+  std::shared_ptr<ParamGroup> group;
+  size_t index = 0;
+};
+PlaceOfParameter place_of_parameter(const at::Tensor& tensor);
 
 }  // namespace tessera::fsdp
