@@ -19,10 +19,12 @@ from typing import Any, TypeVar, Union
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from . import _C
 from ._C import DeviceMesh
+from .fsdp_module import add_state_hooks, placed_as, take
+from .fsdp_precision import MixedPrecision as MixedPrecision
+from .fsdp_precision import add_casts
 from .mesh import mesh_from_torch
 
 #: A module, several that are to be one group, or just tensors.
@@ -30,20 +32,8 @@ Modules = Union[nn.Module, Sequence[nn.Module], Sequence[torch.Tensor]]
 ModulesT = TypeVar("ModulesT", bound=Modules)
 ShardDim = Callable[[str, nn.Parameter], Union[int, None]]
 ShardMesh = Callable[[str, nn.Parameter], Any]
-
-
-@dataclass(frozen=True)
-class MixedPrecision:
-    """Types of parameters and gradients while they travel and compute; at rest they keep their own.
-
-    Inputs of the module that are floating-point tensors are cast to `param_dtype` unless
-    `cast_forward_inputs` is false, its outputs to `output_dtype` where that is given.
-    """
-
-    param_dtype: torch.dtype | None = None
-    reduce_dtype: torch.dtype | None = None
-    output_dtype: torch.dtype | None = None
-    cast_forward_inputs: bool = True
+#: Modules, and by which name each has which parameter.
+Places = list[tuple[nn.Module, str, nn.Parameter]]
 
 
 @dataclass(frozen=True)
@@ -211,31 +201,10 @@ def _claim(
     shard(mirror, mesh_from_torch(mesh), options)
     for part in _modules_of(module):
         _claimed[part] = (mirror, free)
-        _add_casts(part, mixed_precision)
+        if mixed_precision is not None:
+            add_casts(part, mixed_precision)
+    add_state_hooks(_modules_of(module))
     return module
-
-
-def _add_casts(module: nn.Module, precision: MixedPrecision | None) -> None:
-    if precision is None:
-        return
-    if precision.param_dtype is not None and precision.cast_forward_inputs:
-        to = precision.param_dtype
-        module.register_forward_pre_hook(
-            lambda _, args, kwargs: (_cast(args, to), _cast(kwargs, to)),
-            prepend=True,
-            with_kwargs=True,
-        )
-    if precision.output_dtype is not None:
-        out = precision.output_dtype
-        module.register_forward_hook(lambda _, args, outputs: _cast(outputs, out))
-
-
-def _cast(tree: Any, dtype: torch.dtype) -> Any:
-    def cast(leaf: Any) -> Any:
-        is_number = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(dtype) if is_number else leaf
-
-    return pytree.tree_map(cast, tree)
 
 
 def groups_of(module: Modules, recurse: bool) -> _C.ModuleMirror:
@@ -248,6 +217,29 @@ def groups_of(module: Modules, recurse: bool) -> _C.ModuleMirror:
             raise _C.InvalidArgument(f"{type(part).__name__} is no module of fully_shard")
         own += _claimed[part][1]
     return _C.ModuleMirror(own)
+
+
+def adopt_replaced(module: nn.Module, places: Places) -> None:
+    """Where a program has put another parameter into a module since, that one is the group's."""
+    for part, name, held in places:
+        new = part._parameters.get(name)
+        if new is None or new is held or _C.in_group(new):
+            continue
+        take(held, placed_as(held, new.detach()))
+        _C.hold_instead(held, new)
+        own = _claimed[module][1]
+        own[:] = [new if parameter is held else parameter for parameter in own]
+
+
+def places_of(module: nn.Module) -> Places:
+    """Where the parameters of the group that fully_shard made of a module are."""
+    own = {id(parameter) for parameter in _claimed[module][1]}
+    return [
+        (part, name, parameter)
+        for part in module.modules()
+        for name, parameter in part._parameters.items()
+        if parameter is not None and id(parameter) in own
+    ]
 
 
 def to_empty(module: nn.Module, device: torch.device | str) -> nn.Module:

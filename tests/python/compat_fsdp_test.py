@@ -9,6 +9,7 @@ from torch.distributed.fsdp import _fully_shard as theirs
 import tessera
 from tessera import compat
 from tessera.compat import Shard, init_device_mesh
+from tessera.compat.debug import CommDebugMode
 from tessera.compat.fsdp import (
     CPUOffloadPolicy,
     DataParallelMeshDims,
@@ -114,13 +115,17 @@ def test_replicas_accumulate_before_they_agree(ranks):
         model = sharded(init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "fs")))
         first, second = BATCH.chunk(4)[rank].chunk(2)
         model.set_requires_all_reduce(False)
-        with tessera.Recorder() as recorder:
+        with CommDebugMode() as mode:
             model(first).square().sum().backward()
-        assert recorder.count("reduce_scatter") > 0 and recorder.count("all_reduce") == 0
+        counts = mode.get_comm_counts()  # as FSDP2's are counted
+        assert counts[torch.ops.c10d._reduce_scatter_base_] > 0
+        assert counts[torch.ops.c10d.allreduce_] == 0
         assert grads_of(model) == [None] * 6
         model.set_requires_all_reduce(True)
         model(second).square().sum().backward()
         check_grads(model, expected)
+        with pytest.raises(ValueError, match="stream"):
+            model.set_all_reduce_hook(print, stream=torch.cpu.Stream())
 
     ranks(4, body)
 
@@ -215,6 +220,8 @@ def test_memory_of_the_programs_own_collective_is_used(ranks):
         layer.set_custom_all_gather(comm)
         torch.testing.assert_close(layer(BATCH), LAYERS[0](BATCH))
         assert comm.allocated == 1
+        with pytest.raises(AssertionError):
+            layer.set_allocate_memory_from_process_group_for_comm(True)
 
     ranks(2, body)
 
@@ -225,7 +232,6 @@ def test_what_is_not_there_says_so_and_what_has_no_meaning_is_accepted(ranks):
         model = sharded(mesh)
         for refused in (
             lambda: model.set_symm_mem_for_comm(),
-            lambda: model.set_allocate_memory_from_process_group_for_comm(True),
             lambda: fully_shard(torch.nn.Linear(2, 2), mesh=mesh, dp_mesh_dims=DataParallelMeshDims("dp")),
             lambda: FSDPMeshInfo(mesh, replicate_mesh_dim=0),
         ):
@@ -239,6 +245,10 @@ def test_what_is_not_there_says_so_and_what_has_no_meaning_is_accepted(ranks):
         ):
             with pytest.raises(tessera.InvalidArgument):
                 wrong()
+        for count in (2.5, True):
+            with pytest.raises(TypeError):
+                model.set_reduce_scatter_max_input_buffers(count)
+        model.set_allocate_memory_from_process_group_for_comm(True)  # Gloo has none to give
         model.set_is_last_backward(True)
         model.set_unshard_in_backward(False)
         model.set_force_sum_reduction_for_comms(True)

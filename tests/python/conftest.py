@@ -1,5 +1,6 @@
 """What the tests of the Python package share."""
 
+import copy
 import os
 import pathlib
 import subprocess
@@ -25,6 +26,17 @@ def ranks():
         return tessera.run_ranks(n, fn, timeout=60)
 
     return run
+
+
+@pytest.fixture
+def mlp():
+    """make() gives the same layers every time."""
+    initial = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 4)).double()
+
+    def make():
+        return copy.deepcopy(initial)
+
+    return make
 
 
 @pytest.fixture

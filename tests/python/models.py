@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import tessera
 
 VOCAB, WIDTH, HEADS, LAYERS, LENGTH = 48, 32, 4, 2, 12
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 
 
 class Attention(nn.Module):

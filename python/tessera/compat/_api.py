@@ -222,5 +222,6 @@ def _install_methods() -> None:
 
 
 _install_methods()
+_checkpoint.install_gather()
 
 __all__ = ["DTensor", "distribute_tensor"]

@@ -4,13 +4,18 @@
     torch.distributed.checkpoint.load({"model": model.state_dict()}, checkpoint_id="step_100")
 
 A checkpoint may be loaded on other meshes and placements, also by PyTorch's own DTensors.
+StateDictOptions(full_state_dict=True) gathers these tensors too.
 """
 
 from __future__ import annotations
 
+import functools
+import sys
 from typing import Any
 
 import torch
+from torch.distributed import _state_dict_utils
+from torch.utils import _pytree as pytree
 
 from .. import _C
 
@@ -59,3 +64,26 @@ def tensor_shard(tensor: torch.Tensor, index: Any) -> torch.Tensor:
     if chunk is None or index.offset != chunk[0]:
         raise _C.InvalidArgument(f"this rank has no part of {_C.sharding(tensor)} at {index.offset}")
     return _C.to_local(tensor.detach(), None)
+
+
+_plain_gather = _state_dict_utils._gather_state_dict
+
+
+@functools.wraps(_plain_gather)
+def _gather(state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def whole(value: Any) -> Any:
+        if not _C.is_dtensor(value):
+            return value
+        full = _C.full_tensor(value.detach(), None)
+        return full.cpu() if kwargs.get("cpu_offload") else full
+
+    gathered: dict[str, Any] = pytree.tree_map(whole, state_dict)
+    return dict(_plain_gather(gathered, *args, **kwargs))
+
+
+def install_gather() -> None:
+    """PyTorch's gathers its own DTensors alone, and its users have it by name."""
+    _state_dict_utils._gather_state_dict = _gather
+    users = sys.modules.get("torch.distributed.checkpoint.state_dict")
+    if users is not None:
+        users._gather_state_dict = _gather  # type: ignore[attr-defined]

@@ -26,11 +26,20 @@ _OPERATORS = {
 }
 
 
+# fully_shard's, which are no functions of tensors there: they write to memory that is given.
+_OPERATORS_OF_GROUPS = {
+    "all_gather": "c10d._allgather_base_",
+    "reduce_scatter": "c10d._reduce_scatter_base_",
+    "all_reduce": "c10d.allreduce_",
+}
+
+
 def _operator(event: _C.CommEvent) -> Any:
     # distribute_tensor sends each rank its part from one: a scatter, whatever carries it.
     scatters = event.site == "distribute_tensor" and event.op == "all_to_all"
     name = "scatter" if scatters else event.op
-    namespace, operator = _OPERATORS[name].split(".")
+    of_group = event.site == "fully_shard" and name in _OPERATORS_OF_GROUPS
+    namespace, operator = (_OPERATORS_OF_GROUPS if of_group else _OPERATORS)[name].split(".")
     return getattr(getattr(torch.ops, namespace), operator)
 
 
