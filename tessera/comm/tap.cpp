@@ -13,6 +13,7 @@
 #include "tessera/comm/reduces_into.h"
 #include "tessera/comm/tap_context.h"
 #include "tessera/comm/tap_work.h"
+#include "tessera/comm/work_list.h"
 
 namespace tessera::comm {
 namespace {
@@ -266,6 +267,8 @@ class TapBackend final : public c10d::Backend, public ReducesInto, public PacksO
         const EventRecord::Standstill exposed(record.get());
         return run();
       }();
+      if (work && record == nullptr && is_done_work(*work))
+        return work;  // nothing can happen to it
       if (work) {
         return c10::make_intrusive<TapWork>(std::move(work), context_, std::move(call),
                                             std::move(record));

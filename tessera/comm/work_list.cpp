@@ -100,6 +100,8 @@ c10::intrusive_ptr<c10d::Work> done_work(c10d::OpType op, std::vector<at::Tensor
   return c10::make_intrusive<DoneWork>(op, std::move(outputs));
 }
 
+bool is_done_work(const c10d::Work& work) { return typeid(work) == typeid(DoneWork); }
+
 c10::intrusive_ptr<c10::ivalue::Future> make_tensor_list_future(
     const std::vector<at::Tensor>& value) {
   std::vector<c10::Device> devices;

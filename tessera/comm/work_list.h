@@ -12,6 +12,7 @@ c10::intrusive_ptr<c10d::Work> all_of(std::vector<c10::intrusive_ptr<c10d::Work>
 
 /// A work that is done already.
 c10::intrusive_ptr<c10d::Work> done_work(c10d::OpType op, std::vector<at::Tensor> outputs);
+bool is_done_work(const c10d::Work& work);
 
 /// A future of List[Tensor] that knows the accelerators its value will be on.
 c10::intrusive_ptr<c10::ivalue::Future> make_tensor_list_future(
