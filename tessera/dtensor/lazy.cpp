@@ -16,17 +16,17 @@ std::atomic<int64_t> LazyLocal::alive_{0};
 LazyLocal::LazyLocal() { alive_.fetch_add(1, std::memory_order_relaxed); }
 LazyLocal::~LazyLocal() { alive_.fetch_sub(1, std::memory_order_relaxed); }
 
-const LazyLocal::KnownView* LazyLocal::find_view(const KnownView& like) const {
-  const auto at = std::ranges::find_if(views_, [&](const KnownView& known) {
-    return known.op == like.op && known.of == like.of && known.arguments == like.arguments;
+std::shared_ptr<const LazyLocal::KnownView> LazyLocal::find_view(const KnownView& like) const {
+  const auto at = std::ranges::find_if(views_, [&](const auto& known) {
+    return known->op == like.op && known->of == like.of && known->arguments == like.arguments;
   });
-  return at != views_.end() ? &*at : nullptr;
+  return at != views_.end() ? *at : nullptr;
 }
 
-const LazyLocal::KnownView& LazyLocal::keep_view(KnownView view) {
+void LazyLocal::keep_view(KnownView view) {
   constexpr size_t kMostKept = 16;  // a program that slices ever differently must not grow
-  if (views_.size() == kMostKept) views_.pop_front();
-  return views_.emplace_back(std::move(view));
+  if (views_.size() == kMostKept) views_.erase(views_.begin());
+  views_.push_back(std::make_shared<const KnownView>(std::move(view)));
 }
 
 namespace {
@@ -123,20 +123,37 @@ bool computes(const Company& company) {
   return !company.own_mesh && autograd_records_or_replays();
 }
 
-void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
-  replace_lazy(entry, stack, [](const at::Tensor&, LazyLocal& lazy) { return lazy.produced(); });
-  bool for_the_kernel = entry.local_kernel != nullptr;
+using LazyLocals = c10::SmallVector<std::shared_ptr<LazyLocal>, 4>;
+
+/// Leaves the results, or what there is where it throws.
+void run_plainly(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  bool any_sharded = false;
   for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
-    // Views may have made conjugates of what was produced: libtorch resolves them on the way to
-    // kernels that do not know them.
-    const bool as_it_lies = !tensor.is_conj() && !tensor.is_neg();
-    for_the_kernel = for_the_kernel && sharded_meta(tensor) == nullptr && as_it_lies;
+    any_sharded = any_sharded || sharded_meta(tensor) != nullptr;
   });
-  if (for_the_kernel) {
+  if (entry.local_kernel != nullptr && !any_sharded) {
     entry.local_kernel(stack);
   } else {
     op.callBoxed(&stack);
   }
+}
+
+void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  LazyLocals used;
+  const auto tell = [&used] {
+    for (const auto& lazy : used) lazy->used();
+  };
+  try {
+    replace_lazy(entry, stack, [&used](const at::Tensor& tensor, LazyLocal& lazy) {
+      used.push_back(sharded_meta(tensor)->lazy());
+      return lazy.produced();
+    });
+    run_plainly(entry, op, stack);
+  } catch (...) {
+    tell();
+    throw;
+  }
+  tell();
 }
 
 /// An op on lazy tensors alone that writes to none of them.

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -38,6 +37,8 @@ class LazyLocal {
   /// The tensor that ops compute with: plain, or sharded over other axes alone. Asked once for each
   /// use; may communicate, so every rank asks in the same order. Not to be written to.
   virtual at::Tensor produced() = 0;
+  /// The op that asked has run, or failed, and holds the produced tensor no more.
+  virtual void used() {}
   /// The same of an ordinary sharded tensor that was computed from the shards.
   virtual at::Tensor produced_from(const at::Tensor& computed) = 0;
   /// The same tensor as an ordinary sharded one, sharing its memory.
@@ -54,8 +55,8 @@ class LazyLocal {
     Sharding is;
     int64_t offset = 0;  ///< of its first element from that of `of`
   };
-  const KnownView* find_view(const KnownView& like) const;
-  const KnownView& keep_view(KnownView view);
+  std::shared_ptr<const KnownView> find_view(const KnownView& like) const;
+  void keep_view(KnownView view);
   /// Of a view, what it is a view of in the end.
   virtual LazyLocal& root() { return *this; }
 
@@ -63,7 +64,7 @@ class LazyLocal {
   static bool any() { return alive_.load(std::memory_order_relaxed) != 0; }
 
  private:
-  std::deque<KnownView> views_;  // they stay where they are
+  std::vector<std::shared_ptr<const KnownView>> views_;
   static std::atomic<int64_t> alive_;
 };
 

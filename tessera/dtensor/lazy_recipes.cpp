@@ -50,7 +50,9 @@ class LazyCast final : public LazyLocal {
     if (changed_ || writes_.current_version() != written_ || version_of(*base_) != version_) {
       return base_->produced_from(computed_);
     }
-    return base_->produced().to(computed_.scalar_type());
+    at::Tensor cast = base_->produced().to(computed_.scalar_type());
+    base_->used();
+    return cast;
   }
   at::Tensor produced_from(const at::Tensor& computed) override {
     return base_->produced_from(computed);
@@ -94,16 +96,17 @@ struct Recipe {
 class LazyView final : public LazyLocal {
  public:
   LazyView(std::shared_ptr<LazyLocal> base, Recipe recipe,
-           std::optional<KnownView> known = std::nullopt)
+           std::shared_ptr<const KnownView> known = nullptr)
       : base_(std::move(base)), recipe_(std::move(recipe)), known_(std::move(known)) {}
 
   at::Tensor produced() override {
     at::Tensor whole = base_->produced();
-    if (known_) {
+    if (known_ != nullptr) {
       if (at::Tensor seen = seen_as(whole, *known_); seen.defined()) return seen;
     }
     return replayed(std::move(whole));
   }
+  void used() override { base_->used(); }
   at::Tensor produced_from(const at::Tensor& computed) override {
     return base_->produced_from(computed);
   }
@@ -123,7 +126,7 @@ class LazyView final : public LazyLocal {
 
   std::shared_ptr<LazyLocal> base_;
   Recipe recipe_;
-  std::optional<KnownView> known_;  // of one result
+  std::shared_ptr<const KnownView> known_;  // of one result
 };
 
 /// A tensor without memory that has the metadata of another: view ops on it tell those of theirs.
@@ -201,12 +204,12 @@ void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
   const auto numbers = as_numbers(args);
   if (numbers) {
     view.arguments = *numbers;
-    if (const auto* known = meta.lazy()->root().find_view(view)) {
+    if (const auto known = meta.lazy()->root().find_view(view)) {
       torch::jit::drop(stack, entry.args.size());
       Recipe recipe{op, std::move(args), std::nullopt};
       torch::jit::push(
           stack, wrap_lazy(at::Tensor(), known->is, self.device(),
-                           std::make_shared<LazyView>(meta.lazy(), std::move(recipe), *known)));
+                           std::make_shared<LazyView>(meta.lazy(), std::move(recipe), known)));
       return;
     }
   }

@@ -20,9 +20,21 @@ std::shared_ptr<const FlatLayout> joined(std::span<ParamGroup* const> groups, co
 
 }  // namespace
 
-Bundle::Bundle(std::vector<ParamGroup*> members) : members_(std::move(members)) {
-  gather_layout_ = joined(members_, [](const ParamGroup& g) { return g.gather_layout(); });
-  reduce_layout_ = joined(members_, [](const ParamGroup& g) { return g.reduce_layout(); });
+Bundle::Bundle(std::vector<ParamGroup*> members)
+    : members_(std::move(members)),
+      gather_layout_(joined(members_, [](const ParamGroup& g) { return g.gather_layout(); })),
+      reduce_layout_(joined(members_, [](const ParamGroup& g) { return g.reduce_layout(); })),
+      sources_(gather_layout_->slots().size()),
+      gathered_(gather_layout_) {
+  size_t first_param = 0;
+  for (const ParamGroup* member : members_) {
+    const FlatLayout& own = *member->gather_layout();
+    for (size_t s = 0; s < own.slots().size(); ++s) {
+      const size_t slot = gather_layout_->slot_of(first_param + own.slots()[s].params[0]);
+      sources_[slot].push_back({member, s});
+    }
+    first_param += member->params();
+  }
 }
 
 std::shared_ptr<Bundle> Bundle::make(std::vector<ParamGroup*> members) {
@@ -58,70 +70,51 @@ int64_t Bundle::version_of_shards() const {
   return sum;
 }
 
-/// In the layout's types; where several groups share a slot, one after another.
-std::vector<at::Tensor> Bundle::shards_by_slot() const {
-  std::vector<std::vector<at::Tensor>> pieces(gather_layout_->slots().size());
-  size_t first_param = 0;
-  for (const ParamGroup* member : members_) {
-    member->require_memory();
-    const FlatLayout& own = *member->gather_layout();
-    for (size_t s = 0; s < own.slots().size(); ++s) {
-      const size_t slot = gather_layout_->slot_of(first_param + own.slots()[s].params[0]);
-      pieces[slot].push_back(member->pieces()[s]);
-    }
-    first_param += member->params();
+/// In the layout's type; where several groups share the slot, one after another.
+at::Tensor Bundle::shard_of_slot(size_t slot) const {
+  const at::ScalarType dtype = gather_layout_->slots()[slot].dtype;
+  c10::SmallVector<at::Tensor, 1> pieces;
+  for (const PieceOf& source : sources_[slot]) {
+    source.member->require_memory();
+    const at::Tensor& piece = source.member->pieces()[source.slot];
+    const c10::Device device = source.member->device();
+    pieces.push_back(piece.device() == device ? piece
+                                              : piece.to(device, piece.scalar_type(), true));
   }
-  std::vector<at::Tensor> out;
-  for (size_t s = 0; s < pieces.size(); ++s) {
-    for (at::Tensor& piece : pieces[s]) {
-      piece = piece.to(members_[0]->device(), piece.scalar_type(), /*non_blocking=*/true);
-    }
-    const at::Tensor piece = pieces[s].size() == 1 ? pieces[s][0] : at::cat(pieces[s]);
-    out.push_back(piece.to(gather_layout_->slots()[s].dtype));
-  }
-  return out;
+  const at::Tensor shard = pieces.size() == 1 ? pieces[0] : at::cat(pieces);
+  return shard.scalar_type() == dtype ? shard : shard.to(dtype);
 }
 
 void Bundle::start(bool async) {
   Timeline& timeline = *members_[0]->timeline();
   MessageTimes times(timeline.log(), StepLog::What::gather, number());
-  if (parts_.empty()) version_ = version_of_shards();
+  std::vector<at::Tensor> sent = parts_;
+  if (parts_.empty()) {
+    version_ = version_of_shards();
+    for (size_t s = 0; s < sources_.size(); ++s) sent.push_back(shard_of_slot(s));
+  }
   const comm::Group& group = parts_.empty() ? *mesh().shard_group() : *options().smaller_group;
-  gathered_ = std::make_unique<Gathered>(
-      gather_layout_, parts_.empty() ? shards_by_slot() : parts_,
-      GatherWay{group, mesh().shard_name(), *options().collectives, timeline.bytes(), times},
+  gathered_.start(
+      std::move(sent),
+      {group, mesh().shard_name(), *options().collectives, timeline.bytes(), std::move(times)},
       async);
-  gathering_ = true;
 }
 
 void Bundle::start_gather() {
   if (mesh().shard_group() == nullptr) return;
   if (!is_current()) release();
-  if (gathered_ == nullptr) start(/*async=*/true);
+  if (gathered_.stage() == Gathered::Stage::released) start(/*async=*/true);
 }
 
 void Bundle::gather() {
   if (mesh().shard_group() == nullptr) return;
   if (!is_current()) release();
-  if (gathered_ == nullptr) start(/*async=*/false);
+  if (gathered_.stage() == Gathered::Stage::released) start(/*async=*/false);
   finish_gather();
 }
 
-void Bundle::finish_gather() {
-  if (!gathering_) return;
-  gathering_ = false;
-  try {
-    gathered_->wait();
-  } catch (...) {
-    gathered_.reset();
-    throw;
-  }
-}
-
 void Bundle::release() {
-  // Messages that still run write to the memory.
-  if (std::exchange(gathering_, false)) gathered_->wait();
-  gathered_.reset();
+  gathered_.release();
   parts_.clear();
 }
 
@@ -137,10 +130,10 @@ void Bundle::release_after_forward() {
   }
   if (!is_gathered()) return;  // let go before, or a prefetch that is under way
   if (parts_.empty()) {
-    parts_ = gathered_->parts_of_slots(smaller->index(), smaller->size(), *options().collectives,
-                                       members_[0]->timeline()->bytes());
+    parts_ = gathered_.parts_of_slots(smaller->index(), smaller->size(), *options().collectives,
+                                      members_[0]->timeline()->bytes());
   }
-  gathered_.reset();
+  gathered_.release();
 }
 
 Reduction& Bundle::reduction() {

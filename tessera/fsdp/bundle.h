@@ -36,17 +36,17 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
   /// While it is gathered.
   int64_t gathered_bytes() const { return gather_layout_->gathered_bytes(); }
 
-  bool is_gathered() const { return gathered_ != nullptr && !gathering_; }
-  void start_gather();   ///< returns at once; nothing if it is gathered or under way
-  void gather();         ///< the parameters are there when it returns
-  void finish_gather();  ///< waits for the one under way, if any
+  bool is_gathered() const { return gathered_.stage() == Gathered::Stage::there; }
+  void start_gather();  ///< returns at once; nothing if it is gathered or under way
+  void gather();        ///< the parameters are there when it returns
+  void finish_gather() { gathered_.wait(); }  ///< of the one under way, if any
   void release();
   void release_after_backward();  ///< unless the options say that it stays
   /// Lets go of all but this rank's part of a smaller group, from which the next gather is made; of
   /// everything, if the options name no such group.
   void release_after_forward();
   /// A parameter by its place among those of all members.
-  const at::Tensor& whole(size_t param) const { return gathered_->whole(param); }
+  const at::Tensor& whole(size_t param) const { return gathered_.whole(param); }
 
   /// Where the members' gradients are added.
   Reduction& reduction();
@@ -57,17 +57,23 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
   void forget_arrived();  ///< a backward failed
 
  private:
+  /// A flat tensor of a member's shards.
+  struct PieceOf {
+    const ParamGroup* member;
+    size_t slot;
+  };
+
   explicit Bundle(std::vector<ParamGroup*> members);
   void start(bool async);
   bool is_current() const { return version_ == version_of_shards(); }
   int64_t version_of_shards() const;
-  std::vector<at::Tensor> shards_by_slot() const;
+  at::Tensor shard_of_slot(size_t slot) const;
 
   std::vector<ParamGroup*> members_;
   std::shared_ptr<const FlatLayout> gather_layout_;  // in the type of gathered parameters
   std::shared_ptr<const FlatLayout> reduce_layout_;  // in the type of the reduction
-  std::unique_ptr<Gathered> gathered_;
-  bool gathering_ = false;
+  std::vector<std::vector<PieceOf>> sources_;        // by slot of what is gathered
+  Gathered gathered_;
   int64_t version_ = -1;                  // of the shards that it was gathered from
   std::vector<at::Tensor> parts_;         // for a gather in the smaller group
   std::shared_ptr<Reduction> reduction_;  // that gradients are added to

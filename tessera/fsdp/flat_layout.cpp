@@ -7,6 +7,7 @@
 #include <map>
 
 #include "tessera/base/errors.h"
+#include "tessera/fsdp/memory_views.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::fsdp {
@@ -27,30 +28,6 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 int64_t bytes_of(at::ScalarType dtype, int64_t elements) {
   return elements * static_cast<int64_t>(c10::elementSize(dtype));
-}
-
-/// A tensor over a part of some memory. What narrow and two views give, without three trips through
-/// the dispatcher for each parameter of each gather; autograd does not see it.
-at::Tensor placed(const at::Tensor& memory, int64_t byte_offset, at::IntArrayRef shape,
-                  at::ScalarType dtype) {
-  const c10::TensorImpl& bytes = *memory.unsafeGetTensorImpl();
-  auto impl = c10::make_intrusive<c10::TensorImpl>(
-      c10::Storage(bytes.unsafe_storage()), bytes.key_set(), c10::scalarTypeToTypeMeta(dtype));
-  impl->set_sizes_contiguous(shape);
-  const int64_t from = bytes.storage_offset() + byte_offset;
-  impl->set_storage_offset(from / static_cast<int64_t>(c10::elementSize(dtype)));
-  return at::Tensor(std::move(impl));
-}
-
-/// The same of elements: what narrow and view give. A write to it counts as one to the whole.
-at::Tensor part_of(const at::Tensor& flat, int64_t begin, at::IntArrayRef shape) {
-  const c10::TensorImpl& whole = *flat.unsafeGetTensorImpl();
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(whole.unsafe_storage()),
-                                                   whole.key_set(), whole.dtype());
-  impl->set_sizes_contiguous(shape);
-  impl->set_storage_offset(whole.storage_offset() + begin);
-  impl->set_version_counter(whole.version_counter());
-  return at::Tensor(std::move(impl));
 }
 
 /// Whether bytes can be copied between them, as they lie.

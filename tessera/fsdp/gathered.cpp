@@ -1,73 +1,137 @@
 #include "tessera/fsdp/gathered.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/from_blob.h>
+#include <algorithm>
 
 #include "tessera/comm/call_site.h"
+#include "tessera/fsdp/memory_views.h"
 
 namespace tessera::fsdp {
 namespace {
 
-at::Tensor counted(const at::Tensor& held, const std::shared_ptr<GatheredBytes>& count) {
-  const int64_t bytes = held.numel();
-  const int64_t now = count->alive.fetch_add(bytes) + bytes;
-  int64_t peak = count->peak.load();
-  while (peak < now && !count->peak.compare_exchange_weak(peak, now)) {
+/// Counted as long as it lives.
+struct CountedMemory {
+  CountedMemory(at::Tensor held, std::shared_ptr<GatheredBytes> counter)
+      : memory(std::move(held)), count(std::move(counter)) {
+    const int64_t now = count->alive.fetch_add(memory.numel()) + memory.numel();
+    int64_t peak = count->peak.load();
+    while (peak < now && !count->peak.compare_exchange_weak(peak, now)) {
+    }
   }
-  const auto freed = [held, count, bytes](void*) { count->alive.fetch_sub(bytes); };
-  return at::from_blob(held.data_ptr(), {bytes}, freed, held.options());
+  ~CountedMemory() { count->alive.fetch_sub(memory.numel()); }
+  CountedMemory(const CountedMemory&) = delete;
+  CountedMemory& operator=(const CountedMemory&) = delete;
+
+  at::Tensor memory;
+  std::shared_ptr<GatheredBytes> count;
+};
+
+at::DataPtr counted(const at::Tensor& memory, const std::shared_ptr<GatheredBytes>& count) {
+  return {memory.data_ptr(), new CountedMemory(memory, count),
+          [](void* held) { delete static_cast<CountedMemory*>(held); }, memory.device()};
 }
 
-/// The same memory under a handle of its own, which can be made to let go of it.
-at::Tensor lent(const at::Tensor& tensor) {
-  return at::from_blob(
-      tensor.data_ptr(), tensor.sizes(), [tensor](void*) {}, tensor.options());
+/// The memory of another storage, which it keeps alive.
+at::DataPtr lent(const at::Tensor& of) {
+  return {of.data_ptr(), c10::Storage(of.storage()).unsafeReleaseStorageImpl(),
+          [](void* held) {
+            c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(held));
+          },
+          of.device()};
 }
 
-/// Whoever ran the message may hold the handle a moment longer than the message ran.
-void take_back(const at::Tensor& lent) {
-  lent.storage().set_data_ptr(at::DataPtr(nullptr, lent.device()));
-  lent.storage().unsafeGetStorageImpl()->set_nbytes(0);
+bool is_held_once(const at::Tensor& tensor) {
+  return tensor.use_count() == 1 && tensor.unsafeGetTensorImpl()->autograd_meta() == nullptr;
 }
 
 }  // namespace
 
-Gathered::Gathered(std::shared_ptr<const FlatLayout> layout, std::vector<at::Tensor> sent,
-                   GatherWay way, bool async)
-    : layout_(std::move(layout)), sent_(std::move(sent)), times_(std::move(way.times)) {
-  const int64_t bytes = layout_->gathered_bytes();
-  memory_ = counted(way.collectives.allocate(bytes, sent_[0].device()), way.bytes);
-  for (const at::Tensor& slot : layout_->slots_in(memory_)) slots_.push_back(lent(slot));
-  wholes_ = layout_->wholes_in(memory_);
+/// Tensors that inference mode made are of another kind than others.
+bool Gathered::fits(const at::Tensor& memory) const {
+  return views_ && views_->memory.key_set() == memory.key_set() &&
+         views_->memory.device() == memory.device();
+}
+
+bool Gathered::is_only_holder() const {
+  return views_->memory.storage().use_count() == 1 + views_->wholes.size() &&
+         std::ranges::all_of(views_->wholes, is_held_once);
+}
+
+void Gathered::make_views(const at::Tensor& memory) {
+  const at::Tensor own = hollow(memory);
+  const at::Tensor lent = hollow(memory);
+  views_ = Views{own, layout_->wholes_in(own), lent, layout_->slots_in(lent)};
+}
+
+void Gathered::start(std::vector<at::Tensor> sent, const GatherWay& way, bool async) {
+  const at::Tensor memory = way.collectives.allocate(layout_->gathered_bytes(), sent[0].device());
+  if (!fits(memory)) make_views(memory);
+  put_in(views_->memory, counted(memory, way.bytes));
+  put_in(views_->lent, lent(views_->memory));
+  sent_ = std::move(sent);
+  times_ = way.times;
   const comm::CallSite site({.op = "fully_shard", .axis = way.axis});
-  work_ = way.collectives.all_gather(slots_, sent_, way.group, async);
-  times_.issued();
+  try {
+    work_ = way.collectives.all_gather(views_->slots, sent_, way.group, async);
+  } catch (...) {
+    fail();
+    throw;
+  }
+  times_->issued();
+  stage_ = Stage::under_way;
+}
+
+/// Whatever still runs has the memory for itself.
+void Gathered::fail() {
+  views_.reset();
+  sent_.clear();
+  work_.reset();
+  stage_ = Stage::released;
 }
 
 void Gathered::wait() {
-  if (std::exchange(there_, true)) return;
-  times_.awaited();
-  if (work_ != nullptr) work_->wait();
-  times_.ended();
+  if (stage_ != Stage::under_way) return;
+  times_->awaited();
+  try {
+    if (work_ != nullptr) work_->wait();
+  } catch (...) {
+    fail();
+    throw;
+  }
+  times_->ended();
   work_.reset();
   for (size_t i = 0; i < layout_->params(); ++i) {
     const size_t slot = layout_->slot_of(i);
-    if (!layout_->slots()[slot].direct) layout_->copy_out(i, slots_[slot], wholes_[i]);
+    if (!layout_->slots()[slot].direct) {
+      layout_->copy_out(i, views_->slots[slot], views_->wholes[i]);
+    }
   }
-  for (const at::Tensor& slot : slots_) take_back(slot);
-  slots_.clear();
+  take_out(views_->lent);
   sent_.clear();
+  stage_ = Stage::there;
+}
+
+void Gathered::release() {
+  wait();
+  if (stage_ == Stage::released) return;
+  stage_ = Stage::released;
+  if (is_only_holder()) {
+    take_out(views_->memory);
+  } else {
+    views_.reset();
+  }
 }
 
 std::vector<at::Tensor> Gathered::parts_of_slots(
     int part, int parts, const Collectives& collectives,
     const std::shared_ptr<GatheredBytes>& bytes) const {
   std::vector<at::Tensor> out;
-  for (const at::Tensor& slot : layout_->slots_in(memory_)) {
+  for (const at::Tensor& slot : layout_->slots_in(views_->memory)) {
     const int64_t length = slot.numel() / parts;
     const at::Tensor of = slot.narrow(0, part * length, length);
-    const auto room = static_cast<int64_t>(of.nbytes());
-    out.push_back(counted(collectives.allocate(room, of.device()), bytes).view(of.scalar_type()));
+    const at::Tensor room = collectives.allocate(static_cast<int64_t>(of.nbytes()), of.device());
+    const at::Tensor copy = hollow(room);
+    put_in(copy, counted(room, bytes));
+    out.push_back(placed(copy, 0, of.sizes(), of.scalar_type()));
     out.back().copy_(of);
   }
   return out;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -30,28 +31,50 @@ struct GatherWay {
   MessageTimes times;
 };
 
+/// Its memory comes with each gather and goes with the release. The tensors over it are made once,
+/// unless somebody keeps one of them: then that one keeps its memory, and the next gather has new
+/// ones.
 class Gathered {
  public:
-  /// Starts the all_gather of `sent`, this rank's part of each slot of the layout.
-  Gathered(std::shared_ptr<const FlatLayout> layout, std::vector<at::Tensor> sent, GatherWay way,
-           bool async);
+  enum class Stage { released, under_way, there };
 
-  /// The parameters are there when it returns.
+  explicit Gathered(std::shared_ptr<const FlatLayout> layout) : layout_(std::move(layout)) {}
+
+  Stage stage() const { return stage_; }
+  /// Starts the all_gather of `sent`, this rank's part of each slot of the layout. If it throws,
+  /// nothing is gathered; so with wait().
+  void start(std::vector<at::Tensor> sent, const GatherWay& way, bool async);
+  /// The parameters are there when it returns, if they were under way.
   void wait();
-  const at::Tensor& whole(size_t param) const { return wholes_[param]; }
+  /// Messages that still run write to the memory: it waits for them.
+  void release();
+
+  const at::Tensor& whole(size_t param) const { return views_->wholes[param]; }
   /// Copies of one of `parts` equal parts of each slot: what a rank of a group of so many sends.
   std::vector<at::Tensor> parts_of_slots(int part, int parts, const Collectives& collectives,
                                          const std::shared_ptr<GatheredBytes>& bytes) const;
 
  private:
+  /// Messages have handles of their own, which let go of the memory when they have ended: whoever
+  /// ran one may hold its tensors a moment longer.
+  struct Views {
+    at::Tensor memory;
+    std::vector<at::Tensor> wholes;
+    at::Tensor lent;
+    std::vector<at::Tensor> slots;
+  };
+
+  bool fits(const at::Tensor& memory) const;
+  bool is_only_holder() const;
+  void make_views(const at::Tensor& memory);
+  void fail();
+
   std::shared_ptr<const FlatLayout> layout_;
-  at::Tensor memory_;
+  std::optional<Views> views_;
   std::vector<at::Tensor> sent_;
-  std::vector<at::Tensor> slots_;
-  std::vector<at::Tensor> wholes_;
   WorkPtr work_;
-  MessageTimes times_;
-  bool there_ = false;
+  std::optional<MessageTimes> times_;
+  Stage stage_ = Stage::released;
 };
 
 }  // namespace tessera::fsdp

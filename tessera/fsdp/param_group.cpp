@@ -21,6 +21,7 @@ class HeldParameter final : public dtensor::LazyLocal {
       : group_(std::move(group)), index_(index) {}
 
   at::Tensor produced() override { return group_->produced(index_); }
+  void used() override { group_->used(); }
   at::Tensor produced_from(const at::Tensor& computed) override {
     return group_->produced_from(index_, computed);
   }
@@ -178,10 +179,13 @@ at::Tensor ParamGroup::produced(size_t index) {
     timeline_->touch(*this);
     note_use();
     whole = bundle_->whole(first_param_ + index);
-    timeline_->touched(*this);
   }
   if (!param.inner) return whole;
   return dtensor::wrap(whole, param.inner->with_dtype(static_cast<DType>(whole.scalar_type())));
+}
+
+void ParamGroup::used() {
+  if (mesh_.shard_group() != nullptr) timeline_->touched(*this);
 }
 
 void ParamGroup::require_memory() const {

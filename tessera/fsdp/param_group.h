@@ -67,6 +67,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   // What dispatch asks, by parameter.
   at::Tensor produced(size_t param);
+  void used();
   at::Tensor produced_from(size_t param, const at::Tensor& computed) const;
   at::Tensor shards(size_t param) const;
   void shards_change() { bundle_->release(); }

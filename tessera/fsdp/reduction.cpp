@@ -2,7 +2,10 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <cstring>
+
 #include "tessera/comm/call_site.h"
+#include "tessera/fsdp/memory_views.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -13,6 +16,24 @@ std::vector<at::Tensor> defined_ones(const std::vector<at::Tensor>& tensors) {
     if (tensor.defined()) out.push_back(tensor);
   }
   return out;
+}
+
+/// As div_ does. What is small on the host is not worth the way to its kernel, which takes longer
+/// than the rest of a small group's reduction.
+void divide(const at::Tensor& flat, double by) {
+  constexpr int64_t kSmall = 4096;
+  const auto in_place = [&]<class T>(T divisor) {
+    T* values = flat.mutable_data_ptr<T>();
+    for (int64_t i = 0; i < flat.numel(); ++i) values[i] /= divisor;
+  };
+  const bool small = flat.is_cpu() && flat.numel() <= kSmall;
+  if (small && flat.scalar_type() == at::kFloat) {
+    in_place(static_cast<float>(by));
+  } else if (small && flat.scalar_type() == at::kDouble) {
+    in_place(by);
+  } else {
+    flat.div_(by);
+  }
 }
 
 bool is_only_holder(const at::Tensor& tensor) {
@@ -33,12 +54,18 @@ Reduction::Reduction(std::shared_ptr<const FlatLayout> layout, const DataMesh& m
 
 at::Tensor Reduction::flat(int64_t elements, at::ScalarType dtype, c10::Device device) const {
   const auto size = static_cast<int64_t>(c10::elementSize(dtype));
-  return collectives_->allocate(elements * size, device).view(dtype);
+  return as_numbers(collectives_->allocate(elements * size, device), dtype);
 }
 
 Reduction::Input Reduction::zeros(size_t slot, c10::Device device) const {
   const Slot& of = layout_->slots()[slot];
-  return {flat(of.piece * layout_->ranks(), of.dtype, device).zero_(), true};
+  Input out{flat(of.piece * layout_->ranks(), of.dtype, device), true};
+  if (device.is_cpu()) {
+    std::memset(out.flat.mutable_data_ptr(), 0, out.flat.nbytes());
+  } else {
+    out.flat.zero_();
+  }
+  return out;
 }
 
 void Reduction::add(size_t param, const at::Tensor& gradient) {
@@ -181,7 +208,9 @@ void Reduction::finish() {
   wait();
   const double after = how_.divide_by.after;
   if (!how_.over_replicas || after == 1) return;
-  for (const at::Tensor& output : defined_ones(outputs_)) output.div_(after);
+  for (const at::Tensor& output : outputs_) {
+    if (output.defined()) divide(output, after);
+  }
 }
 
 void Reduction::abandon() {

@@ -27,6 +27,7 @@ at::Tensor Rest::zeros(int64_t elements, at::ScalarType dtype) const {
 }
 
 at::Tensor Rest::brought_home(const at::Tensor& shard, at::ScalarType dtype) const {
+  if (shard.device() == rest && shard.scalar_type() == dtype) return shard;
   if (!pinned || shard.device() == rest) return shard.to(rest, dtype);
   const auto options = at::TensorOptions(dtype).device(rest).pinned_memory(true);
   return at::empty(shard.sizes(), options).copy_(shard);

@@ -158,7 +158,8 @@ void Timeline::prefetch_after(const Bundle& bundle) {
 }
 
 void Timeline::touched(ParamGroup& group) {
-  if (order_.is_last_touch()) let_go(*group.bundle());
+  Bundle* bundle = group.bundle().get();
+  if (bundle == order_.current() && order_.is_last_touch()) let_go(*bundle);
 }
 
 void Timeline::enter_backward() {

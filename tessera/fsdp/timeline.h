@@ -37,7 +37,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   /// An op is about to use the group: it is gathered when this returns.
   void touch(ParamGroup& group);
-  /// The op has what it needs.
+  /// The op needs it no more.
   void touched(ParamGroup& group);
 
   /// Something happens in backward; at its end all is reduced and let go.

@@ -1,4 +1,7 @@
 // What is gathered at a time, and that nothing is left.
+#include <ATen/ops/_unsafe_view.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
 #include "tessera/dtensor/decision.h"
@@ -109,6 +112,51 @@ TEST(FullyShardMemory, NothingGrowsOverManySteps) {
     EXPECT_EQ(gathered_memory(mesh).peak_bytes, peak);
     EXPECT_LE(live_shardings(), shardings + 8);  // the other rank may be in the middle of an op
     EXPECT_EQ(dtensor::decision_stats().misses, decisions);
+  });
+}
+
+/// An op may give back the memory it was given: whoever holds that holds it for himself.
+TEST(FullyShardMemory, WhatTheProgramKeepsStaysAsItWas) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch mine = make_batch(6, 6, 3).part(rank, 2);
+    auto net = make_mlp({6, 5, 3});
+    shard_layers(net, mesh, kUnmerged);
+    const at::Tensor weight = net->parameters()[0];
+    auto optimizer = adamw()(net->parameters());
+    for (int step = 0; step < 4; ++step) {
+      at::Tensor kept = at::_unsafe_view(weight, {30});
+      EXPECT_FALSE(is_dtensor(kept));
+      const at::Tensor then = kept.detach().clone();
+      train(forward_of(net), *optimizer, mine, 2);
+      EXPECT_TRUE(at::equal(kept, then)) << "step " << step;
+      EXPECT_FALSE(at::equal(full_tensor(weight.detach()).view({30}), then)) << "step " << step;
+      EXPECT_GT(gathered_memory(mesh).bytes, 0);
+      kept.reset();
+      EXPECT_EQ(gathered_memory(mesh).bytes, 0) << "step " << step;
+    }
+  });
+}
+
+/// Tensors that inference mode made are of no use to autograd.
+TEST(FullyShardMemory, InferenceModeLeavesNothingToTraining) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch batch = make_batch(6, 6, 3);
+    auto plain = make_mlp({6, 5, 3});
+    auto alone = adamw()(plain->parameters());
+    auto net = make_mlp({6, 5, 3});
+    shard_layers(net, mesh, kUnmerged);
+    auto optimizer = adamw()(net->parameters());
+    for (int step = 0; step < 3; ++step) {
+      {
+        const c10::InferenceMode inference;
+        EXPECT_TRUE(at::allclose(net->forward(batch.x), plain->forward(batch.x)));
+      }
+      train(forward_of(plain), *alone, batch, 1);
+      train(forward_of(net), *optimizer, batch.part(rank, 2), 1);
+      EXPECT_EQ(parameters_differ(*net, *plain), "") << "step " << step;
+    }
   });
 }
 
