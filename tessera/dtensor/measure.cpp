@@ -2,6 +2,10 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -13,50 +17,81 @@
 namespace tessera::dtensor {
 namespace {
 
-/// Everyone's (dims, dtype, sizes), by index into the mesh's ranks, in one message of fixed size:
-/// more dims would need the ranks to agree on a count first.
+/// In one message of fixed size: more dims would need the ranks to agree on a count first.
 constexpr int64_t kMaxDims = 16;
 
-std::vector<std::vector<int64_t>> gather_sizes(const at::Tensor& local, const DeviceMesh& mesh) {
+/// What a rank tells the others of its part.
+struct Told {
+  int64_t ndim = 0;
+  int64_t dtype = 0;
+  int64_t requires_grad = 0;
+  std::array<int64_t, kMaxDims> sizes{};
+  std::array<int64_t, kMaxDims> order{};  ///< its dims, outermost in memory first
+};
+
+/// Row-major order where the strides do not say otherwise, or leave gaps.
+std::vector<int64_t> order_in_memory(const at::Tensor& local) {
+  std::vector<int64_t> order(static_cast<size_t>(local.dim()));
+  std::iota(order.begin(), order.end(), 0);
+  if (!local.is_contiguous() && local.is_non_overlapping_and_dense()) {
+    std::ranges::stable_sort(order, std::greater<>(), [&](int64_t d) { return local.stride(d); });
+  }
+  return order;
+}
+
+/// The strides of a tensor without gaps; none where they are row-major.
+std::vector<int64_t> strides_in(std::span<const int64_t> order, std::span<const int64_t> shape) {
+  if (std::ranges::is_sorted(order)) return {};
+  std::vector<int64_t> strides(shape.size());
+  int64_t step = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    const auto dim = static_cast<size_t>(order[i]);
+    strides[dim] = step;
+    step *= std::max<int64_t>(shape[dim], 1);
+  }
+  return strides;
+}
+
+/// Everyone's, by index into the mesh's ranks.
+std::vector<Told> gather_told(const at::Tensor& local, const DeviceMesh& mesh) {
   require(local.dim() <= kMaxDims, "from_local of a tensor with ", local.dim(), " dims; at most ",
           kMaxDims);
-  const auto count = kMaxDims + 2;
-  at::Tensor mine = at::empty({count}, at::kLong);
-  auto* words = mine.mutable_data_ptr<int64_t>();
-  std::fill(words, words + count, 0);
-  words[0] = local.dim();
-  words[1] = static_cast<int64_t>(local.scalar_type());
-  for (int64_t d = 0; d < local.dim(); ++d) words[2 + d] = local.size(d);
+  Told told{.ndim = local.dim(),
+            .dtype = static_cast<int64_t>(local.scalar_type()),
+            .requires_grad = local.requires_grad() ? 1 : 0};
+  std::ranges::copy(local.sizes(), told.sizes.begin());
+  std::ranges::copy(order_in_memory(local), told.order.begin());
+  constexpr auto kWords = static_cast<int64_t>(sizeof(Told) / sizeof(int64_t));
+  at::Tensor mine = at::empty({kWords}, at::kLong);
+  std::memcpy(mine.mutable_data_ptr(), &told, sizeof(Told));
   std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
   std::iota(axes.begin(), axes.end(), 0);
   const auto group = comm::group_of(mesh, axes);
   if (mesh.device() == "cuda") mine = mine.to(local.device());
-  at::Tensor all = at::empty({count * group->size()}, mine.options());
+  at::Tensor all = at::empty({kWords * group->size()}, mine.options());
   const comm::CallSite site({.op = "from_local", .implicit = true});
   group->backend(all.device().type())._allgather_base(all, mine)->wait();
   all = all.cpu();
-  std::vector<std::vector<int64_t>> out;
-  const auto* read = all.const_data_ptr<int64_t>();
-  for (int r = 0; r < group->size(); ++r)
-    out.emplace_back(read + r * count, read + (r + 1) * count);
+  std::vector<Told> out(static_cast<size_t>(group->size()));
+  std::memcpy(out.data(), all.const_data_ptr(), out.size() * sizeof(Told));
   return out;
 }
 
-std::string sizes_text(const std::vector<int64_t>& words) {
-  return shape_text(std::span<const int64_t>(words).subspan(2, static_cast<size_t>(words[0])));
+std::string sizes_text(const Told& told) {
+  return shape_text(std::span(told.sizes).first(static_cast<size_t>(told.ndim)));
 }
 
-void check_alike(const std::vector<std::vector<int64_t>>& all, const DeviceMesh& mesh) {
+void check_alike(const std::vector<Told>& all, const DeviceMesh& mesh) {
   for (size_t r = 1; r < all.size(); ++r) {
-    require(all[r][0] == all[0][0] && all[r][1] == all[0][1], "from_local: rank ", mesh.ranks()[0],
-            " brings ", sizes_text(all[0]), " of type ", all[0][1], ", rank ", mesh.ranks()[r],
-            " brings ", sizes_text(all[r]), " of type ", all[r][1]);
+    require(all[r].ndim == all[0].ndim && all[r].dtype == all[0].dtype, "from_local: rank ",
+            mesh.ranks()[0], " brings ", sizes_text(all[0]), " of type ", all[0].dtype, ", rank ",
+            mesh.ranks()[r], " brings ", sizes_text(all[r]), " of type ", all[r].dtype);
   }
 }
 
 /// The size of `dim` as a function of the coordinates on `axes` alone; throws if others matter.
-std::vector<int64_t> sizes_over(const std::vector<std::vector<int64_t>>& all,
-                                const DeviceMesh& mesh, size_t dim, std::span<const int> axes) {
+std::vector<int64_t> sizes_over(const std::vector<Told>& all, const DeviceMesh& mesh, size_t dim,
+                                std::span<const int> axes) {
   int64_t count = 1;
   for (int axis : axes) count *= mesh.size(axis);
   std::vector<int64_t> sizes(static_cast<size_t>(count), -1);
@@ -66,7 +101,7 @@ std::vector<int64_t> sizes_over(const std::vector<std::vector<int64_t>>& all,
     int64_t index = 0;
     for (int axis : axes) index = index * mesh.size(axis) + coordinate[static_cast<size_t>(axis)];
     int64_t& size = sizes[static_cast<size_t>(index)];
-    const int64_t mine = all[r][2 + dim];
+    const int64_t mine = all[r].sizes[dim];
     if (size < 0) {
       size = mine;
       who[static_cast<size_t>(index)] = r;
@@ -113,7 +148,7 @@ void normalise(const DeviceMesh& mesh, std::vector<Placement>& placements, int64
 Sharding measure(const at::Tensor& local, const DeviceMesh& mesh,
                  std::vector<Placement> placements) {
   normalise(mesh, placements, local.dim());
-  const auto all = gather_sizes(local, mesh);
+  const auto all = gather_told(local, mesh);
   check_alike(all, mesh);
   std::vector<int64_t> shape;
   for (int dim = 0; dim < static_cast<int>(local.dim()); ++dim) {
@@ -130,8 +165,10 @@ Sharding measure(const at::Tensor& local, const DeviceMesh& mesh,
     }
     shape.push_back(sizes.front());
   }
+  const auto order = std::span(all[0].order).first(shape.size());
+  std::vector<int64_t> stride = strides_in(order, shape);
   return Sharding(mesh, std::move(placements), std::move(shape),
-                  {.dtype = static_cast<DType>(local.scalar_type())});
+                  {.dtype = static_cast<DType>(local.scalar_type()), .stride = std::move(stride)});
 }
 
 Sharding assume_even(const at::Tensor& local, const DeviceMesh& mesh,
@@ -143,8 +180,22 @@ Sharding assume_even(const at::Tensor& local, const DeviceMesh& mesh,
       shape[static_cast<size_t>(placements[a].dim())] *= mesh.size(static_cast<int>(a));
     }
   }
+  const auto order = order_in_memory(local);
+  std::vector<int64_t> stride = strides_in(order, shape);
   return Sharding(mesh, std::move(placements), std::move(shape),
-                  {.dtype = static_cast<DType>(local.scalar_type())});
+                  {.dtype = static_cast<DType>(local.scalar_type()), .stride = std::move(stride)});
+}
+
+void check_metadata(const at::Tensor& local, const DeviceMesh& mesh) {
+  const auto all = gather_told(local, mesh);
+  check_alike(all, mesh);
+  for (size_t r = 1; r < all.size(); ++r) {
+    require(all[r].requires_grad == all[0].requires_grad, "from_local: of ranks ", mesh.ranks()[0],
+            " and ", mesh.ranks()[r],
+            " one brings a tensor that requires a gradient, one does not");
+    require(all[r].order == all[0].order, "from_local: ranks ", mesh.ranks()[0], " and ",
+            mesh.ranks()[r], " bring tensors whose dims lie in memory in different orders");
+  }
 }
 
 }  // namespace tessera::dtensor
