@@ -35,10 +35,22 @@ const ShardedMeta& meta_or_throw(const at::Tensor& tensor, std::string_view func
 
 DType dtype_of(const at::Tensor& tensor) { return static_cast<DType>(tensor.scalar_type()); }
 
+constexpr std::string_view kNotUnreduced =
+    ": a value cannot be un-reduced; a Partial is what an op leaves behind";
+
 void refuse_partial(std::span<const Placement> placements, std::string_view function) {
   for (const auto& p : placements) {
-    require(!p.is_partial(), function, " to ", placements_text(placements),
-            ": a value cannot be un-reduced; a Partial is what an op leaves behind");
+    require(!p.is_partial(), function, " to ", placements_text(placements), kNotUnreduced);
+  }
+}
+
+/// An axis may stay Partial while others change.
+void refuse_new_partial(const Sharding& from, const Sharding& to) {
+  for (int axis = 0; axis < to.mesh().ndim(); ++axis) {
+    const Placement& p = to.placement(axis);
+    const bool had = from.mesh() == to.mesh() && from.placement(axis) == p;
+    require(had || !p.is_partial(), "Can not redistribute ", from, " to ",
+            placements_text(to.placements()), kNotUnreduced);
   }
 }
 
@@ -59,9 +71,7 @@ Sharding target_of(const Sharding& from, const Sharding& to, const RedistributeO
       from.mesh().world() == to.mesh().world(), "redistribute ", from, " to mesh ", to.mesh(),
       " of another world: its ranks are not these; a mesh that was only parsed has none. Make it "
       "with init_device_mesh, or derive it from the tensor's mesh");
-  if (!std::ranges::equal(from.placements(), to.placements())) {
-    refuse_partial(to.placements(), "redistribute");
-  }
+  refuse_new_partial(from, to);
   return to.with_dtype(options.forward_dtype ? static_cast<DType>(*options.forward_dtype)
                                              : from.dtype());
 }
@@ -111,6 +121,7 @@ at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh,
     as = dtensor::assume_even(local, mesh, std::move(placements));
   }
   if (options.run_check && mesh.contains_me() && mesh.size() > 1) {
+    dtensor::check_metadata(local, mesh);
     dtensor::check_replicas(local, as);
   }
   const at::Tensor part = mesh.contains_me() ? local : empty_part(local, as);
