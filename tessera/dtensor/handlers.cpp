@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/isclose.h>
+#include <ATen/ops/linalg_vector_norm.h>
 
 #include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -88,6 +89,13 @@ bool allclose(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor close = at::isclose(args[0].toTensor(), args[1].toTensor(), args[2].toDouble(),
                                        args[3].toDouble(), args[4].toBool());
   torch::jit::push(stack, close.all().item<bool>());
+  return true;
+}
+
+bool dist(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const auto args = torch::jit::pop(stack, entry.args.size());
+  const at::Tensor apart = args[0].toTensor().sub(args[1].toTensor());
+  torch::jit::push(stack, at::linalg_vector_norm(apart, args[2].toScalar()));
   return true;
 }
 
@@ -191,6 +199,7 @@ void install_handlers() {
   set_handler("aten::_local_scalar_dense", local_scalar);
   set_handler("aten::equal", equal);
   set_handler("aten::allclose", allclose);
+  set_handler("aten::dist", dist);
   set_handler("aten::as_strided", as_strided);
   set_handler("aten::is_same_size", is_same_size);
   for (const char* op : {"aten::set_.source_Tensor", "aten::set_.source_Storage", "aten::set_",

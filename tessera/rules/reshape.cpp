@@ -99,7 +99,10 @@ class Reshaper {
         return std::nullopt;
     }
     for (size_t a = 0; a < out_.size(); ++a) {
-      if (out_[a].is_sharded() && !done[a]) return std::nullopt;  // a dim of size 1
+      if (!out_[a].is_sharded() || done[a]) continue;
+      const auto dim = one_for(out_[a].dim());
+      if (!dim) return std::nullopt;
+      out_[a] = out_[a].on_dim(*dim);
     }
     return out_;
   }
@@ -108,6 +111,22 @@ class Reshaper {
   Placement& out(int axis) { return out_[static_cast<size_t>(axis)]; }
   int64_t from_size(int dim) const { return from_.shape()[static_cast<size_t>(dim)]; }
   int64_t to_size(int dim) const { return shape_[static_cast<size_t>(dim)]; }
+
+  /// Where a cut of a dim of size 1 goes, of which one rank has all and the others nothing: to any
+  /// other dim of size 1, best to the one between the same larger dims.
+  std::optional<int> one_for(int dim) const {
+    const auto larger_before = [](std::span<const int64_t> shape, int d) {
+      return std::ranges::count_if(shape.first(static_cast<size_t>(d)),
+                                   [](int64_t size) { return size != 1; });
+    };
+    std::optional<int> any;
+    for (int d = 0; d < static_cast<int>(shape_.size()); ++d) {
+      if (to_size(d) != 1) continue;
+      if (larger_before(shape_, d) == larger_before(from_.shape(), dim)) return d;
+      if (!any) any = d;
+    }
+    return any;
+  }
 
   bool rename(const Segment& s, const std::vector<int>& axes) {
     if (s.from.size() != 1 || s.to.size() != 1) return false;
