@@ -56,6 +56,8 @@ bool first_time(const std::string& what) {
 
 }  // namespace
 
+constexpr std::string_view kForbidden = ". Implicit redistribution is forbidden here, write it: ";
+
 void check_reduction(const OpEntry& entry, const Sharding& sharding) {
   const ImplicitComm policy = CommPolicy::current();
   if (policy == ImplicitComm::allow) return;
@@ -66,8 +68,8 @@ void check_reduction(const OpEntry& entry, const Sharding& sharding) {
   if (alone) return;
   const std::string said = join_text(entry.name, " of ", sharding, " combines the ranks' results");
   if (policy == ImplicitComm::forbid) {
-    throw NotSupported(join_text(said, ", a message that nobody asked for; write it: redistribute",
-                                 "(x, mesh, {", sharding.replicated().placements_text(), "})"));
+    throw NotSupported(join_text(said, kForbidden, "redistribute(x, mesh, {",
+                                 sharding.replicated().placements_text(), "})"));
   }
   if (first_time(entry.name + " reduces")) TORCH_WARN(said);
 }
@@ -90,7 +92,7 @@ void check_policy(const OpEntry& entry, const Decision& decision, const Stack& s
   }
   if (policy == ImplicitComm::forbid) {
     throw NotSupported(join_text(entry.name, " would communicate ", bytes_text(moved.bytes),
-                                 " a rank that nobody asked for; write it: ", moved.text));
+                                 " a rank", kForbidden, moved.text));
   }
   const std::string said =
       decision.replicates
