@@ -67,7 +67,8 @@ class Partial(Placement, metaclass=_Kind):
     _kinds = ("partial",)
 
     def __new__(cls, reduce_op: str = "sum") -> Partial:
-        return _C.partial(reduce_op)  # type: ignore[return-value]
+        # "prod" is how torch names the function.
+        return _C.partial("product" if reduce_op == "prod" else reduce_op)  # type: ignore[return-value]
 
 
 def _placement(text: str) -> Placement:

@@ -14,9 +14,17 @@ PyTorch's own DTensors keep theirs.
 
 from __future__ import annotations
 
-from .. import factories as _factories
-from ..module import distribute_module
-from ._api import DTensor, distribute_tensor
+from ._api import (
+    DTensor,
+    distribute_module,
+    distribute_tensor,
+    empty,
+    full,
+    ones,
+    rand,
+    randn,
+    zeros,
+)
 from ._utils import ExplicitRedistributionContext
 from .device_mesh import DeviceMesh, init_device_mesh
 from .experimental import implicit_replication, local_map, register_sharding
@@ -32,9 +40,6 @@ from .fsdp import (
     share_comm_ctx,
 )
 from .placement_types import Partial, Placement, Replicate, Shard, _StridedShard
-
-empty, full, ones = _factories.empty, _factories.full, _factories.ones
-rand, randn, zeros = _factories.rand, _factories.randn, _factories.zeros
 
 __all__ = [
     "CPUOffloadPolicy",

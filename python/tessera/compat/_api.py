@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _foreach_supported_types as _optimizer_types
+from torch.utils._foreach_utils import _foreach_supported_types as _clipping_types
 
 from .. import _C
+from .. import factories as _factories
 from .. import tensor as _tensor
-from ..mesh import mesh_as_given
+from ..module import PartitionFn
+from ..module import distribute_module as _distribute_module
 from ..placement import Placements
-from . import _checkpoint
-from ._dtensor_spec import DTensorSpec, spec_of
+from . import _methods
+from ._dtensor_spec import DTensorSpec
 from .device_mesh import mesh_or_entered
 
 
@@ -68,15 +74,27 @@ class DTensor(metaclass=_IsSharded):
             )
         if shape is None and not mesh.contains_me():
             shape = _even_shape(local_tensor.shape, mesh, placed)
-        return _tensor.from_local(
-            local_tensor,
-            mesh,
-            placed,
-            run_check=run_check,
-            shape=shape,
-            stride=stride,
-            grad_placements=grad_placements,
-        )
+
+        def made(even: bool) -> torch.Tensor:
+            return _tensor.from_local(
+                local_tensor,
+                mesh,
+                placed,
+                run_check=run_check,
+                shape=shape,
+                stride=stride,
+                even=even,
+                grad_placements=grad_placements,
+            )
+
+        try:
+            return made(even=False)
+        except _C.InvalidArgument as error:
+            # All ranks see the same sizes, so all of them come here or none.
+            if run_check or shape is not None:
+                raise
+            warnings.warn(f"{error}. Every rank takes the others' to be as its own", stacklevel=2)
+            return made(even=True)
 
 
 def _even_shape(local: Sequence[int], mesh: _C.DeviceMesh, placements: Placements) -> list[int]:
@@ -98,6 +116,11 @@ def distribute_tensor(
 ) -> torch.Tensor:
     """As in torch.distributed.tensor. Placements may be Partial(sum, avg, min or max) too: each rank
     then holds what gives the value when it is reduced."""
+    if not (tensor.is_leaf or _C.is_dtensor(tensor)):
+        raise RuntimeError(
+            "distribute_tensor can only distribute leaf tensors; DTensor.from_local keeps the history "
+            "of one that autograd computed"
+        )
     mesh = mesh_or_entered(device_mesh)
     placed = ["R"] * mesh.ndim if placements is None else placements
     if isinstance(placed, Sequence) and not isinstance(placed, str) and len(placed) != mesh.ndim:
@@ -107,11 +130,6 @@ def distribute_tensor(
         )
     if _C.is_dtensor(tensor):
         return _unchanged(tensor, mesh, placed)
-    if not tensor.is_leaf:
-        raise RuntimeError(
-            "distribute_tensor can only distribute leaf tensors; DTensor.from_local keeps the history "
-            "of one that autograd computed"
-        )
     targets = _C.Sharding(mesh, placed, list(tensor.shape)).placements
     if not any(placement.is_partial() for placement in targets):
         return _tensor.distribute_tensor(tensor, mesh, placed, src_data_rank=src_data_rank)
@@ -147,6 +165,36 @@ def _unchanged(tensor: torch.Tensor, mesh: _C.DeviceMesh, placed: Placements) ->
     return tensor
 
 
+def distribute_module(
+    module: torch.nn.Module,
+    device_mesh: Any | None = None,
+    partition_fn: PartitionFn | None = None,
+    input_fn: Callable[..., Any] | None = None,
+    output_fn: Callable[..., Any] | None = None,
+) -> torch.nn.Module:
+    """As tessera.distribute_module. Functions of two arguments, without the module, are deprecated
+    as in PyTorch."""
+    mesh = mesh_or_entered(device_mesh) if device_mesh is None else device_mesh
+    return _distribute_module(
+        module,
+        mesh,
+        partition_fn,
+        _with_module(input_fn, "input_fn"),
+        _with_module(output_fn, "output_fn"),
+    )
+
+
+def _with_module(function: Callable[..., Any] | None, name: str) -> Callable[..., Any] | None:
+    if function is None or len(inspect.signature(function).parameters) != 2:
+        return function
+    warnings.warn(
+        f"Deprecating {name} of two arguments: it takes the module, its {name[:-3]}s and the mesh",
+        FutureWarning,
+        stacklevel=3,
+    )
+    return lambda module, tensors, mesh: function(tensors, mesh)
+
+
 def _shard_tensor(
     full_tensor: torch.Tensor,
     placements: Placements,
@@ -157,71 +205,37 @@ def _shard_tensor(
     return distribute_tensor(full_tensor, device_mesh, placements, src_data_rank=src_data_rank)
 
 
-def _redistribute(
-    tensor: torch.Tensor,
-    device_mesh: Any | None = None,
-    placements: Placements | None = None,
-    *,
-    async_op: bool = False,
-    forward_dtype: torch.dtype | None = None,
-    backward_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """As DTensor.redistribute. `async_op` is accepted; the result is complete when it returns."""
-    if placements is None:
-        raise _C.InvalidArgument("redistribute needs placements")
-    return _tensor.redistribute(
-        tensor,
-        placements,
-        mesh=device_mesh,
-        forward_dtype=forward_dtype,
-        backward_dtype=backward_dtype,
-    )
+def _on_entered_mesh(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(factory)
+    def made(*args: Any, device_mesh: Any | None = None, **kwargs: Any) -> torch.Tensor:
+        return factory(*args, device_mesh=mesh_or_entered(device_mesh), **kwargs)
+
+    return made
 
 
-def _device_mesh(tensor: torch.Tensor) -> Any:
-    """The mesh as the program gave it: PyTorch's own where it was that."""
-    return mesh_as_given(_C.device_mesh(tensor))
+empty, full = _on_entered_mesh(_factories.empty), _on_entered_mesh(_factories.full)
+ones, zeros = _on_entered_mesh(_factories.ones), _on_entered_mesh(_factories.zeros)
+rand, randn = _on_entered_mesh(_factories.rand), _on_entered_mesh(_factories.randn)
 
 
-def _local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        return _C.to_local(tensor, None)
+def _join_foreach_types() -> None:
+    # Our tensors are torch.Tensors, which both lists have; programs look for DTensor in them.
+    for types in (_optimizer_types, _clipping_types):
+        if DTensor not in types:
+            types.append(DTensor)
 
 
-class _OfSharded:
-    """An attribute that only sharded tensors have: for others it is an AttributeError, so that
-    hasattr(x, "placements") tells them apart."""
+_methods.install()
+_join_foreach_types()
 
-    def __init__(self, name: str, function: Callable[..., Any], is_property: bool):
-        self.name, self.function, self.is_property = name, function, is_property
-
-    def __get__(self, tensor: Any, owner: type | None = None) -> Any:
-        if tensor is None:
-            return self
-        if not _C.is_dtensor(tensor):
-            raise AttributeError(f"'{type(tensor).__name__}' object has no attribute '{self.name}'")
-        if self.is_property:
-            return self.function(tensor)
-        return self.function.__get__(tensor, owner)
-
-
-def _install_methods() -> None:
-    for name, function, is_property in (
-        ("placements", _tensor.placements, True),
-        ("device_mesh", _device_mesh, True),
-        ("to_local", _tensor.to_local, False),
-        ("full_tensor", _tensor.full_tensor, False),
-        ("redistribute", _redistribute, False),
-        ("_spec", spec_of, True),
-        ("_local_tensor", _local_tensor, True),
-        ("__create_chunk_list__", _checkpoint.chunk_list, False),
-        ("__create_write_items__", _checkpoint.write_items, False),
-        ("__get_tensor_shard__", _checkpoint.tensor_shard, False),
-    ):
-        setattr(torch.Tensor, name, _OfSharded(name, function, is_property))
-
-
-_install_methods()
-_checkpoint.install_gather()
-
-__all__ = ["DTensor", "distribute_tensor"]
+__all__ = [
+    "DTensor",
+    "distribute_module",
+    "distribute_tensor",
+    "empty",
+    "full",
+    "ones",
+    "rand",
+    "randn",
+    "zeros",
+]

@@ -101,8 +101,13 @@ class DTensorSpec:
 
 def spec_of(tensor: torch.Tensor) -> DTensorSpec:
     """The spec of a sharded tensor."""
-    meta = TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
-    return DTensorSpec(mesh_as_given(_C.device_mesh(tensor)), _C.placements(tensor), meta)
+    return spec_of_sharding(_C.sharding(tensor))
+
+
+def spec_of_sharding(sharding: _C.Sharding) -> DTensorSpec:
+    """The same value under PyTorch's names."""
+    meta = TensorMeta(torch.Size(sharding.shape), tuple(sharding.stride), sharding.dtype)
+    return DTensorSpec(mesh_as_given(sharding.mesh), sharding.placements, meta)
 
 
 __all__ = ["DTensorSpec", "TensorMeta"]

@@ -5,11 +5,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import _C
+from ..mesh import mesh_from_torch
 from ..ranks import manual_seed as _manual_seed
 
 
 def manual_seed(seed: int, device_mesh: Any) -> None:
-    """Seeds this rank's generator; the same seed on every rank."""
+    """Seeds this rank's generator; the same seed on every rank of the mesh."""
+    if not mesh_from_torch(device_mesh).contains_me():
+        raise _C.InvalidArgument(
+            "manual_seed requires the current rank to be a part of the device mesh, "
+            f"{device_mesh}"
+        )
     _manual_seed(seed)
 
 

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
+
 from .. import _C
 from ..mesh import mesh_from_torch
 from ..placement import Placements
+from ..tensor import from_local
 
 
 class ExplicitRedistributionContext:
@@ -35,4 +38,70 @@ def compute_local_shape_and_global_offset(
     return tuple(sharding.local_shape), tuple(sharding.local_offset)
 
 
-__all__ = ["ExplicitRedistributionContext", "compute_local_shape_and_global_offset"]
+def _compute_local_shape_and_global_offset(
+    global_shape: Sequence[int],
+    mesh_shape: Sequence[int],
+    my_coordinate: Sequence[int],
+    placements: Placements,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The same for the rank at a coordinate of a mesh that need not exist."""
+    mesh = _C.DeviceMesh([(f"axis{axis}", size) for axis, size in enumerate(mesh_shape)])
+    rank = 0
+    for size, index in zip(mesh_shape, my_coordinate, strict=True):
+        rank = rank * size + index
+    sharding = _C.Sharding(mesh.seen_from(rank), placements, list(global_shape))
+    return tuple(sharding.local_shape), tuple(sharding.local_offset)
+
+
+def compute_global_tensor_shape(
+    shape: Sequence[int], mesh: Any, placements: Sequence[Any]
+) -> torch.Size:
+    """The shape of the tensor whose part on this rank has that one; the ranks tell each other."""
+    if len(placements) != mesh.ndim:
+        raise _C.InvalidArgument(
+            f"Expected one placement per mesh dim, {mesh.ndim} of them, got {placements}"
+        )
+    try:
+        return from_local(torch.empty(()).expand(list(shape)), mesh, placements).shape
+    except _C.InvalidArgument as error:
+        raise _C.InvalidArgument(
+            f"Non-sharded dimensions should have identical size across ranks. {error}"
+        ) from error
+
+
+def compute_global_tensor_info(
+    tensor: torch.Tensor, mesh: Any, placements: Sequence[Any]
+) -> tuple[list[int], list[int]]:
+    """Shape and strides of the tensor of which every rank has a part like this one."""
+    shape, stride = list(tensor.shape), list(tensor.stride())
+    for axis, placement in enumerate(placements):
+        if not placement.is_shard():
+            continue
+        cut, ranks = placement.dim, mesh.size(axis)
+        shape[cut] *= ranks
+        outside = [d for d in range(len(shape)) if d != cut and stride[d] >= stride[cut]]
+        for dim in outside:
+            stride[dim] *= ranks
+    return shape, stride
+
+
+def compute_local_tensor_info(
+    global_tensor: torch.Tensor, mesh: Any, placements: Placements
+) -> tuple[list[int], list[int]]:
+    """Shape and strides of this rank's part of a tensor without gaps in memory."""
+    ours, shape = mesh_from_torch(mesh), list(global_tensor.shape)
+    local = list(_C.Sharding(ours, placements, shape).local_shape)
+    outermost_first = sorted(range(len(shape)), key=global_tensor.stride, reverse=True)
+    stride, step = [0] * len(shape), 1
+    for dim in reversed(outermost_first):
+        stride[dim], step = step, step * local[dim]
+    return local, stride
+
+
+__all__ = [
+    "ExplicitRedistributionContext",
+    "compute_global_tensor_info",
+    "compute_global_tensor_shape",
+    "compute_local_shape_and_global_offset",
+    "compute_local_tensor_info",
+]

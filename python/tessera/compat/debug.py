@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed._functional_collectives  # registers c10d_functional's operators
+from torch.distributed.tensor.debug import _comm_mode
 
 from .. import _C
 from ..comm import Recorder
@@ -35,6 +36,8 @@ _OPERATORS_OF_GROUPS = {
 
 
 def _operator(event: _C.CommEvent) -> Any:
+    if event.site == "from_local":
+        return None
     # distribute_tensor sends each rank its part from one: a scatter, whatever carries it.
     scatters = event.site == "distribute_tensor" and event.op == "all_to_all"
     name = "scatter" if scatters else event.op
@@ -43,8 +46,57 @@ def _operator(event: _C.CommEvent) -> Any:
     return getattr(getattr(torch.ops, namespace), operator)
 
 
-class CommDebugMode:
-    """Counts the collectives of a block of code, on this rank, under PyTorch's operators.
+class _ModuleTracker(_comm_mode._CommModeModuleTracker):  # type: ignore[misc]
+    """Which module runs, with the placements of its parameters. PyTorch's hooks are the process's:
+    where ranks are threads, each tracker heeds its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rank: int | None = None
+
+    def __enter__(self) -> None:
+        self._rank = _rank_of_thread()
+        super().__enter__()
+
+    def _is_of_another_rank(self) -> bool:
+        return _rank_of_thread() not in (None, self._rank)
+
+    def _fw_pre_hook(self, mod: Any, input: Any) -> None:
+        if self._is_of_another_rank():
+            return
+        # PyTorch's adds a hook at each call, which would leave the module more than once.
+        before = self.register_forward_hook_handles.pop(self._get_mod_name(mod), None)
+        if before is not None:
+            before.remove()
+        super()._fw_pre_hook(mod, input)
+        for name, parameter in mod.named_parameters(recurse=False):
+            if _C.is_dtensor(parameter):
+                placements = _C.placements(parameter)
+                self.sharding_dict[f"{self.name}.{name}"] = placements
+                of_module = self.module_helper_dict.setdefault(self.name, {})
+                of_module.setdefault("parameters", {})[name] = str(placements)
+
+    def _fw_set_module_hook(self, mod: Any, input: Any, output: Any) -> None:
+        if not self._is_of_another_rank():
+            super()._fw_set_module_hook(mod, input, output)
+
+    def _fw_post_hook(self, mod: Any, input: Any, output: Any) -> None:
+        if not self._is_of_another_rank():
+            super()._fw_post_hook(mod, input, output)
+
+    def _bw_hook(self, mod: Any, output: Any) -> None:
+        if not self._is_of_another_rank():
+            super()._bw_hook(mod, output)
+
+
+def _rank_of_thread() -> int | None:
+    world = _C.entered_world()
+    return None if world is None else world.rank
+
+
+class CommDebugMode(_comm_mode.CommDebugMode):  # type: ignore[misc]
+    """Counts the collectives of a block of code, on this rank, under PyTorch's operators: those of
+    sharded tensors, and what the program calls itself.
 
         >>> def show(rank):
         ...     x = tessera.distribute_tensor(torch.ones(4), tessera.init_device_mesh("tp=2"), "S0")
@@ -54,41 +106,73 @@ class CommDebugMode:
         >>> tessera.run_ranks(2, show)
         [1, 1]
 
-    The small message of from_local, by which the ranks tell their sizes, moves no tensor and is left
-    out. tessera.Recorder tells more: bytes, axis, time, and the operator that asked.
+    It is PyTorch's own mode, which also tells the counts of each module (comm_module_counts), its
+    tables and its dumps. The small message of from_local, by which the ranks tell their sizes, moves
+    no tensor and is left out. tessera.Recorder tells more: bytes, axis, time, and the operator that
+    asked.
     """
 
     def __init__(self) -> None:
         self._recorder: Recorder | None = None
-        self._counts: Counter[Any] = Counter()
+        super().__init__()
+        self.advanced_module_tracker = _ModuleTracker()
 
     def __enter__(self) -> CommDebugMode:
-        self._counts = Counter()
+        super().__enter__()
         self._recorder = Recorder()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._counts = self.comm_counts
+        self._take_events()
         if self._recorder is not None:
             self._recorder.stop()
         self._recorder = None
+        super().__exit__(*exc)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        self._take_events()  # now, while it is known which module runs
+        return out
+
+    def _take_events(self) -> None:
+        if self._recorder is None or self._recorder.count() == 0:
+            return
+        events = self._recorder.events
+        self._recorder.clear()
+        tracker = self.advanced_module_tracker
+        direction = "backward" if tracker.is_bw else "forward"
+        modules = {tracker.name, *tracker.module_parents_dict.get(tracker.name, ())}
+        for operator in map(_operator, events):
+            if operator is None:
+                continue
+            self._counts[operator] += 1
+            for module in modules:
+                counts = self._of_modules.setdefault(
+                    module, {"forward": Counter(), "backward": Counter()}
+                )
+                counts[direction][operator] += 1
+
+    # PyTorch's mode keeps these two as attributes; here a look at them first takes what was recorded.
 
     @property
     def comm_counts(self) -> Counter[Any]:
         """Calls by operator, 0 for one that was not called; of the last block, or so far."""
-        if self._recorder is None:
-            return self._counts
-        events = (event for event in self._recorder.events if event.site != "from_local")
-        return Counter(map(_operator, events))
+        self._take_events()
+        return self._counts
 
-    def get_comm_counts(self) -> Counter[Any]:
-        return self.comm_counts
+    @comm_counts.setter
+    def comm_counts(self, counts: Any) -> None:
+        self._counts: Counter[Any] = Counter(counts)
 
-    def get_total_counts(self) -> int:
-        return sum(self.comm_counts.values())
+    @property
+    def comm_module_counts(self) -> dict[str, dict[str, Any]]:
+        """The same by module ("Global": all of them) and by "forward" and "backward"."""
+        self._take_events()
+        return self._of_modules
 
-    def __repr__(self) -> str:
-        return f"CommDebugMode(get_total_counts()={self.get_total_counts()})"
+    @comm_module_counts.setter
+    def comm_module_counts(self, counts: Any) -> None:
+        self._of_modules: dict[str, dict[str, Any]] = counts
 
 
 def visualize_sharding(dtensor: torch.Tensor, header: str = "", use_rich: bool = False) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh as TorchMesh
+from torch.distributed.device_mesh import _mesh_resources as _torch_meshes
 
 from .. import _C
 from ..mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_on_paper
@@ -47,9 +48,14 @@ def mesh_or_entered(mesh: Any) -> _C.DeviceMesh:
     if mesh is not None:
         return mesh_from_torch(mesh)
     meshes: list[_C.DeviceMesh] = getattr(_entered, "meshes", [])
-    if not meshes:
-        raise _C.InvalidArgument("no device_mesh is given, and no `with DeviceMesh(...)` is open")
-    return meshes[-1]
+    if meshes:
+        return meshes[-1]
+    try:
+        return mesh_from_torch(_torch_meshes.get_current_mesh())
+    except RuntimeError:
+        raise _C.InvalidArgument(
+            "no device_mesh is given, and no `with DeviceMesh(...)` is open"
+        ) from None
 
 
 def _enter(self: _C.DeviceMesh) -> _C.DeviceMesh:

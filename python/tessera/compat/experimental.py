@@ -13,6 +13,7 @@ from .. import _C
 from .. import module as _module
 from ..policy import implicit_replication
 from ..rules import register_rule
+from ._dtensor_spec import spec_of_sharding
 
 
 def local_map(
@@ -84,7 +85,7 @@ def _of_tensors(what: str, given: Any, leaves: Sequence[Any], others: int) -> An
 
 def register_sharding(op: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """As torch.distributed.tensor.experimental.register_sharding: the decorated function gets the
-    op's arguments, with a Sharding for each tensor, and lists ([results], [operands]) placements.
+    op's arguments, with a DTensorSpec for each tensor, and lists ([results], [operands]) placements.
     Entries that are no tensor are None among the operands."""
     overloads = op if isinstance(op, (list, tuple)) else [op]
 
@@ -100,7 +101,8 @@ def register_sharding(op: Any) -> Callable[[Callable[..., Any]], Callable[..., A
 
 def _as_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     def rows(call: _C.RuleCall, axis: int) -> Any:
-        for results, operands in function(*call.args.values()):
+        args = pytree.tree_map_only(_C.Sharding, spec_of_sharding, list(call.args.values()))
+        for results, operands in function(*args):
             yield [p for p in operands if p is not None], results
 
     return rows

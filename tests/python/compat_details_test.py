@@ -1,0 +1,204 @@
+"""What PyTorch's own DTensor tests ask of the names in tessera.compat, beside compat_test.py."""
+
+import pytest
+import torch
+from torch import nn
+
+import tessera
+from tessera import compat
+from tessera.compat import (
+    DeviceMesh,
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+    init_device_mesh,
+)
+from tessera.compat import _utils as utils
+from tessera.compat._collective_utils import unpad_tensor
+from tessera.compat._dtensor_spec import DTensorSpec
+from tessera.compat._random import manual_seed
+from tessera.compat.experimental import register_sharding
+from tessera.compat.placement_types import _MaskPartial, _StridedShard
+
+
+def test_parts_keep_the_order_of_their_dims_in_memory(ranks):
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        local = torch.randn(8, 4, 3).permute(1, 2, 0)
+        x = DTensor.from_local(local, mesh, [Shard(1)])
+        assert x.shape == (4, 6, 8) and x.stride() == (6, 1, 24)
+        assert x.to_local().data_ptr() == local.data_ptr()
+        gaps = DTensor.from_local(torch.ones(4, 6)[:, ::2], mesh, [Replicate()])
+        assert gaps.is_contiguous() and gaps.to_local().is_contiguous()
+        return x.full_tensor()
+
+    first, second = ranks(2, body)
+    assert torch.equal(first, second)
+
+
+def test_run_check_compares_what_ranks_bring(ranks):
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        square = torch.ones(3, 3)
+        for mine in (
+            square.double() if rank else square,
+            square.clone().requires_grad_(rank == 0),
+            square.t() if rank else square,
+        ):
+            with pytest.raises(ValueError, match="from_local"):
+                DTensor.from_local(mine, mesh, [Shard(0)], run_check=True)
+        odd = torch.ones(3 + rank, 4 - rank)
+        with pytest.warns(UserWarning, match="as its own"):
+            x = DTensor.from_local(odd, mesh, [Shard(0)])
+        assert x.shape == (2 * (3 + rank), 4 - rank)
+
+    ranks(2, body)
+
+
+def test_an_axis_may_stay_partial_while_another_moves(ranks):
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2, 2))
+        local = torch.arange(8.0).view(2, 4)
+        x = DTensor.from_local(local, mesh, [Partial(), Shard(0)])
+        y = x.redistribute(mesh, [Partial(), Shard(1)])
+        assert y.placements == (Partial(), Shard(1)) and torch.equal(x.full_tensor(), y.full_tensor())
+        for target in ([Replicate(), Partial()], [Partial("max"), Shard(0)]):
+            with pytest.raises(RuntimeError, match="Can not redistribute"):
+                x.redistribute(mesh, target)
+        assert Partial("prod") == Partial("product")
+
+    ranks(4, body)
+
+
+def test_a_redistribute_that_moves_nothing_places_the_gradient(ranks):
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        x = distribute_tensor(torch.ones(3, requires_grad=True), mesh, [Replicate()])
+        y = x.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+        y.backward(torch.ones(3))
+        assert x.grad.placements == (Replicate(),) and x.grad.to_local().tolist() == [2.0] * 3
+
+    ranks(2, body)
+
+
+def test_meshes_as_contexts_serve_factories_and_modules(ranks):
+    def body(rank):
+        with DeviceMesh("cpu", [0, 1]):
+            assert compat.zeros(4, placements=[Shard(0)]).to_local().shape == (2,)
+            assert distribute_module(nn.Linear(2, 2)).weight.placements == (Replicate(),)
+
+    ranks(2, body)
+
+
+def test_ranks_outside_a_mesh_have_empty_parts(ranks):
+    def body(rank):
+        mesh = DeviceMesh("cpu", [0, 2])
+        x = compat.zeros(4, 3, device_mesh=mesh, placements=[Shard(0)])
+        inside = rank != 1
+        assert x.to_local().shape == ((2, 3) if inside else (0,))
+        if not inside:
+            assert x.sum().to_local().item() == 0.0
+            with pytest.raises(RuntimeError, match="part of the device mesh"):
+                manual_seed(1, mesh)
+
+    ranks(3, body)
+
+
+def test_border_functions_without_the_module_are_deprecated(ranks):
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        with pytest.warns(FutureWarning, match="Deprecating"):
+            model = distribute_module(
+                nn.Linear(4, 2),
+                mesh,
+                input_fn=lambda inputs, mesh: DTensor.from_local(inputs[0], mesh, [Shard(0)]),
+                output_fn=lambda out, mesh: out.to_local(),
+            )
+        assert model(torch.ones(3, 4)).shape == (3, 2)
+        with pytest.raises(RuntimeError, match="leaf"):  # before the placements are looked at
+            distribute_tensor(torch.ones(2, requires_grad=True) + 1, mesh, [])
+
+    ranks(2, body)
+
+
+def test_rows_by_a_spec(ranks):
+    torch.library.define("compat_details::twice", "(Tensor x, int dim) -> Tensor")
+    torch.library.impl("compat_details::twice", "CPU", lambda x, dim: x * 2)
+    torch.library.impl("compat_details::twice", "Meta", lambda x, dim: torch.empty_like(x))
+    op = torch.ops.compat_details.twice.default
+
+    @register_sharding(op)
+    def rows(x, dim):
+        assert isinstance(x, DTensorSpec) and x.ndim == 2
+        return [([Shard(d)], [Shard(d), None]) for d in range(x.ndim) if d != dim]
+
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(1)])
+        return op(x, 0).placements
+
+    assert ranks(2, body) == [(Shard(1),)] * 2
+
+
+def test_views_of_a_cut_dim_of_size_1_and_distances_stay_where_they_are(ranks):
+    full = torch.arange(8.0).view(1, 2, 4)
+
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        x = distribute_tensor(full, mesh, [Shard(0)])
+        with tessera.expect_comm("nothing"):
+            y, z = x.view(1, 8), x.view(8, 1)
+            assert y.placements == (Shard(0),) and z.placements == (Shard(1),)
+            assert y.to_local().data_ptr() == x.to_local().data_ptr()
+        assert torch.equal(y.full_tensor(), full.view(1, 8))
+        assert torch.equal(z.full_tensor(), full.view(8, 1))
+        a, b = (distribute_tensor(t, mesh, [Shard(0)]) for t in (full[0], full[0] ** 2))
+        for p, partial in ((1, "sum"), (float("inf"), "max")):
+            with tessera.expect_comm("nothing"):
+                apart = torch.dist(a, b, p)
+            assert apart.placements == (Partial(partial),)
+            assert apart.item() == torch.dist(full[0], full[0] ** 2, p).item()
+
+    ranks(2, body)
+
+
+def test_placements_have_pytorchs_further_names():
+    assert _MaskPartial is Partial and Partial.LINEAR_REDUCE_OPS == ("sum", "avg")
+    with pytest.raises(TypeError):
+        _StridedShard(0, 2)
+    strided = _StridedShard(0, split_factor=2)
+    assert isinstance(strided, _StridedShard) and not isinstance(Shard(0), _StridedShard)
+    parts, pads = strided._split_tensor(torch.arange(7), 2)
+    assert [part.tolist() for part in parts] == [[0, 1, 4, 5], [2, 3, 6, 0]] and pads == [0, 1]
+    assert unpad_tensor(parts[1], 0, 1).tolist() == [2, 3, 6]
+    for i, part in enumerate(Shard(0)._split_tensor(torch.arange(5), 4, with_padding=False)[0]):
+        chosen = Shard(0)._select_split_tensor(torch.arange(5), 4, i, with_padding=False)
+        assert torch.equal(chosen, part)
+    assert Shard(0)._local_shard_size_and_offset(5, 4, 2) == (1, 4)
+    from torch.optim.optimizer import _foreach_supported_types
+
+    assert DTensor in _foreach_supported_types
+
+
+def test_shapes_and_strides_can_be_computed_alone(ranks):
+    offset = utils._compute_local_shape_and_global_offset
+    placements = [_StridedShard(0, split_factor=2), Shard(0)]
+    assert offset((8, 3), (2, 2), [1, 0], placements) == ((2, 3), (2, 0))
+    local = torch.empty_strided((2, 3, 4), (12, 4, 1))
+
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2, 2))
+        shape, stride = utils.compute_global_tensor_info(local, mesh, [Shard(2), Shard(0)])
+        assert shape == [4, 3, 8] and stride == [24, 8, 1]
+        whole = torch.empty_strided(shape, stride)
+        info = utils.compute_local_tensor_info(whole, mesh, [Shard(2), Shard(0)])
+        assert info == ([2, 3, 4], [12, 4, 1])
+        line = init_device_mesh("cpu", (4,))
+        assert utils.compute_global_tensor_shape((5, rank), line, [Shard(1)]) == (5, 6)
+        with pytest.raises(RuntimeError, match="identical size across ranks"):
+            utils.compute_global_tensor_shape((5 + rank, rank), line, [Shard(1)])
+
+    ranks(4, body)
