@@ -16,6 +16,8 @@ namespace {
 
 constexpr int kDefaultPort = 29500;  // torchrun's, for jobs of several hosts
 
+constexpr int kMost = 1 << 20;  // a typing error beyond it
+
 constexpr const char* kFooter = R"(
 Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, ROLE_RANK,
 MASTER_ADDR, MASTER_PORT and the like as from torchrun, and OMP_NUM_THREADS=1 if there are several
@@ -89,24 +91,24 @@ void add_launch(CLI::App& app) {
       "launch", "Starts the ranks of a program on this host and stays with them to the end");
   JobShape& shape = options->shape;
   verb->add_option("-n,--nproc-per-node", shape.ranks, "ranks on this host")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, kMost, "POSITIVE"))
       ->capture_default_str();
   verb->add_option("--nodes", shape.nodes, "hosts of the job, each with as many ranks")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, kMost, "POSITIVE"))
       ->capture_default_str();
-  verb->add_option("--node-rank", shape.node_rank, "which of them this is")
-      ->check(CLI::NonNegativeNumber)
+  verb->add_option("--node-rank", shape.node_rank, "which of them this is, from 0")
+      ->check(CLI::Range(0, kMost, "NONNEGATIVE"))
       ->capture_default_str();
   verb->add_option("--master-addr", shape.master_addr, "where rank 0 is")->capture_default_str();
   verb->add_option("--master-port", shape.master_port,
                    "a port there; default: a free one, 29500 if there are several hosts")
-      ->check(CLI::Range(1, 65535));
+      ->check(CLI::Range(1, 65535, "PORT"));
   verb->add_option("--log-dir", options->log_dir, "also write rank<N>.log there");
   verb->add_option("--color", options->colour, "of the ranks' prefixes; auto: on a terminal")
       ->check(CLI::IsMember({"auto", "always", "never"}))
       ->capture_default_str();
   verb->add_option("--grace", options->grace_s, "seconds to end in, before SIGKILL")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 1e6, "NONNEGATIVE"))
       ->capture_default_str();
   verb->prefix_command();
   verb->footer(kFooter);

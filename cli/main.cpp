@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     std::cerr << "tessera: " << error.what() << "\n\n";
     const auto verbs = app.get_subcommands();
-    std::cerr << (verbs.empty() ? app.help() : verbs.front()->help());
+    std::cerr << (verbs.empty() ? app.help() : verbs.front()->help("tessera"));
     return kWrongCall;
   } catch (const tessera::InvalidArgument& error) {
     return fail(error.what(), kWrongCall);

@@ -16,6 +16,8 @@ namespace {
 
 /// Output of a process that left its group may keep a pipe open; it is not waited for longer.
 constexpr auto kDrainTime = std::chrono::milliseconds(500);
+/// Of each of a dead rank's last lines, which were shown in full before.
+constexpr size_t kMostOfALine = 1000;
 
 void say(const std::string& text) { write_all(Stream::err, "tessera launch: " + text + "\n"); }
 
@@ -66,6 +68,7 @@ int RankJob::run() {
     note_endings();
     enforce_deadline();
   }
+  note_endings();  // the last may have ended since it looked
   drain();
   report_others();
   return code_.value_or(0);
@@ -155,7 +158,10 @@ void RankJob::report_death(Member& member) {
                                ") ended with ", member.process.poll_ending()->to_text());
   const auto& lines = member.output.last_lines();
   text += lines.empty() ? "; it printed nothing" : "; its last lines:";
-  for (const auto& line : lines) text += "\n  " + member.output.prefix(Stream::err) + line;
+  for (const auto& line : lines) {
+    text += "\n  " + member.output.prefix(Stream::err) + line.substr(0, kMostOfALine);
+    if (line.size() > kMostOfALine) text += " ...";
+  }
   say(text);
 }
 

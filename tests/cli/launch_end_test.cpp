@@ -24,6 +24,16 @@ TEST(CliLaunchEnd, TheFirstRankThatFailsEndsTheJobWithItsCodeAndLastLines) {
   EXPECT_TRUE(all_end(folder.file("pids")));
 }
 
+/// Its pipes close a moment before it ends: wherever in its loop the launcher is then, it sees the
+/// exit code. Several times, since only some moments are unlucky.
+TEST(CliLaunchEnd, ARankThatFailsAtTheVeryEndIsSeen) {
+  for (int i = 0; i < 8; ++i) {
+    const CliResult result = launch({"-n", "1", "sh", "-c", "exec >&- 2>&-; exit 3"});
+    ASSERT_EQ(result.exit_code, 3) << result.err;
+    ASSERT_TRUE(holds(result.err, "ended with exit code 3")) << result.err;
+  }
+}
+
 TEST(CliLaunchEnd, AKilledRankIsNamedWithItsSignal) {
   const Folder folder;
   const auto script = folder.script("[ $RANK = 1 ] && kill -9 $$\nexec sleep 1000");
