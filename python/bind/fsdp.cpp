@@ -232,14 +232,13 @@ void bind_fsdp(py::module_& m) {
   m.def("fully_shard", shard<kFullyShard>);
   m.def("replicate_module", shard<&replicate>);
   bind_control(m);
-  m.def("communication_time", [](const DeviceMesh& mesh) {
-    const CommunicationTime time = communication_time(mesh);
+  m.def("communication_time", [](const comm::Recorder& recorder) {
+    const CommunicationTime time = communication_time(recorder);
     const auto tuple_of_kind = [](const MessageSeconds& kind) {
       return py::make_tuple(kind.messages, kind.under_way_s, kind.exposed_s);
     };
     return py::make_tuple(tuple_of_kind(time.gathers), tuple_of_kind(time.reductions));
   });
-  m.def("reset_communication_time", &reset_communication_time);
   py::class_<StepTrace>(m, "StepTrace")
       .def(py::init<const DeviceMesh&>())
       .def("json", &StepTrace::json);

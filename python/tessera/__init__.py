@@ -82,7 +82,6 @@ from .fsdp_report import (
     StepTrace,
     communication_time,
     gathered_memory,
-    reset_communication_time,
     reset_peak_gathered_memory,
     sharded_groups,
 )
@@ -179,7 +178,6 @@ __all__ = [
     "register_rule",
     "replicate",
     "report_failure",
-    "reset_communication_time",
     "reset_peak_gathered_memory",
     "reshard",
     "rule_of",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from . import _C
 from ._C import DeviceMesh
+from .comm import Recorder
 from .fsdp import Modules, mirror_of
 from .mesh import mesh_from_torch
 
@@ -40,7 +41,7 @@ class MessageSeconds(NamedTuple):
 
 
 class CommunicationTime(NamedTuple):
-    """Of this rank's gathers and reductions since the last reset."""
+    """Of this rank's gathers and reductions."""
 
     gathers: MessageSeconds
     reductions: MessageSeconds
@@ -53,15 +54,10 @@ class CommunicationTime(NamedTuple):
         return 1 - exposed / under_way if under_way > 0 else 0.0
 
 
-def communication_time(mesh: DeviceMesh | Any) -> CommunicationTime:
-    """How much of the groups' communication hid behind computing."""
-    gathers, reductions = _C.communication_time(mesh_from_torch(mesh))
+def communication_time(recorder: Recorder) -> CommunicationTime:
+    """How much of the groups' communication hid behind computing, while the recorder listened."""
+    gathers, reductions = _C.communication_time(recorder)
     return CommunicationTime(MessageSeconds(*gathers), MessageSeconds(*reductions))
-
-
-def reset_communication_time(mesh: DeviceMesh | Any) -> None:
-    """Counts from now on."""
-    _C.reset_communication_time(mesh_from_torch(mesh))
 
 
 class StepTrace:

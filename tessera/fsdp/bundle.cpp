@@ -87,17 +87,19 @@ at::Tensor Bundle::shard_of_slot(size_t slot) const {
 
 void Bundle::start(bool async) {
   Timeline& timeline = *members_[0]->timeline();
-  MessageTimes times(timeline.log(), StepLog::What::gather, number());
   std::vector<at::Tensor> sent = parts_;
   if (parts_.empty()) {
     version_ = version_of_shards();
     for (size_t s = 0; s < sources_.size(); ++s) sent.push_back(shard_of_slot(s));
   }
   const comm::Group& group = parts_.empty() ? *mesh().shard_group() : *options().smaller_group;
-  gathered_.start(
-      std::move(sent),
-      {group, mesh().shard_name(), *options().collectives, timeline.bytes(), std::move(times)},
-      async);
+  gathered_.start(std::move(sent),
+                  {group,
+                   mesh().shard_name(),
+                   *options().collectives,
+                   timeline.bytes(),
+                   {timeline.log(), StepLog::What::gather, number()}},
+                  async);
 }
 
 void Bundle::start_gather() {
@@ -141,7 +143,7 @@ Reduction& Bundle::reduction() {
     reduction_ = std::make_shared<Reduction>(
         reduce_layout_, mesh(), options().collectives,
         Reduction::How{options().divide_by, options().all_reduce_gradients},
-        Reduction::Watch{members_[0]->timeline()->log(), number()});
+        StepLog::Message{members_[0]->timeline()->log(), StepLog::What::reduction, number()});
   }
   return *reduction_;
 }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -53,6 +54,9 @@ at::Tensor default_allocate(int64_t bytes, c10::Device device);
 }  // namespace tessera
 
 namespace tessera::fsdp {
+
+/// What asks for them, to recorders (comm::CallSite::op).
+inline constexpr std::string_view kSite = "fully_shard";
 
 /// The functions that a program gave, and ours for the rest. Of none given always the same object.
 std::shared_ptr<const Collectives> with_defaults(const Collectives& given);

@@ -68,15 +68,15 @@ void Gathered::start(std::vector<at::Tensor> sent, const GatherWay& way, bool as
   put_in(views_->memory, counted(memory, way.bytes));
   put_in(views_->lent, lent(views_->memory));
   sent_ = std::move(sent);
-  times_ = way.times;
-  const comm::CallSite site({.op = "fully_shard", .axis = way.axis});
+  message_ = way.message;
+  const comm::CallSite site({.op = kSite, .axis = way.axis});
   try {
     work_ = way.collectives.all_gather(views_->slots, sent_, way.group, async);
   } catch (...) {
     fail();
     throw;
   }
-  times_->issued();
+  message_.note(StepLog::When::starts);
   stage_ = Stage::under_way;
 }
 
@@ -90,14 +90,14 @@ void Gathered::fail() {
 
 void Gathered::wait() {
   if (stage_ != Stage::under_way) return;
-  times_->awaited();
+  message_.note(StepLog::When::awaited);
   try {
     if (work_ != nullptr) work_->wait();
   } catch (...) {
     fail();
     throw;
   }
-  times_->ended();
+  message_.note(StepLog::When::ends);
   work_.reset();
   for (size_t i = 0; i < layout_->params(); ++i) {
     const size_t slot = layout_->slot_of(i);

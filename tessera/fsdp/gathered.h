@@ -28,7 +28,7 @@ struct GatherWay {
   std::string_view axis;
   const Collectives& collectives;
   std::shared_ptr<GatheredBytes> bytes;
-  MessageTimes times;
+  StepLog::Message message;
 };
 
 /// Its memory comes with each gather and goes with the release. The tensors over it are made once,
@@ -73,7 +73,7 @@ class Gathered {
   std::optional<Views> views_;
   std::vector<at::Tensor> sent_;
   WorkPtr work_;
-  std::optional<MessageTimes> times_;
+  StepLog::Message message_;
   Stage stage_ = Stage::released;
 };
 

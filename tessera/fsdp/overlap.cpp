@@ -12,11 +12,13 @@ namespace {
 
 using fsdp::StepLog;
 
-MessageSeconds seconds_of(const StepLog::Total& total) {
-  const auto seconds = [](StepLog::Clock::duration d) {
+void add(const comm::CommEvent& event, MessageSeconds& to) {
+  const auto seconds = [](std::chrono::nanoseconds d) {
     return std::chrono::duration<double>(d).count();
   };
-  return {total.messages, seconds(total.under_way), seconds(total.exposed)};
+  ++to.messages;
+  to.under_way_s += seconds(event.duration);
+  to.exposed_s += seconds(event.exposed);
 }
 
 /// A use lasts until the next one; the last until the last event.
@@ -41,14 +43,17 @@ double CommunicationTime::hidden() const {
   return under_way > 0 ? 1 - exposed / under_way : 0;
 }
 
-CommunicationTime communication_time(const DeviceMesh& mesh) {
-  const StepLog& log = *fsdp::Timeline::of(mesh)->log();
-  return {seconds_of(log.total(StepLog::What::gather)),
-          seconds_of(log.total(StepLog::What::reduction))};
-}
-
-void reset_communication_time(const DeviceMesh& mesh) {
-  fsdp::Timeline::of(mesh)->log()->reset_totals();
+CommunicationTime communication_time(const comm::Recorder& recorder) {
+  CommunicationTime out;
+  for (const comm::CommEvent& event : recorder.events()) {
+    const bool ended = event.duration.count() >= 0;
+    if (!ended || event.site != fsdp::kSite) continue;
+    if (event.op == comm::CommOp::all_gather) add(event, out.gathers);
+    if (event.op == comm::CommOp::reduce_scatter || event.op == comm::CommOp::all_reduce) {
+      add(event, out.reductions);
+    }
+  }
+  return out;
 }
 
 StepTrace::StepTrace(const DeviceMesh& mesh) : mesh_(mesh), recorder_(comm::world_of(mesh)) {

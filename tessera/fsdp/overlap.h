@@ -8,19 +8,19 @@
 
 /// How much of fully_shard's communication hides behind computing.
 ///
-///   reset_communication_time(mesh);
+///   comm::Recorder recorder(*comm::current_world());
 ///   step();
-///   communication_time(mesh).gathers.exposed_s      -> seconds in which this rank stood and waited
+///   communication_time(recorder).gathers.exposed_s  -> seconds in which this rank stood and waited
 ///
 ///   StepTrace trace(mesh);                          // records from here on
 ///   step();
 ///   trace.write("step.json");                       // for chrome://tracing or ui.perfetto.dev
 namespace tessera {
 
-/// Of all messages of one kind since the last reset. A message is under way from its call until its
-/// caller, having waited for it, goes on: at least as long as it took. Exposed is the part of that
-/// in which the caller only called or waited. What is under way and not exposed ran beside
-/// computing.
+/// Of all messages of one kind, as the recorder saw them (CommEvent::duration, CommEvent::exposed):
+/// a message is under way from its call until its caller, having waited for it, goes on, at least
+/// as long as it took; exposed is the part of that in which the caller only called or waited. What
+/// is under way and not exposed ran beside computing.
 struct MessageSeconds {
   int64_t messages = 0;
   double under_way_s = 0;
@@ -29,14 +29,13 @@ struct MessageSeconds {
 
 struct CommunicationTime {
   MessageSeconds gathers;
-  MessageSeconds reductions;  ///< reduce_scatter and all_reduce of one group count once
+  MessageSeconds reductions;  ///< reduce_scatter, and all_reduce where there are replicas
   /// The part of all that was not exposed, 0 to 1.
   double hidden() const;
 };
 
-/// Of this rank's groups, over all meshes of the mesh's world.
-CommunicationTime communication_time(const DeviceMesh& mesh);
-void reset_communication_time(const DeviceMesh& mesh);
+/// Of the messages that fully_shard's groups sent while the recorder listened, and that ended.
+CommunicationTime communication_time(const comm::Recorder& recorder);
 
 /// While it lives: what each group computes and when, and all communication of the rank.
 class StepTrace {

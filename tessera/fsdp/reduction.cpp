@@ -43,14 +43,15 @@ bool is_only_holder(const at::Tensor& tensor) {
 }  // namespace
 
 Reduction::Reduction(std::shared_ptr<const FlatLayout> layout, const DataMesh& mesh,
-                     std::shared_ptr<const Collectives> collectives, How how, Watch watch)
+                     std::shared_ptr<const Collectives> collectives, How how,
+                     StepLog::Message message)
     : layout_(std::move(layout)),
       mesh_(mesh),
       collectives_(std::move(collectives)),
       how_(how),
       taken_(layout_->params(), false),
       inputs_(layout_->slots().size()),
-      watch_(std::move(watch)) {}
+      message_(std::move(message)) {}
 
 at::Tensor Reduction::flat(int64_t elements, at::ScalarType dtype, c10::Device device) const {
   const auto size = static_cast<int64_t>(c10::elementSize(dtype));
@@ -157,11 +158,10 @@ void Reduction::start_scatter() {
     outputs_[s] = flat(slot.piece, slot.dtype, in.back().device());
   }
   Tensors out = defined_ones(outputs_);
-  const comm::CallSite site({.op = "fully_shard", .axis = mesh_.shard_name()});
-  times_.emplace(watch_.log, StepLog::What::reduction, watch_.of);
+  const comm::CallSite site({.op = kSite, .axis = mesh_.shard_name()});
   work_ = collectives_->reduce_scatter(out, in, *mesh_.shard_group(), /*async=*/true);
-  times_->issued();
-  scatters_ = true;
+  message_.note(StepLog::When::starts);
+  under_way_ = scatters_ = true;
 }
 
 /// The outputs are this replica's: what is to be added to them comes before they leave it.
@@ -177,21 +177,18 @@ void Reduction::start_all_reduce() {
   Tensors tensors = defined_ones(outputs_);
   const std::string_view axis =
       group != nullptr ? std::string_view(mesh_.replicate_name()) : std::string_view();
-  const comm::CallSite site({.op = "fully_shard", .axis = axis});
-  times_.emplace(watch_.log, StepLog::What::reduction, watch_.of);
+  const comm::CallSite site({.op = kSite, .axis = axis});
   work_ = collectives_->all_reduce(tensors, group, /*async=*/true);
-  if (work_ != nullptr) {
-    times_->issued();
-  } else {
-    times_.reset();
-  }
+  under_way_ = work_ != nullptr;
+  if (under_way_) message_.note(StepLog::When::starts);
 }
 
 void Reduction::wait() {
-  if (times_) times_->awaited();
+  if (!under_way_) return;
+  message_.note(StepLog::When::awaited);
   if (work_ != nullptr) work_->wait();
-  if (times_) times_->ended();
-  times_.reset();
+  message_.note(StepLog::When::ends);
+  under_way_ = false;
   work_.reset();
 }
 

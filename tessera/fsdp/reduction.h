@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "tessera/fsdp/collectives.h"
@@ -35,13 +34,9 @@ class Reduction {
     DivideBy divide_by;
     bool over_replicas = true;  ///< false: over the shard axis alone, and divided by nothing after
   };
-  struct Watch {
-    std::shared_ptr<StepLog> log;
-    size_t of = 0;  ///< whose gradients
-  };
 
   Reduction(std::shared_ptr<const FlatLayout> layout, const DataMesh& mesh,
-            std::shared_ptr<const Collectives> collectives, How how, Watch watch);
+            std::shared_ptr<const Collectives> collectives, How how, StepLog::Message message);
 
   /// Takes a parameter's whole gradient; what comes again is added to what came. Small ones are
   /// copied at once, large ones kept.
@@ -91,9 +86,9 @@ class Reduction {
   std::vector<at::Tensor> outputs_;  // by slot
   std::vector<Part> parts_;
   WorkPtr work_;
-  Watch watch_;
-  std::optional<MessageTimes> times_;  // of the work
-  bool scatters_ = false;              // the work is the reduce_scatter
+  StepLog::Message message_;
+  bool under_way_ = false;
+  bool scatters_ = false;  // what is under way is the reduce_scatter
 };
 
 }  // namespace tessera::fsdp

@@ -140,7 +140,7 @@ void Timeline::touch(ParamGroup& group) {
   bundle.gather();
   if (!begins) return;
   prefetch_after(bundle);
-  log_->note(StepLog::What::use, StepLog::When::starts, bundle.number(), StepLog::Clock::now());
+  log_->note(StepLog::What::use, StepLog::When::starts, bundle.number());
 }
 
 void Timeline::prefetch_after(const Bundle& bundle) {
