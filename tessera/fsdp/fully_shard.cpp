@@ -41,6 +41,13 @@ void check(const Named& item, const DeviceMesh& mesh) {
           "; parameters are tensors of their own");
   require(!tensor.grad().defined(), "fully_shard: ", item.name,
           " has a gradient, of this rank's batch alone; reset it before");
+  if (tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python)) {
+    throw NotSupported(join_text(
+        "fully_shard: ", item.name,
+        " is of a Python class that says itself what ops do with it, and "
+        "has no memory to shard; ignore it, or give a plain tensor (of PyTorch's DTensors, "
+        "from_torch_dtensor makes one)"));
+  }
   if (!tensor.is_contiguous()) {
     throw NotSupported(join_text("fully_shard: ", item.name, " is not contiguous, strides ",
                                  list_text(tensor.strides()), " of ", shape_text(tensor.sizes()),

@@ -58,7 +58,7 @@ def test_modules_on_meta_are_filled_by_torchs_to_empty(ranks):
             model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
             sharded(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float64))
         assert all(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
-        with pytest.raises(RuntimeError, match="meta"):
+        with pytest.raises(RuntimeError, match=r"meta.*'0.weight', '0.bias', '1.weight'"):
             model(torch.ones(2, 6))
         model.to_empty(device="cpu")
         for module in (model[0], model[1], model[2]):
@@ -173,7 +173,7 @@ def test_frozen_parameters_may_hold_integers(ranks):
     ranks(2, body)
 
 
-def test_checkpoint_helpers_gather_and_spread_a_state(beside_torch):
+def test_pytorchs_helpers_and_replicate_know_these_modules(beside_torch):
     out = beside_torch(
         2,
         """
@@ -192,6 +192,23 @@ def test_checkpoint_helpers_gather_and_spread_a_state(beside_torch):
         assert not any(tessera.is_dtensor(value) for value in found.values())
         models.compare_state(found, expected[0], rtol=0, atol=0)
         print("equal on rank", rank)
+
+        from torch.distributed import fsdp as theirs
+        from torch.distributed._composable import replicate
+
+        inside, outside = (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(2))
+        replicate(inside[0])
+        policy = theirs.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        compat.fully_shard(inside, mp_policy=policy, offload_policy=theirs.CPUOffloadPolicy(False))
+        compat.fully_shard(outside[1])
+        replicate(outside)
+        for model in (inside, outside):
+            assert [tessera.is_dtensor(p) for p in model.parameters()] == [False] * 2 + [True] * 2
+        outside(torch.full((1, 4), rank + 1.0)).sum().backward()
+        mine = outside[0].weight.grad.clone()
+        torch.distributed.broadcast(mine, 0)
+        torch.testing.assert_close(outside[0].weight.grad, mine)
+        print("beside replicate on rank", rank)
         """,
     )
-    assert out.count("equal on rank") == 2
+    assert out.count("equal on rank") == out.count("beside replicate on rank") == 2

@@ -7,6 +7,7 @@ import models
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import tessera
 
@@ -115,6 +116,9 @@ def test_what_has_no_meaning_is_refused(ranks, mlp):
         ):
             with pytest.raises(tessera.InvalidArgument):
                 wrong()
+        doubled = nn.Parameter(TwoTensor(torch.ones(2), torch.ones(2)))
+        with pytest.raises(tessera.NotSupported, match="Python class"):
+            tessera.fully_shard([doubled], mesh)
         with pytest.raises(tessera.NotSupported, match="before fully_shard"):
             copy.deepcopy(model)
         with pytest.raises(tessera.NotSupported, match="cannot be pickled"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed._composable.contract import REGISTRY_KEY, RegistryItem
 
 from .. import _C
 from .. import fsdp_control as control
@@ -250,18 +251,27 @@ def _change_collectives(module: Any, **changed: Any) -> None:
     control.set_collectives(_module(module), recurse=False, **own)
 
 
+def replicated_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """Those that PyTorch's replicate() has taken."""
+    taken = (m for module in modules for m in module.modules() if "replicate" in _registry_of(m))
+    return [parameter for module in taken for parameter in module.parameters()]
+
+
+def _registry_of(module: nn.Module) -> dict[str, Any]:
+    """What PyTorch's functions on modules tell each other."""
+    registry: dict[str, Any] = module.__dict__.setdefault(REGISTRY_KEY, {})
+    return registry
+
+
 _classes: dict[type, type] = {}
 
 
 def become_fsdp_module(module: nn.Module, state: FSDPState) -> None:
     """The module gets FSDPModule's methods by its class."""
-    from torch.distributed._composable.contract import REGISTRY_KEY, RegistryItem
-
     plain = type(module)
     if plain not in _classes:
         _classes[plain] = type(f"FSDP{plain.__name__}", (FSDPModule, plain), {})
     module.__class__ = _classes[plain]
     states[module] = state
     # PyTorch's replicate() around it then leaves its parameters alone.
-    registry = module.__dict__.setdefault(REGISTRY_KEY, {})
-    registry["fully_shard"] = RegistryItem()
+    _registry_of(module)["fully_shard"] = RegistryItem()

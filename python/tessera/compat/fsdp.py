@@ -13,9 +13,9 @@ raises NotSupported and says why.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -24,7 +24,13 @@ from .. import _C, fsdp
 from .._C import UnshardHandle as UnshardHandle
 from ..mesh import mesh_from_torch
 from ._fsdp_module import FSDPModule as FSDPModule
-from ._fsdp_module import FSDPState, become_fsdp_module, fsdp_modules, states
+from ._fsdp_module import (
+    FSDPState,
+    become_fsdp_module,
+    fsdp_modules,
+    replicated_parameters,
+    states,
+)
 from ._fsdp_placed import Asserted, Placed, default_mesh, move_to
 from ._fsdp_placed import DataParallelMeshDims as DataParallelMeshDims
 from ._fsdp_placed import FSDPMeshInfo as FSDPMeshInfo
@@ -32,17 +38,17 @@ from ._fsdp_placed import HSDPMeshInfo as HSDPMeshInfo
 from ._fsdp_placed import ShardPlacementResult as ShardPlacementResult
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class MixedPrecisionPolicy(fsdp.MixedPrecision):
     """As in torch.distributed.fsdp."""
 
 
-@dataclass
+@dataclasses.dataclass
 class OffloadPolicy:
     """Parameters, gradients and optimizer state stay on the mesh's device."""
 
 
-@dataclass
+@dataclasses.dataclass
 class CPUOffloadPolicy(OffloadPolicy):
     """They rest on the CPU, where the optimizer computes."""
 
@@ -69,7 +75,7 @@ def fully_shard(
         (True, True)
     """
     modules = [module] if isinstance(module, nn.Module) else list(module)
-    ignored = list(ignored_params or ())
+    ignored = [*(ignored_params or ()), *replicated_parameters(modules)]
     if dp_mesh_dims is not None:
         raise _C.NotSupported(
             f"fully_shard with {dp_mesh_dims}: distribute parameters over the tensor-parallel axes "
@@ -81,8 +87,10 @@ def fully_shard(
     move_to(mesh, modules, ignored)
     placed = None if shard_placement_fn is None else Placed(shard_placement_fn)
     offload = None
-    if isinstance(offload_policy, CPUOffloadPolicy):
+    if hasattr(offload_policy, "pin_memory"):  # PyTorch's own too
         offload = fsdp.CpuOffload(pin_memory=offload_policy.pin_memory)
+    if not isinstance(mp_policy, MixedPrecisionPolicy):
+        mp_policy = MixedPrecisionPolicy(**dataclasses.asdict(mp_policy))
     fsdp.fully_shard(
         module,
         mesh,
@@ -118,6 +126,12 @@ def _adopt_at_first_forward(module: nn.Module) -> None:
     places = fsdp.places_of(module)
 
     def adopt(*_: Any) -> None:
+        empty = [n for n, p in module.named_parameters() if p.is_meta and _C.in_group(p)]
+        if empty:
+            raise _C.InvalidArgument(
+                f"parameters are still on meta, without memory: {empty}; to_empty(device=...) gives "
+                "it, then write their values"
+            )
         hook.remove()
         fsdp.adopt_replaced(module, places)
 
