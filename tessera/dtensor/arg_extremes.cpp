@@ -15,6 +15,7 @@
 #include "tessera/dtensor/handlers.h"
 #include "tessera/dtensor/held_indexes.h"
 #include "tessera/dtensor/register.h"
+#include "tessera/dtensor/side_by_side.h"
 #include "tessera/exec/redistribute.h"
 
 /// argmax, argmin, max and min along a dim that is cut: each rank finds its own, then the ranks
@@ -56,89 +57,77 @@ Found find_along(const at::Tensor& local, int64_t dim, const std::vector<int64_t
 
 /// Of all elements; places count in row-major order of the global tensor.
 Found find_any(const at::Tensor& local, const HeldIndexes& held, Wanted wanted) {
-  if (held.size() == 0) return nothing({}, local);
+  if (held.size() == 0) return nothing({1}, local);
   const at::Tensor index = arg_of(local, std::nullopt, false, wanted);
   const int64_t at = index.item<int64_t>();
   int64_t place = 0;
   held.for_runs(at, at + 1, [&](int64_t, int64_t global, int64_t) { place = global; });
-  return {local.take(index), at::full({}, place, index.options())};
+  return {local.take(index).view({1}), at::full({1}, place, index.options())};
 }
 
-/// The best of what was found, along dim 0; the first place among equals, as one rank would say.
-/// NaN is both the largest and the smallest, as for libtorch.
-Found best_of(const Found& all, Wanted wanted) {
+/// The best of what was found along a dim, which is kept with size 1; the first place among equals,
+/// as one rank would say. NaN is both the largest and the smallest, as for libtorch.
+Found best_of(const Found& all, int64_t dim, Wanted wanted) {
   const at::Tensor none = all.place.eq(kNowhere);
   const bool floating = all.value.is_floating_point();
   at::Tensor value = all.value;
   // What a rank without elements says must not win: take the value of one that has some.
-  const at::Tensor some = none.to(at::kLong).argmin(0, true);
-  value = at::where(none, value.gather(0, some).expand_as(value), value);
-  const at::Tensor best = value.gather(0, arg_of(value, 0, true, wanted));
+  const at::Tensor some = none.to(at::kLong).argmin(dim, true);
+  value = at::where(none, value.gather(dim, some).expand_as(value), value);
+  const at::Tensor best = value.gather(dim, arg_of(value, dim, true, wanted));
   at::Tensor is_best = value.eq(best);
   if (floating) is_best = is_best.logical_or(value.isnan().logical_and(best.isnan()));
   const at::Tensor place = at::where(is_best, all.place, kNowhere);
-  return {best.squeeze(0), std::get<0>(place.min(0))};
+  return {best, std::get<0>(place.min(dim, true))};
 }
 
-/// Gathers what the ranks along `axes` found: a new dim 0 with one entry each.
-at::Tensor gather_found(const at::Tensor& mine, const Sharding& reduced,
-                        const std::vector<int>& axes) {
-  const DeviceMesh& mesh = reduced.mesh();
-  int64_t ranks = 1;
-  for (int axis : axes) ranks *= mesh.size(axis);
-  std::vector<int64_t> shape = {ranks};
-  shape.insert(shape.end(), reduced.shape().begin(), reduced.shape().end());
-  std::vector<Placement> whole;
-  for (const Placement& placement : reduced.placements()) {
-    whole.push_back(placement.is_sharded() ? placement.on_dim(placement.dim() + 1) : placement);
-  }
-  std::vector<Placement> apart = whole;
-  for (int axis : axes) apart[static_cast<size_t>(axis)] = Shard(0);
-  const ShardingOptions options = {.dtype = static_cast<DType>(mine.scalar_type()),
-                                   .order = reduced.order()};
-  return exec::redistribute(mine.unsqueeze(0), Sharding(mesh, apart, shape, options),
-                            Sharding(mesh, whole, shape, options), {.may_alias = true});
+/// The best of what all ranks that cut a dim of `from` found along it, one each.
+Found best_of_ranks(const OpEntry& entry, const Found& mine, const Sharding& from, int64_t dim,
+                    Wanted wanted) {
+  const SideBySide slots = side_by_side(from, static_cast<int>(dim), 1);
+  const comm::CallSite site({.op = entry.name, .implicit = true});
+  const auto gathered = [&](const at::Tensor& found) {
+    const auto type = static_cast<DType>(found.scalar_type());
+    return exec::redistribute(found, slots.apart.with_dtype(type), slots.together.with_dtype(type),
+                              {.may_alias = true});
+  };
+  const Found all = {gathered(mine.value), gathered(mine.place)};
+  return best_of(all, dim, wanted);
 }
 
-/// The best of all ranks along `axes`, under the sharding of the reduced tensor.
+/// What was found, under the sharding of the reduced tensor.
 struct Extremes {
   Found found;
   Sharding sharding;
 };
 
-Extremes compare(const OpEntry& entry, const Found& mine, const Sharding& reduced,
-                 const std::vector<int>& axes, Wanted wanted) {
-  const comm::CallSite site({.op = entry.name, .implicit = true});
-  const Found all = {gather_found(mine.value, reduced, axes),
-                     gather_found(mine.place, reduced, axes)};
-  return {best_of(all, wanted), reduced};
-}
-
 Extremes along_cut_dim(const OpEntry& entry, const ShardedMeta& self, int64_t dim, Wanted wanted) {
   const Sharding& from = self.sharding();
   std::vector<Placement> placements(from.placements().begin(), from.placements().end());
-  std::vector<int> axes;
-  for (int axis : from.axes_of_dim(static_cast<int>(dim))) {
-    axes.push_back(axis);
+  for (const int axis : from.axes_of_dim(static_cast<int>(dim))) {
     placements[static_cast<size_t>(axis)] = Replicate();
   }
   std::vector<int64_t> shape(from.shape().begin(), from.shape().end());
   shape[static_cast<size_t>(dim)] = 1;
-  const Sharding reduced(from.mesh(), placements, shape, {.dtype = from.dtype()});
+  const Sharding reduced(from.mesh(), placements, shape,
+                         {.dtype = from.dtype(), .order = from.order()});
   const auto held = HeldIndexes::by_dim(from)[static_cast<size_t>(dim)];
-  return compare(entry, find_along(self.local(), dim, held, wanted), reduced, axes, wanted);
+  const Found mine = find_along(self.local(), dim, held, wanted);
+  return {best_of_ranks(entry, mine, from, dim, wanted), reduced};
 }
 
+/// All elements as one dim, which every axis cuts that cuts one of theirs.
 Extremes of_all(const OpEntry& entry, const ShardedMeta& self, Wanted wanted) {
   const Sharding& from = self.sharding();
-  std::vector<int> axes;
+  std::vector<Placement> placements(static_cast<size_t>(from.mesh().ndim()));
+  const Sharding reduced(from.mesh(), placements, {}, {.dtype = from.dtype()});
   for (int axis = 0; axis < from.mesh().ndim(); ++axis) {
-    if (from.placement(axis).is_sharded()) axes.push_back(axis);
+    if (from.placement(axis).is_sharded()) placements[static_cast<size_t>(axis)] = Shard(0);
   }
-  const Sharding reduced(from.mesh(),
-                         std::vector<Placement>(static_cast<size_t>(from.mesh().ndim())), {},
-                         {.dtype = from.dtype()});
-  return compare(entry, find_any(self.local(), HeldIndexes(from), wanted), reduced, axes, wanted);
+  const Sharding flat(from.mesh(), placements, {from.numel()}, {.dtype = from.dtype()});
+  const Found mine = find_any(self.local(), HeldIndexes(from), wanted);
+  const Found best = best_of_ranks(entry, mine, flat, 0, wanted);
+  return {{best.value.squeeze(0), best.place.squeeze(0)}, reduced};
 }
 
 at::Tensor wrap_reduced(const at::Tensor& local, const Sharding& kept, int64_t dim, bool keepdim) {

@@ -1,17 +1,14 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/List.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
 
-#include <cmath>
-#include <limits>
 #include <map>
 
 #include "tessera/comm/call_site.h"
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/handlers.h"
 #include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/norm_of_parts.h"
 #include "tessera/dtensor/register.h"
 #include "tessera/exec/redistribute.h"
 
@@ -26,35 +23,21 @@ struct Together {
   std::vector<at::Tensor> powers;
 };
 
-/// |x|^p summed over the local part; the largest (smallest) for p = inf (-inf).
-at::Tensor local_power(const at::Tensor& local, double p) {
-  if (std::isinf(p) && local.numel() == 0) {
-    const auto real =
-        local.is_complex() ? at::toRealValueType(local.scalar_type()) : local.scalar_type();
-    return at::zeros({}, local.options().dtype(real))
-        .fill_(p > 0 ? 0 : std::numeric_limits<double>::infinity());
-  }
-  const at::Tensor norm = at::linalg_vector_norm(local, p);
-  return std::isinf(p) || p == 0 || p == 1 ? norm : norm.pow(p);
-}
-
 at::Tensor reduce_over(const OpEntry& entry, const at::Tensor& values, const DeviceMesh& mesh,
-                       const std::vector<int>& axes, double p) {
+                       const std::vector<int>& axes, const NormOfParts& norm) {
   const Sharding to = as_replicated(values, mesh);
   Sharding from = to;
-  const ReduceOp op = !std::isinf(p) ? ReduceOp::sum : p > 0 ? ReduceOp::max : ReduceOp::min;
-  for (int axis : axes) from = from.with(axis, Partial(op));
+  for (int axis : axes) from = from.with(axis, Partial(norm.reduction()));
   if (from != to) check_reduction(entry, from);
   const comm::CallSite site({.op = entry.name, .implicit = true});
-  const at::Tensor sums = exec::redistribute(values, from, to, {.may_alias = true});
-  return std::isinf(p) || p == 0 || p == 1 ? sums : sums.pow(1 / p);
+  return norm.root(exec::redistribute(values, from, to, {.may_alias = true}));
 }
 
 bool foreach_norm(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   infer_results(entry, op, stack);
   const auto args = torch::jit::last(stack, entry.args.size());
   const auto tensors = args[0].toTensorVector();
-  const double p = args[1].toScalar().toDouble();
+  const NormOfParts norm{args[1].toScalar().toDouble()};
   for (const at::Tensor& tensor : tensors) {
     if (sharded_meta(tensor) == nullptr) return false;  // the common path says what is wrong
     if (!sharded_meta(tensor)->sharding().mesh().contains_me()) return false;
@@ -67,13 +50,10 @@ bool foreach_norm(const OpEntry& entry, const c10::OperatorHandle& op, Stack& st
     const ShardedMeta& meta = *sharded_meta(tensors[i]);
     const Sharding sharding = without_partial(meta.sharding());
     const comm::CallSite site({.op = entry.name, .implicit = true});
-    at::Tensor local =
+    const at::Tensor local =
         exec::redistribute(meta.local(), meta.sharding(), sharding, {.may_alias = true});
     const auto given = args[2].isNone() ? local.scalar_type() : args[2].toScalarType();
     results.push_back(at::isComplexType(given) ? at::toRealValueType(given) : given);
-    // Halves overflow at a norm of 256.
-    const bool half = given == at::kHalf || given == at::kBFloat16;
-    local = local.to(half ? at::kFloat : given);
     std::vector<int> axes;
     for (int axis = 0; axis < sharding.mesh().ndim(); ++axis) {
       if (sharding.placement(axis).is_sharded()) axes.push_back(axis);
@@ -85,7 +65,7 @@ bool foreach_norm(const OpEntry& entry, const c10::OperatorHandle& op, Stack& st
       keys.push_back(key);
       groups.emplace_back();
     }
-    const at::Tensor power = local_power(local, p);
+    const at::Tensor power = norm.of_part(local, results.back(), {});
     Together& together = groups[at][power.scalar_type()];
     together.which.push_back(i);
     together.powers.push_back(power);
@@ -94,7 +74,7 @@ bool foreach_norm(const OpEntry& entry, const c10::OperatorHandle& op, Stack& st
   for (size_t at = 0; at < keys.size(); ++at) {
     for (const auto& [type, together] : groups[at]) {
       const at::Tensor all =
-          reduce_over(entry, at::stack(together.powers), keys[at].first, keys[at].second, p);
+          reduce_over(entry, at::stack(together.powers), keys[at].first, keys[at].second, norm);
       for (size_t k = 0; k < together.which.size(); ++k) {
         const size_t i = together.which[k];
         const at::Tensor one = all.select(0, static_cast<int64_t>(k)).to(results[i]);

@@ -43,15 +43,6 @@ std::optional<PoolingLayout> pooling_of(const OpEntry& entry, const Stack& stack
   return PoolingLayout(lies, std::move(args), format);
 }
 
-at::Tensor window_for(const OpEntry& entry, const HaloExchange& exchange, const at::Tensor& part) {
-  const comm::CallSite site({.op = entry.name});
-  return exchange.gather(part);
-}
-
-at::Tensor empty_output(const PoolingLayout& call, const at::TensorOptions& options) {
-  return at::empty(as_ints(call.output().local_shape()), options);
-}
-
 template <class... Values>
 Stack run(const c10::OperatorHandle& op, Values&&... values) {
   Stack stack;
@@ -60,30 +51,74 @@ Stack run(const c10::OperatorHandle& op, Values&&... values) {
   return stack;
 }
 
+/// A forward op, whose first argument is the input: `pool` makes the results, of these types, from
+/// the window of the input that this rank's part of the output is made of.
+template <class Pool>
+bool pooled(const OpEntry& entry, Stack& stack, const PoolingArgs& pooling,
+            std::initializer_list<at::ScalarType> types, const Pool& pool) {
+  const at::Tensor input = torch::jit::peek(stack, 0, entry.args.size()).toTensor();
+  const auto call = pooling_of(entry, stack, input, pooling);
+  if (!call) return false;
+  const MovedOperands operands(entry, stack, {call->input()});
+  at::Tensor window;
+  {
+    const comm::CallSite site({.op = entry.name});
+    window = call->exchange().gather(operands.local(0));
+  }
+  std::vector<at::Tensor> made;
+  if (call->makes_nothing()) {
+    for (const at::ScalarType type : types) {
+      made.push_back(
+          at::empty(as_ints(call->output().local_shape()), window.options().dtype(type)));
+    }
+  } else {
+    for (const at::Tensor& result : pool(*call, window)) made.push_back(call->lay(result));
+  }
+  torch::jit::drop(stack, entry.args.size());
+  for (const at::Tensor& result : made) {
+    const auto type = static_cast<DType>(result.scalar_type());
+    torch::jit::push(stack, wrap(result, call->output().with_dtype(type)));
+  }
+  return true;
+}
+
+/// A backward op, whose first arguments are the gradient and the input: `pool` makes the gradient
+/// of the window from that of this rank's part of the output and a window of zeros. It gets further
+/// tensors among the arguments too, which have the types `others` and lie as the output does.
+template <class Pool>
+bool pooled_backward(const OpEntry& entry, Stack& stack, const PoolingArgs& pooling,
+                     std::initializer_list<DType> others, const Pool& pool) {
+  const at::Tensor input = torch::jit::peek(stack, 1, entry.args.size()).toTensor();
+  const auto call = pooling_of(entry, stack, input, pooling);
+  if (!call) return false;
+  std::vector<Sharding> lie = {call->output(), call->input()};
+  for (const DType type : others) lie.push_back(call->output().with_dtype(type));
+  const MovedOperands operands(entry, stack, lie);
+  const at::Tensor grad = operands.local(0);
+  std::vector<at::Tensor> beside;
+  for (size_t i = 2; i < lie.size(); ++i) beside.push_back(operands.local(i));
+  const HaloExchange exchange = call->exchange();
+  at::Tensor window = at::zeros(exchange.window_shape(), grad.options());
+  if (!call->makes_nothing()) window = pool(*call, grad, window, beside);
+  const comm::CallSite site({.op = entry.name});
+  torch::jit::drop(stack, entry.args.size());
+  torch::jit::push(stack, wrap(exchange.scatter_sum(window), call->input()));
+  return true;
+}
+
 /// max_pool_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode)
 template <int kDims>
 bool max_pool(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const PoolingArgs pooling(kDims, args.slice(1, 4), args[5].toBool());
-  const auto call = pooling_of(entry, stack, args[0].toTensor(), pooling);
-  if (!call) return false;
-  const MovedOperands operands(entry, stack, {call->input()});
-  at::Tensor window = window_for(entry, call->exchange(), operands.local(0));
-  at::Tensor values, places;
-  if (call->makes_nothing()) {
-    values = empty_output(*call, window.options());
-    places = empty_output(*call, window.options().dtype(at::kLong));
-  } else {
-    call->fill_outside(window);
-    const Stack made = run(op, window, pooling.kernel, pooling.stride, call->local_padding(),
+  const auto pool = [&](const PoolingLayout& call, at::Tensor window) {
+    call.fill_outside(window);
+    const Stack made = run(op, window, pooling.kernel, pooling.stride, call.local_padding(),
                            pooling.dilation, pooling.ceil_mode);
-    values = call->lay(made[0].toTensor());
-    places = call->lay(call->places_in_tensor(made[1].toTensor(), window.sizes()));
-  }
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, wrap(values, call->output()),
-                   wrap(places, call->output().with_dtype(DType::i64)));
-  return true;
+    return std::vector{made[0].toTensor(),
+                       call.places_in_tensor(made[1].toTensor(), window.sizes())};
+  };
+  return pooled(entry, stack, pooling, {args[0].toTensor().scalar_type(), at::kLong}, pool);
 }
 
 /// max_pool_with_indices_backward(grad, self, kernel_size, stride, padding, dilation, ceil_mode,
@@ -92,24 +127,14 @@ template <int kDims>
 bool max_pool_backward(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const PoolingArgs pooling(kDims, args.slice(2, 4), args[6].toBool());
-  const auto call = pooling_of(entry, stack, args[1].toTensor(), pooling);
-  if (!call) return false;
-  const MovedOperands operands(
-      entry, stack, {call->output(), call->input(), call->output().with_dtype(DType::i64)});
-  const at::Tensor grad = operands.local(0);
-  const at::Tensor indices = operands.local(2);
-  const HaloExchange exchange = call->exchange();
-  at::Tensor window = at::zeros(exchange.window_shape(), grad.options());
-  if (!call->makes_nothing()) {
-    const at::Tensor places = call->places_in_window(indices, window.sizes());
-    window = run(op, grad, window, pooling.kernel, pooling.stride, call->local_padding(),
-                 pooling.dilation, pooling.ceil_mode, places)[0]
-                 .toTensor();
-  }
-  const comm::CallSite site({.op = entry.name});
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, wrap(exchange.scatter_sum(window), call->input()));
-  return true;
+  const auto pool = [&](const PoolingLayout& call, const at::Tensor& grad, const at::Tensor& window,
+                        const std::vector<at::Tensor>& indices) {
+    const at::Tensor places = call.places_in_window(indices[0], window.sizes());
+    return run(op, grad, window, pooling.kernel, pooling.stride, call.local_padding(),
+               pooling.dilation, pooling.ceil_mode, places)[0]
+        .toTensor();
+  };
+  return pooled_backward(entry, stack, pooling, {DType::i64}, pool);
 }
 
 /// What averages are divided by: one number for the kernel to do it, or one for each output, and
@@ -145,26 +170,18 @@ template <int kDims>
 bool avg_pool(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const PoolingArgs pooling(kDims, args.slice(1, 3), args[4].toBool());
-  const auto call = pooling_of(entry, stack, args[0].toTensor(), pooling);
-  if (!call) return false;
-  const MovedOperands operands(entry, stack, {call->input()});
-  at::Tensor out = window_for(entry, call->exchange(), operands.local(0));
-  const at::TensorOptions options = out.options();
-  if (call->makes_nothing()) {
-    out = empty_output(*call, options);
-  } else {
-    const bool count_padding = args[5].toBool();
-    const Divisor divisor(*call, args[6], count_padding, wide(options));
-    if (divisor.each.defined()) out = out.to(wide(options));
-    out = run(op, out, pooling.kernel, pooling.stride, call->local_padding(), pooling.ceil_mode,
-              count_padding, divisor.number)[0]
-              .toTensor();
+  const bool count_padding = args[5].toBool();
+  const auto pool = [&](const PoolingLayout& call, const at::Tensor& window) {
+    const at::TensorOptions options = window.options();
+    const Divisor divisor(call, args[6], count_padding, wide(options));
+    const at::Tensor addends = divisor.each.defined() ? window.to(wide(options)) : window;
+    at::Tensor out = run(op, addends, pooling.kernel, pooling.stride, call.local_padding(),
+                         pooling.ceil_mode, count_padding, divisor.number)[0]
+                         .toTensor();
     if (divisor.each.defined()) out = out.div_(divisor.each).to(options);
-    out = call->lay(out);
-  }
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, wrap(out, call->output()));
-  return true;
+    return std::vector{out};
+  };
+  return pooled(entry, stack, pooling, {args[0].toTensor().scalar_type()}, pool);
 }
 
 /// avg_pool_backward(grad, self, kernel_size, stride, padding, ceil_mode, count_include_pad,
@@ -173,24 +190,16 @@ template <int kDims>
 bool avg_pool_backward(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const PoolingArgs pooling(kDims, args.slice(2, 3), args[5].toBool());
-  const auto call = pooling_of(entry, stack, args[1].toTensor(), pooling);
-  if (!call) return false;
-  const MovedOperands operands(entry, stack, {call->output(), call->input()});
-  at::Tensor grad = operands.local(0);
-  const HaloExchange exchange = call->exchange();
-  at::Tensor window = at::zeros(exchange.window_shape(), grad.options());
-  if (!call->makes_nothing()) {
-    const bool count_padding = args[6].toBool();
-    const Divisor divisor(*call, args[7], count_padding, grad.options());
-    if (divisor.each.defined()) grad = grad / divisor.each;
-    window = run(op, grad, window, pooling.kernel, pooling.stride, call->local_padding(),
-                 pooling.ceil_mode, count_padding, divisor.number)[0]
-                 .toTensor();
-  }
-  const comm::CallSite site({.op = entry.name});
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, wrap(exchange.scatter_sum(window), call->input()));
-  return true;
+  const bool count_padding = args[6].toBool();
+  const auto pool = [&](const PoolingLayout& call, const at::Tensor& grad, const at::Tensor& window,
+                        const std::vector<at::Tensor>&) {
+    const Divisor divisor(call, args[7], count_padding, grad.options());
+    return run(op, divisor.each.defined() ? grad / divisor.each : grad, window, pooling.kernel,
+               pooling.stride, call.local_padding(), pooling.ceil_mode, count_padding,
+               divisor.number)[0]
+        .toTensor();
+  };
+  return pooled_backward(entry, stack, pooling, {}, pool);
 }
 
 }  // namespace

@@ -3,15 +3,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_dense_backward.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/logical_and.h>
 #include <ATen/ops/zeros.h>
 
-#include <cmath>
-#include <limits>
-
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
+#include "tessera/dtensor/norm_of_parts.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/rules/rule.h"
 #include "tessera/sharding/local_shape.h"
@@ -21,47 +18,26 @@ namespace {
 
 using torch::jit::Stack;
 
-/// What the powers are added up in: halves overflow at a norm of 256.
-at::ScalarType wide_type(at::ScalarType dtype) {
-  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
-}
-
-/// Norms over a cut dim: |x|^p summed over the ranks, then the root.
+/// Norms over a cut dim.
 void norm(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
           Stack& stack) {
-  at::Tensor self = stack[stack.size() - entry.args.size()].toTensor();
+  const at::Tensor self = stack[stack.size() - entry.args.size()].toTensor();
   c10::IValue order = argument_named(op, stack, "ord");
   if (order.isNone()) order = argument_named(op, stack, "p");
-  const double p = order.isNone() ? 2 : order.toScalar().toDouble();
+  const NormOfParts norm{order.isNone() ? 2 : order.toScalar().toDouble()};
   const c10::IValue dims = argument_named(op, stack, "dim");
   const c10::IValue keep = argument_named(op, stack, "keepdim");
   const auto result = static_cast<at::ScalarType>(decision.results[0].dtype());
-  // Absolute values have the real type that norms of complex numbers have.
-  self = self.is_complex() ? self.abs() : self;
-  self = self.to(wide_type(result));
-  std::optional<std::vector<int64_t>> over;
-  if (dims.isIntList() && !dims.toIntVector().empty()) over = dims.toIntVector();
-  const bool keepdim = keep.isBool() && keep.toBool();
-  const auto local_norm = [&](double power) {
-    if (self.numel() > 0 || (power >= 0 && !std::isinf(power))) {
-      return at::linalg_vector_norm(self, power,
-                                    over ? at::OptionalIntArrayRef(*over) : std::nullopt, keepdim);
-    }
-    // The largest of nothing, or a negative power, is no error here: other ranks have some.
-    const auto shape = decision.results[0].local_shape();
-    return at::zeros(at::IntArrayRef(shape.data(), shape.size()), self.options())
-        .fill_(power > 0 ? 0 : std::numeric_limits<double>::infinity());
-  };
-  at::Tensor local = local_norm(p);
-  if (std::isinf(p)) {
-    local = reduce_cut_axes(entry, decision, local, p > 0 ? ReduceOp::max : ReduceOp::min);
-  } else if (p == 0 || p == 1) {
-    local = reduce_cut_axes(entry, decision, local, ReduceOp::sum);
-  } else {
-    local = reduce_cut_axes(entry, decision, local.pow_(p), ReduceOp::sum).pow(1 / p);
-  }
+  const auto shape = decision.results[0].local_shape();
+  NormOfParts::Over over{.keepdim = keep.isBool() && keep.toBool(),
+                         .shape = at::IntArrayRef(shape.data(), shape.size())};
+  std::vector<int64_t> listed;
+  if (dims.isIntList()) listed = dims.toIntVector();
+  if (!listed.empty()) over.dims = listed;
+  const at::Tensor powers = norm.of_part(self, result, over);
+  const at::Tensor reduced = reduce_cut_axes(entry, decision, powers, norm.reduction());
   torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, local.to(result));
+  torch::jit::push(stack, norm.root(reduced).to(result));
 }
 
 /// nll_loss of a mean over a cut batch: losses and weights are summed over the ranks, then divided.

@@ -243,6 +243,19 @@ TEST(Handlers, ExtremesAlongACutDim) {
   }
 }
 
+TEST(Handlers, ExtremesLieInTheOrderOfTheCutsOfOtherDims) {
+  const at::Tensor full = whole_numbers({8, 5});
+  run_ranks(8, [&](int) {
+    const DeviceMesh mesh = init_device_mesh("a=2,b=2,c=2");
+    at::Tensor x = spread(full, mesh, "S0,S0,S1");
+    const Sharding lies = sharding(x);
+    x = redistribute(
+        x, lies.with_placements({lies.placements().begin(), lies.placements().end()}, {1, 0, 2}));
+    expect_close(at::argmax(x, 1), at::argmax(full, 1), "S0#1,S0#0,S1");
+    expect_close(std::get<0>(at::min(x, 1)), std::get<0>(at::min(full, 1)), "S0#1,S0#0,S1");
+  });
+}
+
 TEST(Handlers, ExtremesOfRaggedAndEmptyParts) {
   const at::Tensor full = whole_numbers({6, 2});
   run_ranks(3, [&](int rank) {
