@@ -27,18 +27,15 @@ def local_map(
 ) -> Callable[..., Any]:
     """tessera.local_map with PyTorch's counting: placements are given for every positional argument
     and every result, None for those that are no tensors. Without a sharded argument it is `func`."""
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
+        "out_placements": out_placements,
+        "in_placements": in_placements,
+        "in_grad_placements": in_grad_placements,
         "device_mesh": device_mesh,
         "redistribute_inputs": redistribute_inputs,
     }
     if func is None:
-        return functools.partial(
-            local_map,
-            out_placements=out_placements,
-            in_placements=in_placements,
-            in_grad_placements=in_grad_placements,
-            **given,
-        )
+        return functools.partial(local_map, **options)
 
     @functools.wraps(func)
     def mapped(*args: Any, **kwargs: Any) -> Any:
@@ -46,14 +43,14 @@ def local_map(
         if not any(_C.is_dtensor(leaf) for leaf in leaves):
             return func(*args, **kwargs)
         others = sum(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(kwargs))
-        of_tensors = _module.local_map(
-            func,
-            _of_results(out_placements),
-            _of_tensors("in_placements", in_placements, leaves, others),
-            _of_tensors("in_grad_placements", in_grad_placements, leaves, others),
-            **given,
-        )
-        return of_tensors(*args, **kwargs)
+        of_tensors = {
+            "out_placements": _of_results(out_placements),
+            "in_placements": _of_tensors("in_placements", in_placements, leaves, others),
+            "in_grad_placements": _of_tensors(
+                "in_grad_placements", in_grad_placements, leaves, others
+            ),
+        }
+        return _module.local_map(func, **options | of_tensors)(*args, **kwargs)
 
     return mapped
 
