@@ -102,10 +102,12 @@ void Bundle::start(bool async) {
                   async);
 }
 
-void Bundle::start_gather() {
-  if (mesh().shard_group() == nullptr) return;
+bool Bundle::start_gather() {
+  if (mesh().shard_group() == nullptr) return false;
   if (!is_current()) release();
-  if (gathered_.stage() == Gathered::Stage::released) start(/*async=*/true);
+  if (gathered_.stage() != Gathered::Stage::released) return false;
+  start(/*async=*/true);
+  return true;
 }
 
 void Bundle::gather() {
@@ -116,8 +118,8 @@ void Bundle::gather() {
 }
 
 void Bundle::release() {
-  gathered_.release();
   parts_.clear();
+  drop_prefetch();
 }
 
 void Bundle::release_after_backward() {

@@ -37,9 +37,10 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
   int64_t gathered_bytes() const { return gather_layout_->gathered_bytes(); }
 
   bool is_gathered() const { return gathered_.stage() == Gathered::Stage::there; }
-  void start_gather();  ///< returns at once; nothing if it is gathered or under way
+  bool start_gather();  ///< returns at once; false: it is gathered or under way, or has no need
   void gather();        ///< the parameters are there when it returns
-  void finish_gather() { gathered_.wait(); }  ///< of the one under way, if any
+  void finish_gather() { gathered_.wait(); }     ///< of the one under way, if any
+  void drop_prefetch() { gathered_.release(); }  ///< what was started is not used after all
   void release();
   void release_after_backward();  ///< unless the options say that it stays
   /// Lets go of all but this rank's part of a smaller group, from which the next gather is made; of

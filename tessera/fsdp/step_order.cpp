@@ -10,51 +10,42 @@ constexpr size_t kKnownSteps = 4;
 /// A program that never ends a step (inference whose first group differs) must not grow.
 constexpr size_t kLongestStep = 1U << 16;
 
-bool same_bundle(const StepOrder::Run& a, const StepOrder::Run& b) { return a.bundle == b.bundle; }
-
 }  // namespace
 
-const StepOrder::Run* StepOrder::expected(size_t ahead) const {
-  const size_t at = before_.size() + ahead;
-  return like_ != nullptr && at < like_->size() ? &(*like_)[at] : nullptr;
-}
-
 Bundle* StepOrder::next() const {
-  const Run* run = expected(1);
-  return run != nullptr ? run->bundle : nullptr;
+  const size_t at = before_.size() + 1;
+  return !alike_.empty() && at < alike_[0]->size() ? (*alike_[0])[at].bundle : nullptr;
 }
 
-bool StepOrder::is_last_touch() const {
-  const Run* run = expected(0);
-  return run != nullptr && run->touches == run_.touches;
-}
-
-void StepOrder::begin_run(Bundle& bundle) {
+void StepOrder::begin_run(Bundle& bundle, bool records) {
   if (run_.bundle != nullptr) before_.push_back(run_);
   if (before_.size() > kLongestStep) before_.clear();
-  run_ = {&bundle, 0};
+  run_ = {&bundle, records, 0};
   follow();
 }
 
-/// Finds a known step that began with the same runs.
+/// Of the known steps, those that go on with this run too.
 void StepOrder::follow() {
-  const Run* known = expected(0);
-  if (known != nullptr && known->bundle == run_.bundle) return;
-  like_ = nullptr;
   const size_t at = before_.size();
-  for (const Step& step : known_) {
-    if (at >= step.size() || step[at].bundle != run_.bundle) continue;
-    if (!std::equal(before_.begin(), before_.end(), step.begin(), same_bundle)) continue;
-    like_ = &step;
-    return;
+  if (at == 0) {
+    alike_.clear();
+    for (const Step& step : known_) alike_.push_back(&step);
   }
+  touches_before_ = kUnknown;
+  std::erase_if(alike_, [&](const Step* step) {
+    if (at >= step->size()) return true;
+    const Run& run = (*step)[at];
+    if (run.bundle != run_.bundle || run.records != run_.records) return true;
+    touches_before_ = std::max(touches_before_, run.touches);
+    return false;
+  });
 }
 
 const StepOrder::Step& StepOrder::end() {
   static const Step nothing;
   if (run_.bundle != nullptr) before_.push_back(run_);
   run_ = {};
-  like_ = nullptr;
+  alike_.clear();
   if (before_.empty()) return nothing;
   std::erase(known_, before_);
   known_.insert(known_.begin(), std::move(before_));
@@ -66,7 +57,7 @@ const StepOrder::Step& StepOrder::end() {
 void StepOrder::forget_step() {
   run_ = {};
   before_.clear();
-  like_ = nullptr;
+  alike_.clear();
 }
 
 void StepOrder::forget_all() {
@@ -83,7 +74,7 @@ void StepOrder::rename(const std::function<Bundle*(Bundle*)>& now) {
       if (!renamed.empty() && renamed.back().bundle == bundle) {
         renamed.back().touches += run.touches;
       } else {
-        renamed.push_back({bundle, run.touches});
+        renamed.push_back({bundle, run.records, run.touches});
       }
     }
     step = std::move(renamed);

@@ -10,6 +10,10 @@
 ///
 ///   forward         backward
 ///   a a  b b  c c . c c c  b b b  a      ->  a:2  b:2  c:5  b:3  a:1
+///
+/// Steps are told apart by the bundles of their runs and by whether autograd records when a run
+/// begins, so that evaluation is not taken for training. Those that differ in touches alone are
+/// alike: a run is over when it was in all of them.
 namespace tessera::fsdp {
 
 class Bundle;
@@ -18,6 +22,7 @@ class StepOrder {
  public:
   struct Run {
     Bundle* bundle = nullptr;
+    bool records = false;  ///< autograd does, when it begins
     int touches = 0;
     bool operator==(const Run&) const = default;
   };
@@ -28,12 +33,13 @@ class StepOrder {
   /// The bundle that the step began with; nullptr if it has had no run but the current one.
   Bundle* first() const { return before_.empty() ? nullptr : before_[0].bundle; }
 
-  void begin_run(Bundle& bundle);
+  void begin_run(Bundle& bundle, bool records);
   void count_touch() { ++run_.touches; }
 
   // What is known of the step, if it goes like one before.
-  Bundle* next() const;        ///< of the run after this one; nullptr: none, or unknown
-  bool is_last_touch() const;  ///< whether the run ends with the touch counted last
+  Bundle* next() const;  ///< of the run after this one; nullptr: none, or unknown
+  /// Whether the run ends with the touch counted last.
+  bool is_last_touch() const { return run_.touches == touches_before_; }
 
   /// Remembers the step that ends here; its runs.
   const Step& end();
@@ -43,13 +49,14 @@ class StepOrder {
   void rename(const std::function<Bundle*(Bundle*)>& now);
 
  private:
-  const Run* expected(size_t ahead) const;
   void follow();
 
-  Run run_;                     // the current one
-  Step before_;                 // the step's earlier ones
-  std::vector<Step> known_;     // the latest first
-  const Step* like_ = nullptr;  // the known step that this one is like so far
+  Run run_;                         // the current one
+  Step before_;                     // the step's earlier ones
+  std::vector<Step> known_;         // the latest first
+  std::vector<const Step*> alike_;  // the known steps that this one is like so far
+  int touches_before_ = kUnknown;   // the most of this run in any of them
+  static constexpr int kUnknown = -1;
 };
 
 }  // namespace tessera::fsdp

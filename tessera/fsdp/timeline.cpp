@@ -118,13 +118,13 @@ void Timeline::let_go(Bundle& bundle) {
 }
 
 void Timeline::begin_run(ParamGroup& group) {
+  if (Bundle* previous = order_.current()) let_go(*previous);
+  const auto guessed = std::exchange(prefetched_, {}).lock();
+  if (guessed != nullptr && guessed != group.bundle()) guessed->drop_prefetch();
   // Without gradients nothing tells that a step ended, except that the next one begins.
-  const bool again =
-      order_.first() == group.bundle().get() && !in_backward() && !c10::GradMode::is_enabled();
-  if (again) end_step();
-  Bundle* previous = order_.current();
-  order_.begin_run(*group.bundle());
-  if (previous != nullptr) let_go(*previous);
+  const bool records = c10::GradMode::is_enabled();
+  if (order_.first() == group.bundle().get() && !in_backward() && !records) end_step();
+  order_.begin_run(*group.bundle(), records);
 }
 
 void Timeline::touch(ParamGroup& group) {
@@ -154,7 +154,8 @@ void Timeline::prefetch_after(const Bundle& bundle) {
     }
   }
   if (told) return;
-  if (Bundle* next = order_.next()) next->start_gather();
+  Bundle* next = order_.next();
+  if (next != nullptr && next->start_gather()) prefetched_ = next->weak_from_this();
 }
 
 void Timeline::touched(ParamGroup& group) {

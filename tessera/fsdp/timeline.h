@@ -82,8 +82,9 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::shared_ptr<StepLog> log_ = std::make_shared<StepLog>();
   std::shared_ptr<GatheredBytes> bytes_ = std::make_shared<GatheredBytes>();
   StepOrder order_;
-  std::set<int> backwards_;     // autograd's tasks under way
-  std::deque<Flight> flights_;  // reductions under way, the oldest first
+  std::weak_ptr<Bundle> prefetched_;  // because the order says that it comes next
+  std::set<int> backwards_;           // autograd's tasks under way
+  std::deque<Flight> flights_;        // reductions under way, the oldest first
   std::mutex failed_mutex_;
   std::vector<int> failed_;  // tasks that ended without their callback
 };

@@ -90,6 +90,51 @@ TEST(FullyShardCommunication, PrefetchesInTheOrderOfThePreviousStep) {
   });
 }
 
+/// Three steps of training and passes of evaluation in turns: each is known when it comes again, so
+/// that nothing is gathered for the other kind, or let go too early.
+TEST(FullyShardCommunication, EvaluationIsNotTakenForTraining) {
+  for (const int passes : {1, 2}) {
+    run_ranks(2, [&](int rank) {
+      auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2, kUnmerged);
+      Recorder recorder(*comm::current_world());
+      for (int round = 0; round < 4; ++round) {
+        recorder.clear();
+        train(forward_of(net), *optimizer, mine, 3);
+        for (int pass = 0; pass < passes; ++pass) {
+          const torch::NoGradGuard no_grad;
+          net->forward(mine.x);
+        }
+        if (round < 2) continue;
+        EXPECT_EQ(recorder.count(CommOp::all_gather), 3 * 4 + passes * 3) << recorder.to_text();
+      }
+    });
+  }
+}
+
+/// A step that leaves the known order after the second of four layers: the third, which was on its
+/// way, makes room.
+TEST(FullyShardCommunication, AWrongPrefetchIsDropped) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch mine = make_batch(4, 64, 64).part(rank, 2);
+    auto net = make_mlp({64, 64, 64, 64, 64, 64});
+    shard_layers(net, mesh, kUnmerged);
+    const auto layers = layers_of(net);
+    const auto step = [&](const std::vector<size_t>& order) {
+      at::Tensor x = mine.x;
+      for (const size_t i : order) x = at::tanh(layers[i]->forward(x));
+      at::mse_loss(x, mine.y).backward();
+    };
+    const int64_t group = sharded_groups(*net)[0].gathered_bytes;
+    for (int round = 0; round < 3; ++round) {
+      reset_peak_gathered_memory(mesh);
+      step({0, 1, 2, 3});
+      step({0, 1, 4, 3});
+      EXPECT_LE(gathered_memory(mesh).peak_bytes, 2 * group) << "round " << round;
+    }
+  });
+}
+
 /// The gather of the next group begins before a layer has computed, and is waited for after it.
 TEST(FullyShardCommunication, GathersRunUnderComputation) {
   run_ranks(2, [](int rank) {

@@ -14,6 +14,7 @@
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tests/fsdp/models.h"
+#include "tests/fsdp/recompute.h"
 
 /// A training loop that a plain and a sharded model go through alike.
 namespace tessera::test {
@@ -39,8 +40,6 @@ inline MakeOptimizer adamw() {
         parameters, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
   };
 }
-
-using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
 inline Forward forward_of(torch::nn::Sequential& net) {
   return [&](const at::Tensor& x) { return net->forward(x); };
