@@ -1,63 +1,84 @@
 #include "settings.h"
 
-#include <map>
+#include <algorithm>
+#include <cstdlib>
+#include <iomanip>
+#include <iostream>
 #include <sstream>
 #include <stdexcept>
 #include <variant>
+#include <vector>
 
 namespace gpt {
 namespace {
 
-using Field = std::variant<std::string*, int64_t*, double*>;
+struct Option {
+  std::string name;
+  std::variant<std::string*, int64_t*, double*> value;
+  const char* meaning;
+};
 
-std::map<std::string, Field> fields(Settings& s) {
-  return {{"mesh", &s.mesh},
-          {"text", &s.text},
-          {"layers", &s.layers},
-          {"width", &s.width},
-          {"heads", &s.heads},
-          {"context", &s.context},
-          {"batch", &s.batch},
-          {"steps", &s.steps},
-          {"warm-up", &s.warm_up},
-          {"learning-rate", &s.learning_rate},
-          {"weight-decay", &s.weight_decay},
-          {"clip", &s.clip},
-          {"seed", &s.seed},
-          {"every", &s.every},
-          {"sample", &s.sample},
-          {"record", &s.record},
-          {"compare", &s.compare},
-          {"tolerance", &s.tolerance},
-          {"report", &s.report}};
+std::vector<Option> options(Settings& s) {
+  return {{"--mesh", &s.mesh, "axes dp (cuts the batch) and tp (cuts the weights)"},
+          {"--text", &s.text, "what to learn"},
+          {"--layers", &s.layers, "blocks"},
+          {"--width", &s.width, "features of a byte"},
+          {"--heads", &s.heads, "of attention"},
+          {"--context", &s.context, "bytes that the model sees"},
+          {"--batch", &s.batch, "rows a step, over all ranks"},
+          {"--steps", &s.steps, ""},
+          {"--warm-up", &s.warm_up, "steps until the full learning rate"},
+          {"--learning-rate", &s.learning_rate, ""},
+          {"--weight-decay", &s.weight_decay, "of matrices"},
+          {"--clip", &s.clip, "the largest norm of all gradients"},
+          {"--seed", &s.seed, "of values and batches"},
+          {"--every", &s.every, "steps between two lines of progress"},
+          {"--sample", &s.sample, "bytes to write at the end"},
+          {"--record", &s.record, "file for this run's figures"},
+          {"--compare", &s.compare, "the record of another run, whose losses must be the same"},
+          {"--tolerance", &s.tolerance, "of that comparison"},
+          {"--report", &s.report, "file for an HTML page about the run"}};
+}
+
+std::string options_text() {
+  Settings defaults;
+  std::ostringstream text;
+  text << "options and their defaults:\n" << std::left;
+  for (const auto& [name, value, meaning] : options(defaults)) {
+    std::ostringstream shown;
+    std::visit([&](const auto* v) { shown << *v; }, value);
+    text << "  " << std::setw(16) << name << " " << std::setw(22) << shown.str() << " " << meaning
+         << "\n";
+  }
+  return text.str();
 }
 
 [[noreturn]] void refuse(const std::string& why) {
-  Settings defaults;
-  std::ostringstream text;
-  text << why << "\noptions and their defaults:";
-  for (const auto& [name, field] : fields(defaults)) {
-    text << "\n  --" << name << " ";
-    std::visit([&](const auto* value) { text << *value; }, field);
-  }
-  throw std::invalid_argument(text.str());
+  throw std::invalid_argument(why + "\n" + options_text());
 }
 
 }  // namespace
 
 Settings parse_settings(int argc, char** argv) {
   Settings settings;
-  const auto known = fields(settings);
+  const auto known = options(settings);
   for (int i = 1; i < argc; i += 2) {
     const std::string word = argv[i];
-    const auto found = known.find(word.starts_with("--") ? word.substr(2) : "");
+    if (word == "--help") {
+      std::cout << "Trains a small GPT on bytes; " << options_text();
+      std::exit(0);
+    }
+    const auto found =
+        std::find_if(known.begin(), known.end(), [&](const auto& o) { return o.name == word; });
     if (found == known.end()) refuse("no option " + word);
     if (i + 1 == argc) refuse(word + " lacks its value");
     std::istringstream text(argv[i + 1]);
-    std::visit([&](auto* value) { text >> *value; }, found->second);
+    std::visit([&](auto* value) { text >> *value; }, found->value);
     if (!text || !text.eof()) refuse(word + " cannot be " + argv[i + 1]);
   }
-  if (settings.width % settings.heads != 0) refuse("--width must be a multiple of --heads");
+  if (settings.heads < 1 || settings.width % settings.heads != 0) {
+    refuse("--width must be a multiple of --heads");
+  }
   if (settings.every < 1 || settings.context < 1) refuse("--every and --context are at least 1");
   return settings;
 }

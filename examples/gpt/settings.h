@@ -31,7 +31,7 @@ struct Settings {
   std::string report;       ///< file for the HTML report
 };
 
-/// Throws std::invalid_argument, which lists the options; "--help" does so too.
+/// Throws std::invalid_argument, which lists the options; --help prints them and exits.
 Settings parse_settings(int argc, char** argv);
 
 }  // namespace gpt
