@@ -180,6 +180,7 @@ function(tessera_page_example name page)
 endfunction()
 tessera_page_example(readme README.md)
 tessera_page_example(rule_notation docs/rule_notation.md)
+tessera_page_example(fsdp docs/fsdp.md)
 
 if(NOT TESSERA_SANITIZE)
   tessera_test(install.consumer LABELS install
