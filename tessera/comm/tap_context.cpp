@@ -78,7 +78,7 @@ std::string likely_cause(const TapContext& context, const TappedCall& call, std:
     return join_text("; the ranks disagree: ", *differs);
   }
   const auto roll = board->call_roll(context.group->ranks);
-  if (!roll) return "; the store does not answer either";
+  if (!roll) return "; the store does not answer either, as if rank 0, which hosts it, is gone";
   return who_is_missing(context, call, what, calls, *roll);
 }
 
