@@ -96,7 +96,7 @@ TEST(FullyShard, RefusesWhatItCannotHold) {
 
     auto transposed = torch::nn::Linear(3, 4);
     transposed->weight.set_data(at::ones({3, 4}).t());
-    EXPECT_THROW(fully_shard(*transposed, mesh), InvalidArgument);
+    EXPECT_THROW(fully_shard(*transposed, mesh), NotSupported);
     EXPECT_FALSE(is_dtensor(transposed->bias));
 
     auto with_gradient = make_mlp({4, 2});
