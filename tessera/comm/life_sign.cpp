@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/base/text.h"
+#include "tessera/comm/store_text.h"
 
 namespace tessera::comm {
 namespace {
@@ -32,12 +33,12 @@ std::string count_key(int bell) { return join_text("asked/", bell); }
 std::string bell_key(int bell, int64_t question) { return join_text("bell/", bell, "/", question); }
 std::string alive_key(int rank) { return join_text("alive/", rank); }
 
+constexpr const char* kStoreEnds = "store_ends";
+
 constexpr int64_t kLeft = std::numeric_limits<int64_t>::max();  // an answer to all questions
 
-std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
-
 int64_t number_of(const std::vector<uint8_t>& bytes) {
-  const std::string text(bytes.begin(), bytes.end());
+  const std::string text = text_of(bytes);
   int64_t number = 0;
   std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
@@ -66,6 +67,7 @@ struct LifeSign::State {
   int rank = 0;
   bool blocks = false;
   std::atomic<bool> leaving{false};
+  std::atomic<bool> dismissed{false};
 
   void await(const std::string& key) const {
     if (!blocks) {
@@ -84,13 +86,18 @@ struct LifeSign::State {
     }
   }
 
-  void run() const noexcept {
+  void run() noexcept {
     try {
       const int bell = bell_of(rank);
       int64_t answered = 0;
       while (!leaving) {
         await(bell_key(bell, answered + 1));
         if (leaving) return;
+        if (store->check({kStoreEnds})) {
+          dismissed = true;
+          store->set(alive_key(rank), bytes_of(std::to_string(kLeft)));
+          return;
+        }
         answered = store->add(count_key(bell), 0);
         store->set(alive_key(rank), bytes_of(std::to_string(answered)));
       }
@@ -113,6 +120,7 @@ LifeSign::LifeSign(c10::intrusive_ptr<c10d::Store> answers, c10::intrusive_ptr<c
 
 LifeSign::~LifeSign() {
   state_->leaving = true;
+  if (dismissed()) return;
   try {
     ring(*rings_, bell_of(rank_));
     if (ended_.wait_for(kEndsWithin) != std::future_status::ready) return;
@@ -120,6 +128,13 @@ LifeSign::~LifeSign() {
   } catch (const std::exception&) {  // the store is gone, and the thread notices it too
     ended_.wait_for(kEndsWithin);
   }
+}
+
+bool LifeSign::dismissed() const { return state_->dismissed; }
+
+void LifeSign::dismiss(c10d::Store& store, std::span<const int> ranks) {
+  store.set(kStoreEnds, bytes_of("1"));
+  call(store, ranks);
 }
 
 LifeSign::Roll LifeSign::call(c10d::Store& store, std::span<const int> ranks) {

@@ -35,6 +35,12 @@ class LifeSign {
   static Roll call(c10d::Store& store, std::span<const int> ranks);
   static constexpr auto kLongest = std::chrono::seconds(10);
 
+  /// The store is about to end: LifeSigns of `ranks` that still wait on it stop, because the
+  /// connection would break under them, of which libtorch warns. Waits as `call` does.
+  static void dismiss(c10d::Store& store, std::span<const int> ranks);
+  /// This one did: there is nothing to ask or to say over the store any more.
+  bool dismissed() const;
+
  private:
   struct State;
 

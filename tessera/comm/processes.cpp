@@ -88,7 +88,8 @@ class ProcessWorld final : public RankWorld {
       : RankWorld(Kind::processes, options.rank, options.size, options.name, options.timeout),
         store_(store),
         board_(prefixed(Noticeboard::kPrefix, store)),
-        hosts_store_(options.rank == 0 && !options.store && !options.store_is_hosted),
+        // A store that the program made is rank 0's by convention.
+        hosts_store_(options.rank == 0 && !options.store_is_hosted),
         local_rank_(options.local_rank),
         devices_(served_devices(options)) {
     if (options.size == 1) {
@@ -107,9 +108,11 @@ class ProcessWorld final : public RankWorld {
 
   ~ProcessWorld() override {
     if (size() == 1) return;
-    if (observers().state()->failed || std::uncaught_exceptions() > 0) {
-      // Otherwise Gloo's destructor would wait for calls that nobody will answer.
-      observers().state()->abort_links();
+    const bool fails = observers().state()->failed || std::uncaught_exceptions() > 0;
+    // Otherwise Gloo's destructor would wait for calls that nobody will answer.
+    if (fails) observers().state()->abort_links();
+    if (life_sign_->dismissed()) return;  // who hosted the store has left, and the store with it
+    if (fails) {
       call_off_farewell();
     } else {
       say_farewell();
@@ -189,11 +192,15 @@ class ProcessWorld final : public RankWorld {
     }
   }
 
+  std::chrono::milliseconds patience_at_the_end() const {
+    return std::min<std::chrono::milliseconds>(kFarewell, timeout());
+  }
+
   /// Nobody closes a link while others may need it; but nobody waits long for one that does not
   /// come.
   void say_farewell() noexcept {
     try {
-      meet("farewell", "the end", everyone(), rank(), kFarewell).attend("");
+      meet("farewell", "the end", everyone(), rank(), patience_at_the_end()).attend("");
     } catch (const std::exception&) {  // somebody is gone already: then so are we
     }
   }
@@ -201,17 +208,21 @@ class ProcessWorld final : public RankWorld {
   /// Those who come to it need not wait for this rank.
   void call_off_farewell() noexcept {
     try {
-      meet("farewell", "the end", everyone(), rank(), kFarewell).call_off();
+      meet("farewell", "the end", everyone(), rank(), patience_at_the_end()).call_off();
     } catch (const std::exception&) {  // the store is gone, and nobody waits on it
     }
   }
 
   /// The store stays until the others have read what they need, also of why this rank failed: while
-  /// anybody lives that has not left, but not for ever.
+  /// anybody lives that has not left, but not for ever. Those who stay longer are told.
   void outlast_the_others() {
-    const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+    const auto deadline = std::chrono::steady_clock::now() + patience_at_the_end();
     const auto all_left = [&] { return store_->add("left", 0) >= size(); };
-    while (!poll_until(kLastWords, all_left) && std::chrono::steady_clock::now() < deadline) {
+    while (!poll_until(kLastWords, all_left)) {
+      if (std::chrono::steady_clock::now() >= deadline) {
+        LifeSign::dismiss(*board_, everyone());
+        return;
+      }
       const auto roll = LifeSign::call(*board_, everyone());
       if (std::ssize(roll.missing) + std::ssize(roll.left) == size()) return;
     }
