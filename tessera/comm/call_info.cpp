@@ -220,6 +220,18 @@ std::optional<CallInfo> decode(std::string_view text) {
   return call;
 }
 
+std::string post(const CallInfo& call, std::string_view note) {
+  return join_text(encode(call), "\n", note);
+}
+
+std::optional<RankCall> read_post(int index, uint64_t sequence, std::string_view text) {
+  const size_t line_end = text.find('\n');
+  if (line_end == std::string_view::npos) return std::nullopt;
+  auto call = decode(text.substr(0, line_end));
+  if (!call) return std::nullopt;
+  return RankCall{index, sequence, std::move(*call), std::string(text.substr(line_end + 1))};
+}
+
 std::optional<std::string> first_difference(std::span<const RankCall> calls,
                                             const GroupInfo& group) {
   for (size_t j = 1; j < calls.size(); ++j) {

@@ -79,6 +79,11 @@ struct RankCall {
   std::string note{};  ///< CallSite's; compared word for word
 };
 
+/// A call and its note as text that other ranks can read, and such a text as the call of a rank;
+/// none if it is something else.
+std::string post(const CallInfo& call, std::string_view note);
+std::optional<RankCall> read_post(int index, uint64_t sequence, std::string_view text);
+
 /// The first two ranks that do not understand each other in a call of the same sequence number, and
 /// why: "rank 0 calls all_reduce (sum) of 4 float32, rank 2 calls barrier"; none if all fit.
 /// Stricter than the wire: equal counts of elements in unequal shapes differ.

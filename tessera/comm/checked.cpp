@@ -5,29 +5,15 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/noticeboard.h"
 #include "tessera/comm/poll.h"
+#include "tessera/comm/store_text.h"
 #include "tessera/comm/tap_context.h"
 #include "tessera/comm/world.h"
 
 namespace tessera::comm {
 namespace {
 
-std::string here(const TapContext& context, const TappedCall& call) {
-  return join_text("rank ", context.group->rank(), ": ", call.info.to_text(*context.group), " in ",
-                   context.group->to_text());
-}
-
 std::string key_of(const TapContext& context, uint64_t sequence, int index) {
   return join_text(context.channel, "/", sequence, "/", index);
-}
-
-std::optional<RankCall> read_entry(int index, uint64_t sequence,
-                                   const std::vector<uint8_t>& bytes) {
-  const std::string text(bytes.begin(), bytes.end());
-  const size_t line_end = text.find('\n');
-  if (line_end == std::string::npos) return std::nullopt;
-  auto call = decode(std::string_view(text).substr(0, line_end));
-  if (!call) return std::nullopt;
-  return RankCall{index, sequence, std::move(*call), text.substr(line_end + 1)};
 }
 
 }  // namespace
@@ -57,7 +43,7 @@ void CollectiveCheck::await(const TapContext& context, const TappedCall& call,
       [&] {
         const auto failure = Noticeboard::first_failure(*board_);
         if (!failure || failure->rank == context.group->rank()) return;
-        throw PeerError(join_text(here(context, call), " failed; rank ", failure->rank,
+        throw PeerError(join_text(call_text(context, call), " failed; rank ", failure->rank,
                                   " failed first: ", failure->text));
       });
   if (all_came) return;
@@ -67,8 +53,8 @@ void CollectiveCheck::await(const TapContext& context, const TappedCall& call,
     absent += join_text(absent.empty() ? "" : ",", context.group->ranks[i]);
   }
   if (absent.empty()) return;  // the last one came while we counted
-  throw PeerError(join_text(here(context, call), ", call ", call.sequence, ": rank(s) ", absent,
-                            " did not come within ", timeout_.count(),
+  throw PeerError(join_text(call_text(context, call), ", call ", call.sequence, ": rank(s) ",
+                            absent, " did not come within ", timeout_.count(),
                             " ms (is checked mode on there?)"));
 }
 
@@ -85,19 +71,18 @@ void CollectiveCheck::before(const TapContext& context, const TappedCall& call,
   std::vector<std::string> keys;
   for (int i = 0; i < size; ++i) keys.push_back(key_of(context, call.sequence, i));
   const std::string& mine = keys[static_cast<size_t>(context.group->index)];
-  const std::string entry = join_text(encode(call.info), "\n", note);
-  store_->set(mine, std::vector<uint8_t>(entry.begin(), entry.end()));
+  store_->set(mine, bytes_of(post(call.info, note)));
   await(context, call, keys);
 
   std::vector<RankCall> calls;
   const auto entries = store_->multiGet(keys);
   for (int i = 0; i < size; ++i) {
-    auto read = read_entry(i, call.sequence, entries[static_cast<size_t>(i)]);
+    auto read = read_post(i, call.sequence, text_of(entries[static_cast<size_t>(i)]));
     ensure(read.has_value(), "an entry of the collective check cannot be read");
     calls.push_back(std::move(*read));
   }
   if (const auto differs = first_difference(calls, *context.group)) {
-    throw PeerError(join_text(here(context, call), ": the ranks disagree: ", *differs));
+    throw PeerError(join_text(call_text(context, call), ": the ranks disagree: ", *differs));
   }
   // All ranks posted this call, so all have read the one before.
   std::string& last = last_key_[context.channel];

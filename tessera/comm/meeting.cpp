@@ -5,6 +5,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/noticeboard.h"
 #include "tessera/comm/poll.h"
+#include "tessera/comm/store_text.h"
 
 namespace tessera::comm {
 namespace {
@@ -12,9 +13,6 @@ namespace {
 // What the meeting's outcome may be; a list of absent ranks is the third.
 constexpr std::string_view kSame = "same";
 constexpr std::string_view kDifferent = "different";
-
-std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
-std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
 }  // namespace
 

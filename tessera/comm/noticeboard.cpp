@@ -7,14 +7,12 @@
 #include <thread>
 
 #include "tessera/base/text.h"
+#include "tessera/comm/store_text.h"
 
 namespace tessera::comm {
 namespace {
 
 constexpr auto kAnswerWithin = std::chrono::seconds(3);
-
-std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
-std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
 std::string call_key(const std::string& channel, int index) {
   return join_text("call/", channel, "/", index);
@@ -104,7 +102,7 @@ std::optional<Noticeboard::Failure> Noticeboard::first_failure() noexcept {
 
 std::vector<RankCall> Noticeboard::meet(const GroupInfo& group, const std::string& channel,
                                         const RankCall& mine) noexcept {
-  const std::string entry = join_text(mine.sequence, " ", encode(mine.call), "\n", mine.note);
+  const std::string entry = join_text(mine.sequence, " ", post(mine.call, mine.note));
   const auto whom = some_of(static_cast<int>(group.ranks.size()), mine.index);
   auto calls = Line::run(line_, std::vector<RankCall>{}, [=](c10d::Store& store) {
     store.set(call_key(channel, mine.index), bytes_of(entry));
@@ -114,10 +112,7 @@ std::vector<RankCall> Noticeboard::meet(const GroupInfo& group, const std::strin
       if (!store.check({key})) continue;
       const auto said = numbered(text_of(store.get(key)));
       if (!said) continue;
-      const size_t line_end = said->second.find('\n');
-      auto call = decode(said->second.substr(0, line_end));
-      if (!call || line_end == std::string::npos) continue;
-      found.push_back({index, said->first, std::move(*call), said->second.substr(line_end + 1)});
+      if (auto call = read_post(index, said->first, said->second)) found.push_back(*call);
     }
     return found;
   });

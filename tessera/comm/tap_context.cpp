@@ -10,11 +10,6 @@
 namespace tessera::comm {
 namespace {
 
-std::string sentence(const TapContext& context, const TappedCall& call) {
-  return join_text("rank ", context.group->rank(), ": ", call.info.to_text(*context.group), " in ",
-                   context.group->to_text());
-}
-
 std::vector<RankCall> meet(const TapContext& context, const TappedCall& call, Noticeboard& board) {
   if (call.sequence == 0) return {};
   return board.meet(*context.group, context.channel,
@@ -90,7 +85,7 @@ std::string likely_cause(const TapContext& context, const TappedCall& call, std:
   if (board && call.sequence != 0 && phase != CallPhase::pause) {
     board->give_up(context.channel, call.sequence, why);
   }
-  throw PeerError(join_text(sentence(context, call), " failed: ", why));
+  throw PeerError(join_text(call_text(context, call), " failed: ", why));
 }
 
 bool says_unsupported(std::string_view what) {
@@ -100,6 +95,11 @@ bool says_unsupported(std::string_view what) {
 }
 
 }  // namespace
+
+std::string call_text(const TapContext& context, const TappedCall& call) {
+  return join_text("rank ", context.group->rank(), ": ", call.info.to_text(*context.group), " in ",
+                   context.group->to_text());
+}
 
 void rethrow_as_tessera(const TapContext& context, const TappedCall& call, CallPhase phase) {
   try {
@@ -115,10 +115,10 @@ void rethrow_as_tessera(const TapContext& context, const TappedCall& call, CallP
     throw;
   } catch (const c10::Error& e) {
     const std::string what = e.what_without_backtrace();
-    if (says_unsupported(what)) throw NotSupported(join_text(sentence(context, call), ": ", what));
+    if (says_unsupported(what)) throw NotSupported(join_text(call_text(context, call), ": ", what));
     // Backends check their arguments before they start; what goes wrong later is the link.
     if (phase != CallPhase::issue) throw_peer_error(context, call, phase, what);
-    throw InvalidArgument(join_text(sentence(context, call), ": ", what));
+    throw InvalidArgument(join_text(call_text(context, call), ": ", what));
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {
@@ -132,12 +132,12 @@ void look_for_trouble(const TapContext& context, const TappedCall& call) {
   if (const auto differs = first_difference(meet(context, call, *board), *context.group)) {
     context.state->failed = true;
     throw PeerError(
-        join_text(sentence(context, call), " waits for peers that do something else: ", *differs));
+        join_text(call_text(context, call), " waits for peers that do something else: ", *differs));
   }
   const auto gave_up = board->who_gave_up(context.channel, call.sequence);
   if (!gave_up || gave_up->rank == context.group->rank()) return;
   context.state->failed = true;
-  throw PeerError(join_text(sentence(context, call), " failed: rank ", gave_up->rank,
+  throw PeerError(join_text(call_text(context, call), " failed: rank ", gave_up->rank,
                             " gave up on it: ", gave_up->text));
 }
 

@@ -27,6 +27,9 @@ struct TappedCall {
   uint64_t sequence = 0;  ///< counts the collectives of a channel; 0 for send and recv
 };
 
+/// "rank 2: all_reduce (sum) of 4 float32 in group g (ranks 0,2)": how errors name a call.
+std::string call_text(const TapContext& context, const TappedCall& call);
+
 /// Where an error came up: in `pause` the call goes on and only one wait for it ended.
 enum class CallPhase { issue, wait, pause };
 
