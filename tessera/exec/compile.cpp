@@ -1,10 +1,8 @@
 #include <algorithm>
-#include <map>
-#include <set>
 
-#include "tessera/base/errors.h"
 #include "tessera/base/shape.h"
 #include "tessera/comm/world.h"
+#include "tessera/exec/compile_exchange.h"
 #include "tessera/exec/program.h"
 #include "tessera/sharding/local_shape.h"
 
@@ -92,64 +90,6 @@ void compile_reduce_scatter(Action& action, const plan::Step& step, const Member
                    action.pack.is_identity(action.send_numel));
 }
 
-void add_sent(Action& action, const Overlap& shared) {
-  action.pack.add(part_to_piece(shared), action.in_shape, 0, piece_shape(shared),
-                  action.send_numel);
-  action.send_counts.push_back(shared.numel());
-  action.send_numel += shared.numel();
-}
-
-void add_received(Action& action, const Overlap& shared) {
-  action.unpack.add(piece_to_part(shared), piece_shape(shared), action.receive_numel,
-                    action.out_shape, 0);
-  action.receive_counts.push_back(shared.numel());
-  action.receive_numel += shared.numel();
-}
-
-/// Pieces to and from each peer, given what each pair shares.
-void compile_exchange(Action& action, std::span<const Overlap> to_peer,
-                      std::span<const Overlap> from_peer, size_t me) {
-  for (const auto& shared : to_peer) add_sent(action, shared);
-  for (const auto& shared : from_peer) add_received(action, shared);
-  action.packs = !(action.send_numel == product(action.in_shape) &&
-                   action.pack.is_identity(action.send_numel));
-  action.unpacks = !(action.receive_numel == product(action.out_shape) &&
-                     action.unpack.is_identity(action.receive_numel));
-
-  const bool at_an_end = me == 0 || me + 1 == to_peer.size();
-  if (!at_an_end || to_peer[me].empty()) return;
-  const int64_t kept = to_peer[me].numel();
-  action.keeps_apart = true;
-  action.keep.add(to_peer[me], action.in_shape, 0, action.out_shape, 0);
-  action.send_counts[me] = action.receive_counts[me] = 0;
-  action.send_numel -= kept;
-  action.receive_numel -= kept;
-  if (me == 0) action.send_offset = action.receive_offset = kept;
-  // Buffers of their own hold the messages alone; compile the copies without the kept piece.
-  if (action.packs) {
-    action.pack = BlockCopy();
-    int64_t at = 0;
-    for (size_t peer = 0; peer < to_peer.size(); ++peer) {
-      if (peer == me) continue;
-      action.pack.add(part_to_piece(to_peer[peer]), action.in_shape, 0, piece_shape(to_peer[peer]),
-                      at);
-      at += to_peer[peer].numel();
-    }
-    action.send_offset = 0;
-  }
-  if (action.unpacks) {
-    action.unpack = BlockCopy();
-    int64_t at = 0;
-    for (size_t peer = 0; peer < from_peer.size(); ++peer) {
-      if (peer == me) continue;
-      action.unpack.add(piece_to_part(from_peer[peer]), piece_shape(from_peer[peer]), at,
-                        action.out_shape, 0);
-      at += from_peer[peer].numel();
-    }
-    action.receive_offset = 0;
-  }
-}
-
 void compile_all_to_all(Action& action, const plan::Step& step, const Members& members) {
   std::vector<Overlap> to_peer;
   std::vector<Overlap> from_peer;
@@ -159,76 +99,6 @@ void compile_all_to_all(Action& action, const plan::Step& step, const Members& m
     from_peer.push_back(overlap(step.from, peer, step.to, me));
   }
   compile_exchange(action, to_peer, from_peer, members.me);
-}
-
-/// Who sends what in a transfer. Where several ranks hold the same part, a receiver that is one of
-/// them takes its own; the others are shared out evenly.
-class Senders {
- public:
-  explicit Senders(const Sharding& from) {
-    const auto& mesh = from.mesh();
-    for (int rank : mesh.ranks()) {
-      const Coordinate coordinate = *mesh.coordinate_of(rank);
-      Coordinate part = coordinate;
-      for (int axis = 0; axis < mesh.ndim(); ++axis) {
-        if (!from.placement(axis).is_sharded()) part[static_cast<size_t>(axis)] = 0;
-      }
-      holders_[part].push_back(rank);
-    }
-  }
-
-  /// True if `sender` is the one who gives its part to `receiver`.
-  bool gives(int sender, int receiver) const {
-    for (const auto& [part, ranks] : holders_) {
-      if (std::ranges::find(ranks, sender) == ranks.end()) continue;
-      const bool has_it = std::ranges::find(ranks, receiver) != ranks.end();
-      return has_it ? sender == receiver
-                    : sender == ranks[static_cast<size_t>(receiver) % ranks.size()];
-    }
-    return false;
-  }
-
- private:
-  std::map<Coordinate, std::vector<int>> holders_;
-};
-
-Overlap nothing(int ndim) {
-  Overlap out;
-  // A 0-dim tensor has no dim to be empty in; one empty dim makes the product zero.
-  out.runs.resize(static_cast<size_t>(std::max(ndim, 1)));
-  return out;
-}
-
-void compile_transfer(Action& action, const plan::Step& step, std::vector<int>& union_ranks) {
-  const auto& source = step.from.mesh();
-  const auto& target = step.to.mesh();
-  require(source.world() == target.world(),
-          "a move between meshes of different worlds: ", step.from, " -> ", step.to);
-  std::set<int> all(source.ranks().begin(), source.ranks().end());
-  all.insert(target.ranks().begin(), target.ranks().end());
-  union_ranks.assign(all.begin(), all.end());
-  const int me = *source.my_rank();
-  const auto my_source = source.coordinate_of(me);
-  const auto my_target = target.coordinate_of(me);
-  action.in_shape = my_source ? local_shape(step.from, *my_source)
-                              : std::vector<int64_t>(step.from.shape().size(), 0);
-  action.out_shape = my_target ? local_shape(step.to, *my_target)
-                               : std::vector<int64_t>(step.to.shape().size(), 0);
-  const Senders senders(step.from);
-  std::vector<Overlap> to_peer;
-  std::vector<Overlap> from_peer;
-  for (int peer : union_ranks) {
-    const auto peer_source = source.coordinate_of(peer);
-    const auto peer_target = target.coordinate_of(peer);
-    to_peer.push_back(my_source && peer_target && senders.gives(me, peer)
-                          ? overlap(step.from, *my_source, step.to, *peer_target)
-                          : nothing(step.from.ndim()));
-    from_peer.push_back(peer_source && my_target && senders.gives(peer, me)
-                            ? overlap(step.from, *peer_source, step.to, *my_target)
-                            : nothing(step.from.ndim()));
-  }
-  const auto my_place = std::ranges::find(union_ranks, me) - union_ranks.begin();
-  compile_exchange(action, to_peer, from_peer, static_cast<size_t>(my_place));
 }
 
 int64_t averaged_ranks(const plan::Step& step) {
@@ -271,13 +141,12 @@ Action compile_step(const plan::Step& step) {
   action.axis = axis_label(step.from.mesh(), step.axes);
   std::vector<int> ranks;
   if (step.move == plan::Move::transfer) {
-    compile_transfer(action, step, ranks);
+    ranks = compile_transfer(action, step);
     action.axis = "transfer";
   } else {
     const Coordinate& me = *step.from.mesh().my_coordinate();
     action.in_shape = local_shape(step.from, me);
     action.out_shape = local_shape(step.to, me);
-    action.divide_by = 1;
     if (plan::is_local(step.move)) {
       compile_local(action, step, me);
       return action;
@@ -315,7 +184,7 @@ std::shared_ptr<const Program> compile(const plan::Plan& plan) {
   for (const auto& step : plan.steps) {
     if (takes_part(step)) actions.push_back(compile_step(step));
   }
-  return std::make_shared<const Program>(plan.from, plan.to, std::move(actions));
+  return std::make_shared<const Program>(plan.from, std::move(actions));
 }
 
 }  // namespace tessera::exec

@@ -56,18 +56,15 @@ struct Action {
 
 class Program {
  public:
-  Program(Sharding from, Sharding to, std::vector<Action> actions);
+  Program(Sharding from, std::vector<Action> actions)
+      : from_(std::move(from)), actions_(std::move(actions)) {}
 
   const Sharding& from() const { return from_; }
-  const Sharding& to() const { return to_; }
   const std::vector<Action>& actions() const { return actions_; }
-  bool communicates() const { return communicates_; }
 
  private:
   Sharding from_;
-  Sharding to_;
   std::vector<Action> actions_;
-  bool communicates_ = false;
 };
 
 /// Makes the groups that it needs: every rank of the meshes compiles the same plan.
@@ -76,8 +73,6 @@ std::shared_ptr<const Program> compile(const plan::Plan& plan);
 /// The program for the cheapest plan, from a cache that all threads share.
 std::shared_ptr<const Program> cached_program(const Sharding& from, const Sharding& to);
 
-/// Drops the programs of a world, which they would keep alive.
-void forget_programs(const World* world);
 void clear_program_cache();
 size_t cached_programs();
 
