@@ -62,12 +62,12 @@ def mesh_from_group(
             )
         mesh = distributed.get_process_group_ranks(groups[0])
     paper = mesh_on_paper(mesh, device_type, mesh_dim_names)
-    if distributed.get_backend() == "threaded":  # its groups are Python's; ours do the same
+    if distributed.get_backend() in ("threaded", "fake"):  # its groups are not ours; these do the same
         return _C.parse_device_mesh(str(paper), current_world())
     names_of_groups = [group.group_name for group in groups]
     size = distributed.get_world_size()
     # All ranks of the program can meet for groups of their own; a part of them has what is given.
-    if paper.size() == size and distributed.get_backend() != "fake":
+    if paper.size() == size:
         return _C.adopt_mesh(paper, current_world(), names_of_groups)
     made = _C.mesh_over_groups(paper, distributed.get_rank(), size, names_of_groups)
     _add_merged_groups(made)
@@ -120,9 +120,15 @@ def mesh_from_torch(mesh: Any) -> DeviceMesh:
                 mesh.mesh,
                 mesh_dim_names=mesh.mesh_dim_names,
             )
-        _of_torch[mesh] = (default, known)
-        _to_torch[known] = mesh
+        same_mesh(known, mesh)
     return known
+
+
+def same_mesh(ours: DeviceMesh, theirs: Any) -> None:
+    """From now on each stands for the other."""
+    default = torch.distributed.distributed_c10d._get_default_group()
+    _of_torch[theirs] = (default, ours)
+    _to_torch[ours] = theirs
 
 
 def _part_of_root(mesh: Any) -> DeviceMesh | None:
@@ -154,8 +160,7 @@ def mesh_to_torch(mesh: DeviceMesh) -> Any:
             )
         ranks = _as_ranks(mesh.ranks).view(mesh.shape)
         known = TorchMesh(mesh.device_type, ranks, mesh_dim_names=mesh.axis_names)
-        _to_torch[mesh] = known
-        _of_torch[known] = (torch.distributed.distributed_c10d._get_default_group(), mesh)
+        same_mesh(mesh, known)
     return known
 
 

@@ -94,7 +94,10 @@ def _join_torch_distributed() -> None:
             return
         timeout = float(os.environ.get("TESSERA_TIMEOUT_S") or 600)
         local_rank = int(os.environ.get("LOCAL_RANK", 0))
-        world = _C.world_over_group(group.group_name, local_rank, timeout)
+        if distributed.get_backend() == "fake":
+            world = _C.fake_world(distributed.get_rank(), distributed.get_world_size())
+        else:
+            world = _C.world_over_group(group.group_name, local_rank, timeout)
         _C.close_process_world()
         _C.set_process_world(world)
         _joined[:] = [group.group_name]

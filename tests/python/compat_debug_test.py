@@ -1,5 +1,9 @@
 """tessera.compat.debug, as programs that count communication use it."""
 
+import subprocess
+import sys
+import textwrap
+
 import torch
 from torch import nn
 
@@ -63,6 +67,7 @@ COUNT = """
     from tessera.compat.debug import CommDebugMode
     from torch.distributed import _functional_collectives as collectives
 
+    assert type(compat.init_device_mesh("cpu", (2,))) is type(init_device_mesh("cpu", (2,)))
     with init_device_mesh("cpu", (2,)) as mesh:
         x = compat.distribute_tensor(torch.arange(8.0).view(2, 4), placements=[compat.Shard(1)])
 
@@ -94,3 +99,27 @@ def test_each_thread_rank_has_counts_of_its_own(ranks):
         return mode.get_total_counts(), len(mode.advanced_module_tracker.module_helper_dict)
 
     assert ranks(2, body) == [(1, 4), (1, 4)]
+
+
+FAKE = """
+    import torch
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    torch.distributed.init_process_group("fake", rank=1, world_size=4, store=FakeStore())
+    from tessera.compat import DeviceMesh, Replicate, Shard, distribute_tensor, init_device_mesh
+    from tessera.compat.debug import CommDebugMode
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    assert type(mesh) is torch.distributed.device_mesh.DeviceMesh and isinstance(mesh, DeviceMesh)
+    x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0), Shard(1)], src_data_rank=None)
+    assert x.device_mesh is mesh and x.to_local().shape == (2, 2)
+    with CommDebugMode() as mode:
+        x.redistribute(placements=[Shard(0), Replicate()])
+    assert mode.get_comm_counts() == {torch.ops.c10d_functional.all_gather_into_tensor: 1}
+    print("counted")
+"""
+
+
+def test_fake_ranks_of_pytorch_are_fake_here(tmp_path):
+    program = tmp_path / "fake.py"
+    program.write_text(textwrap.dedent(FAKE), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "counted" in done.stdout, done.stdout + done.stderr

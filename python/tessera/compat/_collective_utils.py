@@ -2,7 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+
+
+def mesh_broadcast(
+    tensor: torch.Tensor,
+    mesh: Any,
+    mesh_dim: int = 0,
+    async_op: bool = False,
+    *,
+    group_src: int = 0,
+) -> Any:
+    """Plain tensors become that of the axis's rank number `group_src`."""
+    group = mesh.get_group(mesh_dim)
+    return torch.distributed.broadcast(
+        tensor, group=group, async_op=async_op, group_src=group_src
+    )
+
+
+def mesh_scatter(
+    output: torch.Tensor,
+    scatter_list: list[torch.Tensor],
+    mesh: Any,
+    mesh_dim: int = 0,
+    async_op: bool = False,
+    *,
+    group_src: int = 0,
+) -> Any:
+    """`output` becomes this rank's of the list that the axis's rank number `group_src` has."""
+    mine = mesh.get_local_rank(mesh_dim) == group_src
+    parts = [part.contiguous() for part in scatter_list] if mine else None
+    group = mesh.get_group(mesh_dim)
+    return torch.distributed.scatter(
+        output, parts, group=group, async_op=async_op, group_src=group_src
+    )
 
 
 def pad_tensor(tensor: torch.Tensor, pad_dim: int, pad_size: int) -> torch.Tensor:
@@ -19,4 +54,4 @@ def unpad_tensor(tensor: torch.Tensor, pad_dim: int, pad_size: int) -> torch.Ten
     return tensor.narrow(pad_dim, 0, tensor.size(pad_dim) - pad_size)
 
 
-__all__ = ["pad_tensor", "unpad_tensor"]
+__all__ = ["mesh_broadcast", "mesh_scatter", "pad_tensor", "unpad_tensor"]

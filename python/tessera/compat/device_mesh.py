@@ -6,11 +6,14 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh as TorchMesh
 from torch.distributed.device_mesh import _mesh_resources as _torch_meshes
+from torch.distributed.device_mesh import init_device_mesh as _torch_init_device_mesh
 
 from .. import _C
-from ..mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_on_paper
+from ..mesh import init_device_mesh as _init_device_mesh
+from ..mesh import mesh_from_group, mesh_from_torch, mesh_on_paper, same_mesh
 from ..ranks import current_world
 
 _entered = threading.local()  # .meshes: those of the `with` blocks that this thread is in
@@ -21,9 +24,26 @@ class _IsMesh(type):
         return isinstance(instance, (_C.DeviceMesh, TorchMesh))
 
 
+def _torch_has_these_ranks() -> bool:
+    """Whether the calling rank is one of torch.distributed's too, and not a thread of run_ranks."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return False
+    return _C.entered_world() is None or distributed.get_backend() == "threaded"
+
+
+def _with_groups_of_our_own(theirs: Any) -> Any:
+    """A new mesh of PyTorch's, over which sharded tensors communicate in groups of this library."""
+    with torch.device("cpu"):  # theirs.mesh is made when it is asked for
+        paper = mesh_on_paper(theirs.mesh, theirs.device_type, theirs.mesh_dim_names)
+    same_mesh(_C.parse_device_mesh(str(paper), current_world()), theirs)
+    return theirs
+
+
 class DeviceMesh(metaclass=_IsMesh):
     """DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp")): a mesh of these ranks, made
-    by every rank of the world. What it makes is a tessera.DeviceMesh.
+    by every rank of the world. What it makes is PyTorch's own mesh where torch.distributed is
+    initialised, which its functions take; else a tessera.DeviceMesh.
 
         >>> def show(rank):
         ...     mesh = DeviceMesh("cpu", torch.tensor([[0, 2], [1, 3]]), mesh_dim_names=("dp", "tp"))
@@ -34,13 +54,49 @@ class DeviceMesh(metaclass=_IsMesh):
     Inside `with DeviceMesh(...):` functions that are given no mesh take this one.
     """
 
-    from_group = staticmethod(mesh_from_group)
-
     def __new__(
         cls, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None
     ) -> Any:
+        if _torch_has_these_ranks():
+            names = None if mesh_dim_names is None else tuple(mesh_dim_names)
+            return _with_groups_of_our_own(TorchMesh(device_type, mesh, mesh_dim_names=names))
         paper = mesh_on_paper(mesh, device_type, mesh_dim_names)
         return _C.parse_device_mesh(str(paper), current_world())
+
+    @staticmethod
+    def from_group(
+        group: Any,
+        device_type: str = "cpu",
+        mesh: Any = None,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+    ) -> Any:
+        """A mesh over process groups that exist, one for each axis."""
+        make = TorchMesh.from_group if _torch_has_these_ranks() else mesh_from_group
+        names = None if mesh_dim_names is None else tuple(mesh_dim_names)
+        return make(group, device_type, mesh, mesh_dim_names=names)
+
+    @staticmethod
+    def _concatenate(meshes: Sequence[Any]) -> Any:
+        if all(isinstance(mesh, _C.DeviceMesh) for mesh in meshes):
+            return _C.DeviceMesh.concatenate(meshes)
+        return TorchMesh._concatenate(list(meshes))
+
+
+def init_device_mesh(
+    device_type: str,
+    mesh_shape: Sequence[int] | None = None,
+    *,
+    mesh_dim_names: Sequence[str] | None = None,
+) -> Any:
+    """A mesh over all ranks of the world: PyTorch's own where torch.distributed is initialised, else
+    as tessera.init_device_mesh, also from text."""
+    if mesh_shape is None or not _torch_has_these_ranks():
+        return _init_device_mesh(device_type, mesh_shape, mesh_dim_names=mesh_dim_names)
+    names = None if mesh_dim_names is None else tuple(mesh_dim_names)
+    return _with_groups_of_our_own(
+        _torch_init_device_mesh(device_type, tuple(mesh_shape), mesh_dim_names=names)
+    )
 
 
 def mesh_or_entered(mesh: Any) -> _C.DeviceMesh:
