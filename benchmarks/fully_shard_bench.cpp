@@ -8,8 +8,8 @@
 //   fully_shard_bench                     medians; the forms go in turns in one run, so that what
 //                                         else the machine does meets them alike
 //   fully_shard_bench touch               what the library itself takes: a step of tiny layers on
-//                                         fake ranks, where messages cost nothing, beside the same
-//                                         step without the library, in CPU time
+//                                         fake ranks, beside the same step without the library and
+//                                         its messages as bare calls, in CPU time
 //   fully_shard_bench worker FORM WIDTH   one rank of one form (RANK, WORLD_SIZE, MASTER_* say
 //                                         which), told what to do by lines on its input: "steps N"
 //                                         gives N times in ms, "memory" the MiB before the model
@@ -38,6 +38,7 @@
 
 #include "tessera/comm/fake.h"
 #include "tessera/comm/processes.h"
+#include "tessera/comm/recorder.h"
 #include "tessera/comm/world.h"
 #include "tessera/fsdp/fully_shard.h"
 
@@ -149,16 +150,47 @@ double cpu_microseconds() {
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
-/// Of a step of forward and backward, the least of many.
-double least_cpu(torch::nn::Sequential& net, const at::Tensor& x) {
+/// The least of many.
+double least_cpu(const std::function<void()>& before, const std::function<void()>& what) {
   double least = 1e9;
   for (int i = 0; i < 2000; ++i) {
-    net->zero_grad();
+    before();
     const double start = cpu_microseconds();
-    net->forward(x).sum().backward();
+    what();
     least = std::min(least, cpu_microseconds() - start);
   }
   return least;
+}
+
+double least_cpu_of_step(torch::nn::Sequential& net, const at::Tensor& x) {
+  return least_cpu([&] { net->zero_grad(); }, [&] { net->forward(x).sum().backward(); });
+}
+
+/// Of the messages of one step, as bare calls.
+double least_cpu_of_messages(torch::nn::Sequential& net, const at::Tensor& x,
+                             const DeviceMesh& mesh) {
+  const comm::Recorder recorder(*comm::current_world());
+  net->zero_grad();
+  net->forward(x).sum().backward();
+  struct Message {
+    comm::CommOp op;
+    at::Tensor in, out;
+  };
+  std::vector<Message> messages;
+  for (const auto& event : recorder.events()) {
+    messages.push_back({event.op, at::empty(event.shapes_in[0]), at::empty(event.shapes_out[0])});
+  }
+  auto& backend = comm::group_of(mesh, "dp")->backend(c10::DeviceType::CPU);
+  return least_cpu([] {},
+                   [&] {
+                     for (Message& m : messages) {
+                       if (m.op == comm::CommOp::all_gather) {
+                         backend._allgather_base(m.out, m.in, {})->wait();
+                       } else {
+                         backend._reduce_scatter_base(m.out, m.in, {})->wait();
+                       }
+                     }
+                   });
 }
 
 void measure_touches() {
@@ -167,20 +199,22 @@ void measure_touches() {
   const DeviceMesh mesh = comm::init_device_mesh("dp=2");
   const at::Tensor x = at::ones({1, kTiny});
   auto plain = make_net(kTiny);
-  const double alone = least_cpu(plain, x);
-  std::printf("| groups     | us a step | without | us a parameter | us a touch |\n");
+  const double alone = least_cpu_of_step(plain, x);
+  std::printf("| groups     | us a step | without | messages | us a parameter | us a touch |\n");
   for (const bool merged : {true, false}) {
     auto net = make_net(kTiny);
     for (const auto& layer : net->children()) {
       if (layer->as<torch::nn::LinearImpl>() == nullptr) continue;
       fully_shard(*layer, mesh, {.merge_bytes = merged ? 1 << 20 : 0});
     }
-    const double sharded = least_cpu(net, x);
+    const double sharded = least_cpu_of_step(net, x);
+    const double messages = least_cpu_of_messages(net, x, mesh);
     // Each in forward, the weights but the first in backward, and each gradient.
     constexpr int kTouches = 2 * kLayers + kLayers - 1 + 2 * kLayers;
-    const double more = sharded - alone;
-    std::printf("| %-10s | %9.1f | %7.1f | %14.2f | %10.2f |\n", merged ? "all merged" : "8",
-                sharded, alone, more / (2 * kLayers), more / kTouches);
+    const double more = sharded - alone - messages;
+    std::printf("| %-10s | %9.1f | %7.1f | %8.1f | %14.2f | %10.2f |\n",
+                merged ? "all merged" : "8", sharded, alone, messages, more / (2 * kLayers),
+                more / kTouches);
   }
 }
 

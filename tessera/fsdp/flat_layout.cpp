@@ -100,12 +100,14 @@ void FlatLayout::add_to_slots() {
 
 void FlatLayout::place_in_memory() {
   slot_offsets_.clear();
+  shard_shapes_.clear();
   gathered_bytes_ = 0;
   for (const Slot& slot : slots_) {
     slot_offsets_.push_back(gathered_bytes_);
     gathered_bytes_ += aligned(bytes_of(slot.dtype, slot.piece * ranks_));
   }
   for (size_t i = 0; i < params_.size(); ++i) {
+    shard_shapes_.push_back(piece_shape(i, rank_));
     if (slots_[places_[i].slot].direct) continue;
     places_[i].whole_offset = gathered_bytes_;
     gathered_bytes_ += aligned(bytes_of(params_[i].dtype, numel_of(params_[i].whole)));

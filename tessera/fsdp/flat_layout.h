@@ -52,7 +52,7 @@ class FlatLayout {
   size_t slot_of(size_t param) const { return places_[param].slot; }
 
   /// The shape of this rank's shard.
-  std::vector<int64_t> shard_shape(size_t param) const { return piece_shape(param, rank_); }
+  const std::vector<int64_t>& shard_shape(size_t param) const { return shard_shapes_[param]; }
   /// This rank's shard as a view of its piece of the parameter's slot.
   at::Tensor shard_in(size_t param, const at::Tensor& piece) const;
 
@@ -89,6 +89,7 @@ class FlatLayout {
   int ranks_;
   int rank_;
   std::vector<Place> places_;
+  std::vector<std::vector<int64_t>> shard_shapes_;
   std::vector<Slot> slots_;
   std::vector<int64_t> slot_offsets_;  // in gathered memory, bytes
   int64_t gathered_bytes_ = 0;
