@@ -7,6 +7,7 @@ from torch.testing._internal.distributed._tensor.common_dtensor import DTensorOp
 import tessera
 from tessera.compat import DTensor, Partial, Replicate, Shard, distribute_tensor
 from tessera.compat.debug import CommDebugMode
+from tessera.compat.fsdp import fully_shard
 
 
 class OnThreads(DTensorOpTestBase):
@@ -35,3 +36,18 @@ class OnThreads(DTensorOpTestBase):
         assert list(x.device_mesh.get_coordinate()) == [self.rank // 2, self.rank % 2]
         rows = DTensor.from_local(torch.full((1,), float(self.rank)), mesh["tp"], [Shard(0)])
         assert rows.full_tensor().tolist() == [self.rank // 2 * 2.0, self.rank // 2 * 2.0 + 1]
+
+    @with_comms
+    def test_fully_shard_without_a_mesh(self):
+        weight = torch.arange(30.0).view(6, 5) / 7  # threads share torch's seed
+        layer = torch.nn.Linear(5, 6, bias=False)
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+        fully_shard(layer)
+        assert layer.weight.device_mesh == init_device_mesh("cpu", (4,))
+        layer.to(torch.float64)
+        x = torch.full((1, 5), self.rank + 1.0, dtype=torch.float64)
+        torch.testing.assert_close(layer(x), x @ weight.double().t())
+        layer(x).sum().backward()
+        torch.testing.assert_close(layer.weight.grad.full_tensor(), torch.full((6, 5), 2.5).double())
+        assert layer.state_dict()["weight"].placements == (Shard(0),)
