@@ -25,6 +25,19 @@ Placement from_torch(const py::handle& object) {
                        "; expected Shard(dim), Replicate(), Partial(op) or text like \"S0\"");
 }
 
+/// Shard(0) is PyTorch's Shard(0) too, for programs that take some names from there. Only for
+/// comparing: their hashes differ, so a set or dict holds one kind or the other.
+py::object equals_torchs(const Placement& p, const py::object& other) {
+  if (!py::hasattr(other, "is_replicate")) {
+    return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+  }
+  try {
+    return py::bool_(p == from_torch(other));
+  } catch (const InvalidArgument&) {  // a reduction that only PyTorch knows
+    return py::bool_(false);
+  }
+}
+
 std::string repr(const Placement& p) {
   switch (p.kind()) {
     case Placement::Kind::replicate:
@@ -95,6 +108,7 @@ void bind_placement(py::module_& m) {
       .def(
           "__eq__", [](const Placement& a, const Placement& b) { return a == b; },
           py::is_operator())
+      .def("__eq__", equals_torchs, py::is_operator())
       .def("__hash__", &Placement::hash);
   m.def("shard", &Shard, py::arg("dim"));
   m.def("strided_shard", &StridedShard, py::arg("dim"), py::arg("split_factor"));

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed import tensor as theirs
 
 import tessera
 from tessera import compat
@@ -180,6 +181,30 @@ def test_placements_have_pytorchs_further_names():
     from torch.optim.optimizer import _foreach_supported_types
 
     assert DTensor in _foreach_supported_types
+
+
+def test_placements_equal_pytorchs():
+    pairs = [
+        (Shard(1), theirs.Shard(1)),
+        (Replicate(), theirs.Replicate()),
+        (Partial("max"), theirs.Partial("max")),
+        (_StridedShard(0, split_factor=2), theirs._StridedShard(0, split_factor=2)),
+    ]
+    for i, (ours, _) in enumerate(pairs):
+        for j, (_, other) in enumerate(pairs):
+            assert (ours == other) == (i == j)
+    assert (theirs.Shard(0),) == (Shard(0),) and Partial() != theirs.Partial("only there")
+    assert Shard(0) != 0 and Replicate() is not None
+
+
+def test_methods_can_be_called_on_the_class(ranks):
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        x = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
+        y = DTensor.redistribute(x, placements=[Replicate()])
+        return torch.equal(DTensor.to_local(y), DTensor.full_tensor(x))
+
+    assert all(ranks(2, body))
 
 
 def test_shapes_and_strides_can_be_computed_alone(ranks):

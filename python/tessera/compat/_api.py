@@ -52,6 +52,10 @@ class DTensor(metaclass=_IsSharded):
         )
         return made.requires_grad_(requires_grad)
 
+    redistribute = staticmethod(_methods.redistribute)
+    to_local = staticmethod(_methods.to_local)
+    full_tensor = staticmethod(_tensor.full_tensor)
+
     @staticmethod
     def from_local(
         local_tensor: torch.Tensor,

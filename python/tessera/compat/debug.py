@@ -182,6 +182,17 @@ class CommDebugMode(_comm_mode.CommDebugMode):  # type: ignore[misc]
         self._of_modules: dict[str, dict[str, Any]] = counts
 
 
+def _clear_sharding_prop_cache() -> None:
+    """Forgets which rows were chosen for which calls."""
+    _C.clear_decisions()
+
+
+def _get_fast_path_sharding_prop_cache_stats() -> tuple[int, int]:
+    """How many calls found their row chosen already, and how many did not."""
+    stats = _C.decision_stats()
+    return stats["hits"], stats["misses"]
+
+
 def visualize_sharding(dtensor: torch.Tensor, header: str = "", use_rich: bool = False) -> None:
     """Prints on the mesh's first rank which ranks hold which part of a tensor of one or two dims.
 
