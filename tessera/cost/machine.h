@@ -38,7 +38,7 @@ struct Machine {
   double copy_bytes_per_s = 1e12;
   bool operator==(const Machine&) const = default;
 
-  /// A few cores with Gloo between processes, as measured: 0.4 ms a call, 0.5 GB/s.
+  /// A few cores, processes on one host as measured (machine.cpp); other hosts are a guess.
   static Machine cpu_processes();
 };
 

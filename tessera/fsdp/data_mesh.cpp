@@ -31,13 +31,18 @@ DataMesh::DataMesh(const DataParallelMesh& mesh) {
 
 int64_t DataMesh::latency_bytes() const {
   constexpr double kCarryPerStart = 4;
+  // A message that runs beside computing is handed to a thread, which must be woken, on every rank:
+  // a step of an 8-layer MLP whose 22 messages were merged into 3 took 0.08 ms less for each of the
+  // others, where a call that waits takes 0.023 ms.
+  constexpr double kHandOverOnCpu = 6e-5;
   constexpr int64_t kMany = 1 << 30;
   const int axis = shard_group_ != nullptr ? shard_axis_ : replicate_axis_;
   if (axis < 0 || mesh_.size(axis) == 1) return 0;
   const auto links = cost::links_of(mesh_, cost::default_machine(mesh_.device()));
   const cost::Link& link = links[static_cast<size_t>(axis)];
-  const double start = cost::all_gather_seconds(link, mesh_.size(axis), 0);
-  const double many = cost::all_gather_seconds(link, mesh_.size(axis), kMany) - start;
+  const double call = cost::all_gather_seconds(link, mesh_.size(axis), 0);
+  const double many = cost::all_gather_seconds(link, mesh_.size(axis), kMany) - call;
+  const double start = call + (mesh_.device() == "cpu" ? kHandOverOnCpu : 0);
   return static_cast<int64_t>(kCarryPerStart * start / many * static_cast<double>(kMany));
 }
 
