@@ -78,7 +78,16 @@ def current_world() -> World:
     """
     if _C.entered_world() is None:
         _join_torch_distributed()
+    _asked.set()
     return _C.current_world()
+
+
+_asked = threading.Event()  # set once the process may have a world
+
+
+def has_world() -> bool:
+    """Whether current_world() was called before: the process then has its world."""
+    return _asked.is_set()
 
 
 def _join_torch_distributed() -> None:

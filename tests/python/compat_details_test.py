@@ -226,3 +226,20 @@ def test_shapes_and_strides_can_be_computed_alone(ranks):
             utils.compute_global_tensor_shape((5 + rank, rank), line, [Shard(1)])
 
     ranks(4, body)
+
+
+FIRST_MESH = """
+    import torch
+    from tessera.compat import Shard, distribute_tensor, init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2,))
+    x = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
+    assert x.device_mesh is mesh and mesh.get_group().size() == 2
+    print("rank", torch.distributed.get_rank(), "has", x.sum().item())
+    torch.distributed.destroy_process_group()
+"""
+
+
+def test_the_first_mesh_under_torchrun_initialises_torch_distributed(torchrun):
+    out = torchrun(2, FIRST_MESH)
+    assert "rank 0 has 6.0" in out and "rank 1 has 6.0" in out

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh as _torch_init_device
 from .. import _C
 from ..mesh import init_device_mesh as _init_device_mesh
 from ..mesh import mesh_from_group, mesh_from_torch, mesh_on_paper, same_mesh
-from ..ranks import current_world
+from ..ranks import current_world, has_world
 
 _entered = threading.local()  # .meshes: those of the `with` blocks that this thread is in
 
@@ -25,11 +25,13 @@ class _IsMesh(type):
 
 
 def _torch_has_these_ranks() -> bool:
-    """Whether the calling rank is one of torch.distributed's too, and not a thread of run_ranks."""
+    """Whether the calling rank is one of torch.distributed's too, and not a thread of run_ranks.
+    Under torchrun a program's first mesh initialises torch.distributed, as in PyTorch."""
     distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return False
-    return _C.entered_world() is None or distributed.get_backend() == "threaded"
+    initialised = bool(distributed.is_available() and distributed.is_initialized())
+    if _C.entered_world() is not None:
+        return initialised and bool(distributed.get_backend() == "threaded")
+    return initialised or (not has_world() and bool(distributed.is_torchelastic_launched()))
 
 
 def _with_groups_of_our_own(theirs: Any) -> Any:
