@@ -266,9 +266,14 @@ std::shared_ptr<RankWorld> world_from(const Environment& environment) {
   return world;
 }
 
+/// A program that ends without close_process_world() ends its world all the same, or the others
+/// would lose the store while they still wait on it.
 struct OwnWorld {
   std::mutex mutex;
   std::shared_ptr<RankWorld> world;
+  ~OwnWorld() {
+    if (world != nullptr) announce_world_end(*world);
+  }
 };
 
 OwnWorld& own_world() {

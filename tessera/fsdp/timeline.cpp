@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "tessera/comm/world_end.h"
 #include "tessera/fsdp/param_group.h"
 
 namespace tessera::fsdp {
@@ -44,14 +45,26 @@ class Timeline::BackwardWatch {
   bool ended_ = false;
 };
 
+struct Timeline::OfWorlds {
+  std::mutex mutex;
+  std::map<const World*, std::weak_ptr<Timeline>> all;
+};
+
+Timeline::OfWorlds& Timeline::of_worlds() {
+  static auto* instance = [] {
+    comm::on_world_end(world_ends);
+    return new OfWorlds();  // worlds may end after static objects are destroyed
+  }();
+  return *instance;
+}
+
 std::shared_ptr<Timeline> Timeline::of(const DeviceMesh& mesh) {
-  static std::mutex mutex;
-  static std::map<const World*, std::weak_ptr<Timeline>> by_world;
+  OfWorlds& worlds = of_worlds();
   std::shared_ptr<Timeline> timeline;
   {
-    std::lock_guard lock(mutex);
-    std::erase_if(by_world, [](const auto& item) { return item.second.expired(); });
-    auto& slot = by_world[mesh.world().get()];
+    std::lock_guard lock(worlds.mutex);
+    std::erase_if(worlds.all, [](const auto& item) { return item.second.expired(); });
+    auto& slot = worlds.all[mesh.world().get()];
     timeline = slot.lock();
     if (timeline == nullptr) {
       timeline = std::make_shared<Timeline>();
@@ -60,6 +73,17 @@ std::shared_ptr<Timeline> Timeline::of(const DeviceMesh& mesh) {
   }
   timeline->drop_unused();
   return timeline;
+}
+
+/// Groups that nobody uses any more would keep it from ending.
+void Timeline::world_ends(const World& world) {
+  std::shared_ptr<Timeline> timeline;
+  {
+    std::lock_guard lock(of_worlds().mutex);
+    const auto found = of_worlds().all.find(&world);
+    if (found != of_worlds().all.end()) timeline = found->second.lock();
+  }
+  if (timeline != nullptr) timeline->drop_unused();
 }
 
 void Timeline::drop_unused() {

@@ -61,6 +61,9 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
     std::function<void()> done;
   };
 
+  struct OfWorlds;
+  static OfWorlds& of_worlds();
+  static void world_ends(const World& world);
   void drop_unused();
   void begin_run(ParamGroup& group);
   void let_go(Bundle& bundle);

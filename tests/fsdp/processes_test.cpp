@@ -74,6 +74,12 @@ const Scenario kWholes("wholes", [] {
   EXPECT_EQ(parameters_differ(*model.module, *plain.module), "");
 });
 
+/// The plans of a step are cached, for a world that ends with its process all the same.
+const Scenario kDoneFirst("done first", [] {
+  ten_steps("dp=2", mlp_subject(), sgd());
+  if (comm::current_world()->rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+});
+
 const Scenario kOnTwo("on two", [] { all_train_as_one_rank("dp=2"); });
 const Scenario kOnThree("on three", [] { all_train_as_one_rank("dp=3"); });
 const Scenario kOnFour("on four", [] { all_train_as_one_rank("dp=4"); });
@@ -85,6 +91,12 @@ TEST(FullyShardProcesses, TwoTrainAsOneRank) {
 
 TEST(FullyShardProcesses, WholeCopiesTrainAsOneRank) {
   EXPECT_EQ(failures(run_processes(kWholes, {.size = 2})), "");
+}
+
+TEST(FullyShardProcesses, ARankZeroThatIsDoneFirstWaitsForTheOthers) {
+  const auto results = run_processes(kDoneFirst, {.size = 2});
+  EXPECT_EQ(failures(results), "");
+  for (const auto& result : results) EXPECT_EQ(result.output, "");  // no word of a lost store
 }
 
 TEST(FullyShardProcesses, ThreeTrainAsOneRank) {
