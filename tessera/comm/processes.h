@@ -23,9 +23,9 @@
 /// A world of several ranks sets SIGPIPE to be ignored, unless the program handles it: the death of
 /// a peer must be an exception here, not the end of this process.
 ///
-/// Ending: a world that is destroyed after a run without errors first waits, at most ten seconds,
-/// until all ranks are there, so that nobody loses the store or a link that it still needs. After a
-/// failure it closes its links at once, so that the peers learn of it too.
+/// Ending: a world that is destroyed after a run without errors first waits, at most its timeout or
+/// ten seconds, for all ranks, so that nobody loses the store or a link that it still needs. After
+/// a failure it closes its links at once, so that the peers learn of it too.
 namespace tessera::comm {
 
 class RankWorld;
