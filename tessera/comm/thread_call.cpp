@@ -91,6 +91,60 @@ void check_offsets(const Call& call, const at::Tensor& t, std::span<const int64_
           " must be contiguous");
 }
 
+/// How many tensors there are, and how large, for a group of `size`.
+void check_sizes(const Call& call, int index, int size) {
+  const auto n = static_cast<size_t>(size);
+  const auto me = static_cast<size_t>(index);
+  switch (call.what) {
+    case all_gather:
+      check_count(call, call.inputs.size(), 1, "inputs");
+      check_count(call, call.outputs.size(), n, "outputs");
+      break;
+    case all_gather_coalesced:
+      check_count(call, call.outputs.size(), n * call.inputs.size(), "outputs");
+      break;
+    case all_gather_into_tensor:
+    case all_gather_into_tensor_coalesced:
+      check_count(call, call.outputs.size(), call.inputs.size(), "outputs");
+      for (size_t i = 0; i < call.inputs.size(); ++i) {
+        check_chunks(call, call.outputs[i], call.inputs[i], size, "output");
+      }
+      break;
+    case reduce_scatter:
+      check_count(call, call.inputs.size(), n, "inputs");
+      check_count(call, call.outputs.size(), 1, "outputs");
+      require(call.outputs[0].numel() == call.inputs[me].numel(), "reduce_scatter: the output of ",
+              TensorText{call.outputs[0]}, " does not fit input ", index, " of ",
+              TensorText{call.inputs[me]});
+      break;
+    case reduce_scatter_tensor:
+    case reduce_scatter_tensor_coalesced:
+      check_count(call, call.outputs.size(), call.inputs.size(), "outputs");
+      for (size_t i = 0; i < call.inputs.size(); ++i) {
+        check_chunks(call, call.inputs[i], call.outputs[i], size, "input");
+      }
+      break;
+    case all_to_all:
+      check_count(call, call.inputs.size(), n, "inputs");
+      check_count(call, call.outputs.size(), n, "outputs");
+      break;
+    case all_to_all_single:
+      check_offsets(call, call.inputs[0], call.input_offsets, size, "input");
+      check_offsets(call, call.outputs[0], call.output_offsets, size, "output");
+      break;
+    case gather:
+      check_count(call, call.inputs.size(), 1, "inputs");
+      check_count(call, call.outputs.size(), index == call.root ? n : 0, "outputs");
+      break;
+    case scatter:
+      check_count(call, call.outputs.size(), 1, "outputs");
+      check_count(call, call.inputs.size(), index == call.root ? n : 0, "inputs");
+      break;
+    default:
+      break;
+  }
+}
+
 std::optional<std::string> tensor_difference(const at::Tensor& a, int rank_a, const at::Tensor& b,
                                              int rank_b, bool shapes) {
   const bool same_kind =
@@ -144,56 +198,7 @@ void check_call(const Call& call, int index, int size) {
     for (const auto& t : call.inputs) check_reduce(call.what, call.reduce, t.scalar_type());
     for (const auto& t : call.outputs) check_reduce(call.what, call.reduce, t.scalar_type());
   }
-  const auto n = static_cast<size_t>(size);
-  const auto me = static_cast<size_t>(index);
-  switch (call.what) {
-    case all_gather:
-      check_count(call, call.inputs.size(), 1, "inputs");
-      check_count(call, call.outputs.size(), n, "outputs");
-      break;
-    case all_gather_coalesced:
-      check_count(call, call.outputs.size(), n * call.inputs.size(), "outputs");
-      break;
-    case all_gather_into_tensor:
-    case all_gather_into_tensor_coalesced:
-      check_count(call, call.outputs.size(), call.inputs.size(), "outputs");
-      for (size_t i = 0; i < call.inputs.size(); ++i) {
-        check_chunks(call, call.outputs[i], call.inputs[i], size, "output");
-      }
-      break;
-    case reduce_scatter:
-      check_count(call, call.inputs.size(), n, "inputs");
-      check_count(call, call.outputs.size(), 1, "outputs");
-      require(call.outputs[0].numel() == call.inputs[me].numel(), "reduce_scatter: the output of ",
-              TensorText{call.outputs[0]}, " does not fit input ", index, " of ",
-              TensorText{call.inputs[me]});
-      break;
-    case reduce_scatter_tensor:
-    case reduce_scatter_tensor_coalesced:
-      check_count(call, call.outputs.size(), call.inputs.size(), "outputs");
-      for (size_t i = 0; i < call.inputs.size(); ++i) {
-        check_chunks(call, call.inputs[i], call.outputs[i], size, "input");
-      }
-      break;
-    case all_to_all:
-      check_count(call, call.inputs.size(), n, "inputs");
-      check_count(call, call.outputs.size(), n, "outputs");
-      break;
-    case all_to_all_single:
-      check_offsets(call, call.inputs[0], call.input_offsets, size, "input");
-      check_offsets(call, call.outputs[0], call.output_offsets, size, "output");
-      break;
-    case gather:
-      check_count(call, call.inputs.size(), 1, "inputs");
-      check_count(call, call.outputs.size(), index == call.root ? n : 0, "outputs");
-      break;
-    case scatter:
-      check_count(call, call.outputs.size(), 1, "outputs");
-      check_count(call, call.inputs.size(), index == call.root ? n : 0, "inputs");
-      break;
-    default:
-      break;
-  }
+  check_sizes(call, index, size);
 }
 
 std::optional<std::string> difference(const Call& a, int rank_a, const Call& b, int rank_b) {
