@@ -419,7 +419,7 @@ class Training {
 };
 
 TEST(FullyShardNests, GoThroughAnyStepsAsOneRank) {
-  for_each_seed(12, [](Rng& rng) {
+  for_each_seed(30, [](Rng& rng) {
     const Ranks ranks(rng);
     const uint64_t seed = rng.next() % 1000000;
     run_ranks(ranks.size, [&](int rank) {

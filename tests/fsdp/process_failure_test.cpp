@@ -139,7 +139,7 @@ TEST(FullyShardProcessFailure, AStoppedRankIsNamedAfterTheTimeout) {
   const auto file =
       std::filesystem::temp_directory_path() / ("tessera_other_knows_" + std::to_string(getpid()));
   const auto results = run_processes(kStopped, {.size = 3,
-                                                .environment = {{"TESSERA_TIMEOUT_S", "5"},
+                                                .environment = {{"TESSERA_TIMEOUT_S", "2"},
                                                                 {"VICTIM", "1"},
                                                                 {"STOPS", "1"},
                                                                 {"OTHER_KNOWS", file.string()}}});
