@@ -13,17 +13,12 @@ from .. import _C
 from ..comm import Recorder
 
 # The operators under which PyTorch's mode counts. A move from Shard to Shard is an operator of its own
-# there, on CPUs a gather of which each rank keeps its part.
-_SHARD_TO_SHARD = (
-    "_dtensor.shard_dim_alltoall"
-    if torch.accelerator.is_available()
-    else "c10d_functional.all_gather_into_tensor"
-)
+# there; on CPUs PyTorch gathers instead, which this library does not.
 _OPERATORS = {
     "all_reduce": "c10d_functional.all_reduce",
     "all_gather": "c10d_functional.all_gather_into_tensor",
     "reduce_scatter": "c10d_functional.reduce_scatter_tensor",
-    "all_to_all": _SHARD_TO_SHARD,
+    "all_to_all": "_dtensor.shard_dim_alltoall",
     "broadcast": "c10d.broadcast_",
     "scatter": "c10d.scatter_",
     "gather": "c10d.gather_",
@@ -113,10 +108,10 @@ class CommDebugMode(_comm_mode.CommDebugMode):  # type: ignore[misc]
         [1, 1]
 
     It is PyTorch's own mode, which also tells the counts of each module (comm_module_counts), its
-    tables and its dumps. A move counts as the operator with which PyTorch makes it on such a machine;
-    on CPUs an all_to_all is an all_gather there. The small message of from_local, by which the ranks tell their sizes, moves
-    no tensor and is left out. tessera.Recorder tells more: bytes, axis, time, and the operator that
-    asked.
+    tables and its dumps. It counts what was sent: a move from Shard to Shard is an all_to_all on CPUs
+    too, where PyTorch gathers. The small message of from_local, by which the ranks tell their sizes,
+    moves no tensor and is left out. tessera.Recorder tells more: bytes, axis, time, and the operator
+    that asked.
     """
 
     def __init__(self) -> None:
