@@ -1,11 +1,40 @@
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <atomic>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/cuda_backend.h"
 
 namespace tessera::comm {
+namespace {
+
+/// libtorch's group aborts what is under way when it is destroyed, with a warning, unless it was
+/// shut down before: Python programs are asked to do so. Here a group ends with its world.
+class NcclGroup final : public c10d::ProcessGroupNCCL {
+ public:
+  using ProcessGroupNCCL::ProcessGroupNCCL;
+
+  ~NcclGroup() override {
+    if (aborted_) return;
+    try {
+      ProcessGroupNCCL::shutdown();
+    } catch (const std::exception&) {  // a peer is gone: whoever waited for it has heard of it
+    }
+  }
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+
+  void abort() override {
+    aborted_ = true;
+    ProcessGroupNCCL::abort();
+  }
+
+ private:
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace
 
 bool has_nccl() { return c10::cuda::device_count() > 0; }
 
@@ -21,8 +50,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const NcclOptions& options) 
   auto nccl = c10d::ProcessGroupNCCL::Options::create();
   nccl->timeout = options.timeout;
   nccl->group_name = options.group_name;
-  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(options.store, options.index,
-                                                             options.size, std::move(nccl));
+  auto backend =
+      c10::make_intrusive<NcclGroup>(options.store, options.index, options.size, std::move(nccl));
   backend->setBoundDeviceId(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(options.device)));
   return backend;
 }

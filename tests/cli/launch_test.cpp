@@ -159,7 +159,7 @@ TEST(CliLaunch, SaysWhatIsWrongWithACall) {
   EXPECT_TRUE(holds(refused({folder.file("text")}), "cannot be run: Exec format error"));
   EXPECT_TRUE(holds(refused({}), "which program?"));
   EXPECT_TRUE(holds(refused({"--bogus", "true"}), "no option --bogus"));
-  EXPECT_TRUE(holds(refused({"-n", "0", "true"}), "Value 0 not in range 1 to"));
+  EXPECT_TRUE(holds(refused({"-n", "0", "true"}), "Value 0 not in range"));
   EXPECT_TRUE(holds(refused({"-n", "0", "true"}), "Usage: tessera launch"));
   EXPECT_TRUE(holds(refused({"--nodes", "2", "true"}), "--master-addr"));
   EXPECT_TRUE(holds(refused({"--nodes", "2", "--node-rank", "2", "true"}), "--node-rank is 2"));
