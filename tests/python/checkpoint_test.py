@@ -58,7 +58,7 @@ def test_a_checkpoint_is_loaded_in_other_placements_and_by_pytorchs_own_tensors(
                 parameter.zero_()
         load(spread.state_dict(), "/theirs")
         check(tessera.full_state(spread))
-        print("equal on rank", rank)
+        print("equal on rank " + str(rank))
         """,
     )
     assert out.count("equal on rank") == 2

@@ -80,7 +80,7 @@ COUNT = """
     assert out.to_local().tolist() == [6.0, 22.0]
     expected = {torch.ops.c10d_functional.all_reduce: 1, torch.ops.c10d.broadcast_: 1}
     assert mode.get_comm_counts() == expected, mode.get_comm_counts()
-    print("counted on rank", rank)
+    print("counted on rank " + str(rank))
 """
 
 

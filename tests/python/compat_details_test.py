@@ -235,7 +235,7 @@ FIRST_MESH = """
     mesh = init_device_mesh("cpu", (2,))
     x = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
     assert x.device_mesh is mesh and mesh.get_group().size() == 2
-    print("rank", torch.distributed.get_rank(), "has", x.sum().item())
+    print("rank " + str(mesh.get_rank()) + " has " + str(x.sum().item()))
     torch.distributed.destroy_process_group()
 """
 

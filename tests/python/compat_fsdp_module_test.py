@@ -191,7 +191,7 @@ def test_pytorchs_helpers_and_replicate_know_these_modules(beside_torch):
         found = helpers.get_model_state_dict(model, options=full)
         assert not any(tessera.is_dtensor(value) for value in found.values())
         models.compare_state(found, expected[0], rtol=0, atol=0)
-        print("equal on rank", rank)
+        print("equal on rank " + str(rank))
 
         from torch.distributed import fsdp as theirs
         from torch.distributed._composable import replicate
@@ -208,7 +208,7 @@ def test_pytorchs_helpers_and_replicate_know_these_modules(beside_torch):
         mine = outside[0].weight.grad.clone()
         torch.distributed.broadcast(mine, 0)
         torch.testing.assert_close(outside[0].weight.grad, mine)
-        print("beside replicate on rank", rank)
+        print("beside replicate on rank " + str(rank))
         """,
     )
     assert out.count("equal on rank") == out.count("beside replicate on rank") == 2

@@ -270,7 +270,7 @@ INTEROP = """
     own = tessera.init_device_mesh("dp=4")
     y = tessera.distribute_tensor(full, own, "S0")
     assert torch.equal(tessera.to_torch_dtensor(y).full_tensor(), full)
-    print("all right on rank", rank)
+    print("all right on rank " + str(rank))
     dist.destroy_process_group()
 """
 

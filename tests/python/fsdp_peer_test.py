@@ -43,7 +43,7 @@ def test_bfloat16_is_as_near_to_float32_as_fsdp2_is(beside_torch):
             print(f"from float32: {{own:.3e}}, FSDP2 {{peers:.3e}}")
             assert 1e-5 < peers, "the peer's run is not in bfloat16"
             assert own <= 1.25 * peers  # rounding is as large, but falls otherwise
-        print("near on rank", rank)
+        print("near on rank " + str(rank))
         """,
     )
     assert out.count("near on rank") == 2, out

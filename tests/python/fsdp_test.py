@@ -95,7 +95,7 @@ def test_a_gpt_trains_under_torchrun_with_gloo(beside_torch):
             compat.fully_shard(model, mesh=mesh)
             found = models.train(model, {STEPS}, my_part=lambda t: t.chunk(2)[rank])[1]
             models.compare_state(found, expected, rtol=1e-10, atol=1e-10)
-            print("equal on rank", rank)
+            print("equal on rank " + str(rank))
         """,
     )
     assert out.count("equal on rank") == 4

@@ -59,7 +59,7 @@ def test_ten_steps_under_torchrun_with_gloo(torchrun, initialised_by_user):
             expected = models.train(models.make(name), {STEPS})
             found = models.train(models.distribute(models.make(name), mesh), {STEPS}, mesh)
             models.compare(found, expected)
-            print(name, "is equal on rank", mesh.get_rank())
+            print(name + " is equal on rank " + str(mesh.get_rank()))
         if {initialised_by_user}:
             total = torch.ones(1)
             torch.distributed.all_reduce(total)
