@@ -20,6 +20,7 @@
 #include <stdexcept>
 
 #include "tessera/base/errors.h"
+#include "tests/support/stacks.h"
 
 extern char** environ;
 
@@ -148,6 +149,7 @@ int run_rank(const std::string& name) {
     std::cerr << "no scenario is called " << name << std::endl;
     return 2;
   }
+  answer_with_stacks();
   try {
     found->second();
   } catch (const std::exception& e) {
@@ -197,7 +199,11 @@ std::vector<ProcessResult> run_processes(const Scenario& scenario, const RunOpti
       reap(child, begin, WNOHANG);
       if (child.reaped) continue;
       const bool marked = options.kill_rank == child.result.rank && child.result.says(kill_line);
-      if (late) child.result.timed_out = true;
+      if (late) {
+        child.result.timed_out = true;
+        ask_for_stacks(child.pid);
+        if (child.pipe >= 0) read_output(child);
+      }
       if (marked || late) {
         kill(child.pid, SIGKILL);
         reap(child, begin, 0);
