@@ -56,7 +56,10 @@ TEST(FullState, LoadsIntoAnyLayout) {
     loads(sharded);
     const torch::NoGradGuard no_grad;
     const at::Tensor x = at::ones({3, 4}, at::kDouble);
-    EXPECT_TRUE(at::equal(sharded->forward(x), source->forward(x)));
+    const at::Tensor loaded = sharded->forward(x);
+    const at::Tensor expected = source->forward(x);
+    // Not bit by bit: where a weight lies in gathered memory may decide which kernel multiplies it.
+    EXPECT_TRUE(at::allclose(loaded, expected, 1e-14, 1e-14)) << loaded - expected;
     auto cut_twice = make_mlp({4, 7, 2});
     distribute_in_place(layers_of(cut_twice)[0]->weight, mesh["tp"], {Shard(0)});
     distribute_module(*cut_twice, mesh["tp"]);
