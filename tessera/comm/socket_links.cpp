@@ -97,7 +97,10 @@ c10::intrusive_ptr<c10d::Work> SocketLinks::receive_piece(at::Tensor piece, int 
 }
 
 void SocketLinks::tell_driver() {
-  if (!sleeping_) return;
+  if (sleeping_) ring_bell();
+}
+
+void SocketLinks::ring_bell() {
   const uint64_t one = 1;
   [[maybe_unused]] const auto written = write(bell_.fd(), &one, sizeof(one));
 }
@@ -113,7 +116,8 @@ void SocketLinks::interrupt(Message& message) {
   const Lock lock(mutex_);
   message.interrupted = true;
   changed_.notify_all();
-  tell_driver();
+  // Even if the driver is awake: it looks at what is queued before it sleeps, but not at this.
+  ring_bell();
 }
 
 bool SocketLinks::wait(Message& message, milliseconds timeout) {

@@ -87,6 +87,7 @@ class SocketLinks final : public Links, public std::enable_shared_from_this<Sock
   void finish(Message& message);
   void fail(Peer& peer, const std::string& why);
   void tell_driver();
+  void ring_bell();
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -99,6 +99,24 @@ TEST_F(SocketLinksTest, LargeMessagesPassEachOther) {
   other.join();
 }
 
+/// Also one that comes while the waiting thread is busy with a message of another.
+TEST_F(SocketLinksTest, AnInterruptEndsAWaitWheneverItComes) {
+  constexpr int kTimes = 1000;
+  const at::Tensor room = at::zeros({1});
+  const auto never = receive(1, room, /*tag=*/1);
+  std::mt19937 random(5);
+  for (int i = 0; i < kTimes; ++i) {
+    auto waiter = std::async(std::launch::async, [&] { return never->wait(kPatience); });
+    const auto other = send(0, room, /*tag=*/2);
+    EXPECT_TRUE(other->wait(kPatience));
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 60);
+    while (std::chrono::steady_clock::now() < until) continue;
+    never->abort();
+    ASSERT_EQ(waiter.wait_for(kPatience / 4), std::future_status::ready) << "time " << i;
+    EXPECT_FALSE(waiter.get());
+  }
+}
+
 TEST_F(SocketLinksTest, AReceiveThatIsPostedWhileItsMessageComesGetsIt) {
   const auto sent = send(0, values(kLarge, 5), 1);
   std::thread sender([&] { EXPECT_TRUE(sent->wait(kPatience)); });
