@@ -51,6 +51,7 @@ void Exchange::await(Message* message) {
   if (!deadline_) deadline_ = Clock::now() + timeout_;
   for (;;) {
     if (cancelled_) throw std::runtime_error("this rank closed its links");
+    if (links_->broken()) throw_what_failed();
     if (late_.exchange(false)) look_();
     std::optional<Alarm> alarm;
     if (look_) {
@@ -66,6 +67,15 @@ void Exchange::await(Message* message) {
   }
   std::lock_guard lock(mutex_);
   message->work.reset();
+}
+
+void Exchange::throw_what_failed() {
+  links_->advance();  // what is queued for the others is theirs all the same
+  std::lock_guard lock(mutex_);
+  for (const auto& message : messages_) {
+    if (!message.work) continue;
+    if (const auto error = message.work->exception()) std::rethrow_exception(error);
+  }
 }
 
 void Exchange::await_all() {

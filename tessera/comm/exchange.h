@@ -27,6 +27,8 @@ class Links {
   virtual c10::intrusive_ptr<c10d::Work> receive_piece(at::Tensor piece, int from, int tag) = 0;
   /// Moves what can be moved at once, where that is not done by a thread of the links.
   virtual void advance() noexcept {}
+  /// A link failed. A wait for a message of another link is interrupted when it does.
+  virtual bool broken() const noexcept { return false; }
   /// Whether a send may be done before the other side has asked for it.
   virtual bool sends_ahead() const = 0;
 };
@@ -58,7 +60,8 @@ class Exchange {
   Message* send(const at::Tensor& piece, int to, int round = 0);
   Message* receive(const at::Tensor& piece, int from, int round = 0);
 
-  /// Returns when the message is done; once more does nothing.
+  /// Returns when the message is done; once more does nothing. Throws if any message of this
+  /// exchange failed: the rank that this one comes from may have failed too, and never send it.
   void await(Message* message);
   void await_all();
 
@@ -73,6 +76,7 @@ class Exchange {
   template <typename Post>
   Message* post(const Post& post_it);
   void interrupt() noexcept;
+  void throw_what_failed();
 
   std::shared_ptr<Links> links_;
   Group group_;

@@ -36,6 +36,11 @@ class SocketLinks::MessageWork final : public c10d::Work {
 
   bool wait(milliseconds timeout) override { return links_->wait(*message_, timeout); }
   void abort() override { links_->interrupt(*message_); }
+  std::exception_ptr exception() const override {
+    const Lock lock(links_->mutex_);
+    if (message_->error.empty()) return nullptr;
+    return std::make_exception_ptr(std::runtime_error(message_->error));
+  }
 
  private:
   std::shared_ptr<SocketLinks> links_;
@@ -117,6 +122,17 @@ void SocketLinks::interrupt(Message& message) {
   message.interrupted = true;
   changed_.notify_all();
   // Even if the driver is awake: it looks at what is queued before it sleeps, but not at this.
+  ring_bell();
+}
+
+void SocketLinks::interrupt_all() {
+  for (Peer& peer : peers_) {
+    for (const auto* queue : {&peer.sends, &peer.receives}) {
+      for (const MessagePtr& message : *queue) message->interrupted = true;
+    }
+    if (peer.coming != nullptr) peer.coming->interrupted = true;
+  }
+  changed_.notify_all();
   ring_bell();
 }
 
@@ -347,6 +363,7 @@ void SocketLinks::finish(Message& message) {
 
 void SocketLinks::fail(Peer& peer, const std::string& why) {
   const std::string reason = closed_ ? "this rank closed its links" : why;
+  const bool first = peer.error.empty();
   peer.error = reason;
   const auto end = [&](Message& message) {
     message.error = reason;
@@ -358,6 +375,9 @@ void SocketLinks::fail(Peer& peer, const std::string& why) {
   }
   if (peer.coming != nullptr) end(*peer.coming);
   peer.coming.reset();
+  if (!first) return;
+  broken_ = true;
+  interrupt_all();
 }
 
 }  // namespace tessera::comm

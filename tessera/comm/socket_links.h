@@ -33,6 +33,7 @@ class SocketLinks final : public Links, public std::enable_shared_from_this<Sock
   c10::intrusive_ptr<c10d::Work> receive_piece(at::Tensor piece, int from, int tag) override;
 
   void advance() noexcept override;
+  bool broken() const noexcept override { return broken_; }
   bool sends_ahead() const override { return true; }
 
   /// For good: what waits here or at the other ends throws.
@@ -72,6 +73,7 @@ class SocketLinks final : public Links, public std::enable_shared_from_this<Sock
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
   bool wait(Message& message, std::chrono::milliseconds timeout);
   void interrupt(Message& message);
+  void interrupt_all();
   class Turn;
   void drive(Lock& lock, std::chrono::steady_clock::time_point deadline);
   bool move_some(Lock& lock);
@@ -94,6 +96,7 @@ class SocketLinks final : public Links, public std::enable_shared_from_this<Sock
   std::vector<Peer> peers_;
   Socket bell_;  // an eventfd that ends a driver's sleep
   std::atomic<bool> closed_{false};
+  std::atomic<bool> broken_{false};
   bool driving_ = false;   // a thread moves bytes; it alone touches what is under way
   bool sleeping_ = false;  // it waits for sockets
   bool finished_ = false;  // some message, since others were told

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <future>
 #include <iostream>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -179,6 +180,32 @@ TEST_F(SocketLinksTest, WhatWaitsForAPeerThatIsGoneThrows) {
   waits.join();
   EXPECT_ANY_THROW(receive(1, at::zeros({4}), 2)->wait(kPatience));
   EXPECT_ANY_THROW(send(1, at::zeros({4}), 2)->wait(kPatience));
+}
+
+/// Three ranks: rank 1 lives but never sends its part, rank 2 is gone. Rank 0 waits for rank 1.
+TEST(SocketLinksExchange, EndsWhenAnyOfItsLinksBreaks) {
+  for (const bool breaks_before : {true, false}) {
+    int to_first[2];
+    int to_second[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, to_first), 0);
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, to_second), 0);
+    const Socket first(to_first[1]);
+    std::optional<Socket> second(to_second[1]);
+    std::vector<Socket> sockets(3);
+    sockets[1] = Socket(to_first[0]);
+    sockets[2] = Socket(to_second[0]);
+    const auto links = std::make_shared<SocketLinks>(std::move(sockets));
+    if (breaks_before) {
+      second.reset();
+      EXPECT_ANY_THROW(links->receive_piece(at::zeros({1}), 2, 9)->wait(kPatience));
+    }
+    Exchange exchange(links, {.rank = 0, .size = 3, .tag = 1}, kPatience);
+    const auto awaited = exchange.receive(at::zeros({2}), 1);
+    exchange.receive(at::zeros({2}), 2);
+    auto waiter = std::async(std::launch::async, [&] { exchange.await(awaited); });
+    if (!breaks_before) second.reset();
+    EXPECT_EQ(error_of([&] { waiter.get(); }), "other: the link broke: closed by the peer");
+  }
 }
 
 TEST_F(SocketLinksTest, ClosingWakesWhoWaitsOnBothSides) {
