@@ -1,17 +1,12 @@
 #include "tessera/dtensor/rule_handlers.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/embedding.h>
-#include <ATen/ops/embedding_dense_backward.h>
-#include <ATen/ops/logical_and.h>
-#include <ATen/ops/zeros.h>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
 #include "tessera/dtensor/norm_of_parts.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/rules/rule.h"
-#include "tessera/sharding/local_shape.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -55,61 +50,6 @@ void nll(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& de
   weight = reduce_cut_axes(entry, decision, weight, ReduceOp::sum);
   loss = reduce_cut_axes(entry, decision, loss, ReduceOp::sum);
   torch::jit::push(stack, loss / weight, weight);
-}
-
-/// Global row numbers of a cut table as local ones; those that are elsewhere get `elsewhere`.
-at::Tensor local_rows(const at::Tensor& index, const Sharding& table, int64_t elsewhere) {
-  at::Tensor out = at::zeros_like(index).fill_(elsewhere);
-  int64_t place = 0;
-  for (const Interval& part : held_intervals(table, 0, *table.mesh().my_coordinate())) {
-    const at::Tensor here = at::logical_and(index.ge(part.begin), index.lt(part.end));
-    out = at::where(here, index - (part.begin - place), out);
-    place += part.size();
-  }
-  return out;
-}
-
-/// embedding(weight, indices, ...) with the table's rows cut: zeros for rows that are elsewhere.
-void masked_embedding(const OpEntry& entry, const c10::OperatorHandle&, const Decision& decision,
-                      Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor table = args[0].toTensor();
-  const at::Tensor index = args[1].toTensor();
-  at::Tensor out;
-  if (table.size(0) == 0) {
-    std::vector<int64_t> shape(index.sizes().begin(), index.sizes().end());
-    shape.push_back(table.size(1));
-    out = at::zeros(shape, table.options());
-  } else {
-    const at::Tensor rows = local_rows(index, decision.operands[0], -1);
-    out = at::embedding(table, rows.clamp_min(0));
-    out.masked_fill_(rows.lt(0).unsqueeze(-1), 0);
-  }
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, std::move(out));
-}
-
-/// Its gradient: contributions to rows that are elsewhere go to one more row, which is left out.
-void masked_embedding_backward(const OpEntry& entry, const c10::OperatorHandle&,
-                               const Decision& decision, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor grad = args[0].toTensor();
-  const at::Tensor index = args[1].toTensor();
-  const int64_t rows = args[2].toInt();  // local by now
-  const int64_t padding = args[3].toInt();
-  const bool by_frequency = args[4].toBool();
-  at::Tensor local = local_rows(index, decision.results[0], rows);
-  if (padding >= 0) local.masked_fill_(index.eq(padding), rows);
-  at::Tensor out = at::embedding_dense_backward(grad, local, rows + 1, -1, by_frequency);
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, out.narrow(0, 0, rows));
-}
-
-void mask(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
-          Stack& stack) {
-  if (entry.name == "aten::embedding") return masked_embedding(entry, op, decision, stack);
-  ensure(entry.name == "aten::embedding_dense_backward", "no masked form of this op");
-  masked_embedding_backward(entry, op, decision, stack);
 }
 
 }  // namespace

@@ -17,6 +17,10 @@ RuleHandler rule_handler(std::string_view name);
 void moments(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
              std::vector<c10::IValue>& stack);
 
+/// `mask`: look-ups and their gradients along a cut dim; in masked_rows.cpp.
+void mask(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
+          std::vector<c10::IValue>& stack);
+
 /// Reduces a local result over the axes that cut what the op sums over: those where the first
 /// operand is cut and the result is whole.
 at::Tensor reduce_cut_axes(const OpEntry& entry, const Decision& decision, at::Tensor local,

@@ -5,7 +5,8 @@
 #include "tessera/rules/written.h"
 
 /// Ops that pick or place elements by index. The dim that is indexed is whole, or, where a rank can
-/// work on its share of the indexes alone, the indexes are cut instead.
+/// work on its share of the indexes alone, the indexes are cut instead. Where what a rank does not
+/// hold can count as zeros, the indexed dim may be cut too.
 namespace tessera::rules {
 namespace {
 
@@ -30,15 +31,32 @@ std::string as_index(std::string letters, int dim, char at_dim) {
   return letters;
 }
 
+/// What lets the indexed dim of a look-up be cut: each rank finds what it holds. Nothing if the
+/// result is the larger tensor, since then the input is cheaper to bring together than the result
+/// is to sum, or if its elements cannot be added.
+std::string masked_look_up(const Sharding& self, int dim, int64_t found, char letter) {
+  const bool can_add = !dtype_name(self.dtype()).starts_with("f8");
+  if (!can_add || found > self.shape()[static_cast<size_t>(dim)]) return "";
+  const bool truths = self.dtype() == DType::boolean;
+  return std::string(" ; mask ") + letter +
+         (truths ? std::string(" ; reduce ") + letter + " bor" : std::string());
+}
+
 std::string gather(const OpCall& call) {
   const Sharding self = tensor_of(call, "self"), index = tensor_of(call, "index");
   if (self.ndim() == 0 || index.ndim() != self.ndim()) return "";
   const int dim = dim_of(call, "dim", self.ndim());
-  const std::string s = agreed({self, index}, dim), i = as_index(s, dim, 'z');
-  return s + ", " + i + " -> " + i + " ; move 0";
+  const auto at = static_cast<size_t>(dim);
+  std::string s = agreed({self, index}, dim);
+  const std::string i = as_index(s, dim, 'z');
+  const char letter = letters_for(self.ndim())[at];
+  const std::string mask = masked_look_up(self, dim, index.shape()[at], letter);
+  if (!mask.empty()) s[at] = letter;
+  return s + ", " + i + " -> " + i + mask + " ; move 0";
 }
 
-/// A scatter: where `adds`, shares of the indexes give partial sums.
+/// A scatter: where `adds`, shares of the indexes give partial sums, and parts of the indexed dim
+/// take what is meant for them.
 std::string scatter_line(const OpCall& call, std::string_view source, bool adds,
                          std::string_view passes) {
   const Sharding self = tensor_of(call, "self"), index = tensor_of(call, "index");
@@ -50,14 +68,20 @@ std::string scatter_line(const OpCall& call, std::string_view source, bool adds,
     if (src.ndim() != self.ndim()) return "";
     tensors.push_back(src);
   }
-  const std::string s = agreed(tensors, dim);
+  std::string s = agreed(tensors, dim);
   const bool same_length = !src.defined() || src.shape()[static_cast<size_t>(dim)] ==
                                                  index.shape()[static_cast<size_t>(dim)];
   const std::string i = as_index(s, dim, adds && same_length ? 'z' : 'Z');
   std::string from_source = i;
   if (!same_length) from_source[static_cast<size_t>(dim)] = 'Y';
+  std::string mask;
+  if (adds) {
+    const char letter = letters_for(self.ndim())[static_cast<size_t>(dim)];
+    s[static_cast<size_t>(dim)] = letter;
+    mask = std::string(" ; mask ") + letter;
+  }
   return std::string(adds ? "+" : "") + s + ", " + i + (src.defined() ? ", " + from_source : "") +
-         " -> " + s + std::string(passes);
+         " -> " + s + mask + std::string(passes);
 }
 
 std::string scatter_src(const OpCall& call) {
@@ -74,11 +98,13 @@ std::string scatter_reduce(const OpCall& call) { return scatter_line(call, "src"
 std::string index_select(const OpCall& call) {
   const Sharding self = tensor_of(call, "self");
   if (self.ndim() == 0 || tensor_of(call, "index").ndim() != 1) return "";
-  const auto dim = static_cast<size_t>(dim_of(call, "dim", self.ndim()));
+  const int dim = dim_of(call, "dim", self.ndim());
+  const auto at = static_cast<size_t>(dim);
   std::string from = letters_for(self.ndim()), to = from;
-  from[dim] = upper(from[dim]);
-  to[dim] = 'z';
-  return from + ", z -> " + to + " ; move 0";
+  const std::string mask = masked_look_up(self, dim, tensor_of(call, "index").shape()[0], from[at]);
+  if (mask.empty()) from[at] = upper(from[at]);
+  to[at] = 'z';
+  return from + ", z -> " + to + mask + " ; move 0";
 }
 
 std::string index_into(const OpCall& call, const char* source, bool adds, std::string_view passes) {
@@ -87,11 +113,12 @@ std::string index_into(const OpCall& call, const char* source, bool adds, std::s
   if (*source != '\0' && src.ndim() != self.ndim()) return "";
   const auto dim = static_cast<size_t>(dim_of(call, "dim", self.ndim()));
   std::string s = letters_for(self.ndim()), from = s;
-  s[dim] = upper(s[dim]);
+  const std::string mask = adds ? std::string(" ; mask ") + s[dim] : std::string();
+  if (!adds) s[dim] = upper(s[dim]);
   const char i = adds ? 'z' : 'Z';
   from[dim] = i;
   return std::string(adds ? "+" : "") + s + ", " + i + (*source != '\0' ? ", " + from : "") +
-         " -> " + s + std::string(passes);
+         " -> " + s + mask + std::string(passes);
 }
 
 std::string index_add(const OpCall& call) {
@@ -230,18 +257,22 @@ std::vector<Rule> indexing_rules() {
   const auto add = [&](const char* op, const char* what, WriteLine write) {
     out.push_back(written_rule(std::string("aten::") + op, what, std::move(write)));
   };
+  constexpr const char* finds =
+      "code: the indexed dim is cut (mask), or whole, or the indexes are cut";
   constexpr const char* picks = "code: the indexed dim is whole, or the indexes are cut";
   constexpr const char* places = "code: the indexed dim is whole";
+  constexpr const char* takes =
+      "code: the indexed dim is cut (mask), or whole, or shares of the indexes add up";
   constexpr const char* sums = "code: the indexed dim is whole, or shares of the indexes add up";
-  add("gather", picks, gather);
-  add("index_select", picks, index_select);
+  add("gather", finds, gather);
+  add("index_select", finds, index_select);
   add("scatter.src", places, scatter_src);
   add("scatter.value", places, scatter_value);
-  add("scatter_add", sums, scatter_add);
+  add("scatter_add", takes, scatter_add);
   for (const char* op : {"scatter.reduce", "scatter_reduce.two"}) add(op, places, scatter_reduce);
   add("scatter.value_reduce", places,
       [](const OpCall& call) { return scatter_line(call, "", false, ""); });
-  add("index_add", sums, index_add);
+  add("index_add", takes, index_add);
   add("index_copy", places, index_copy);
   add("index_reduce", places, index_reduce);
   add("index_fill.int_Scalar", places, index_fill_scalar);
