@@ -82,7 +82,8 @@ struct Company {
   bool other_mesh = false;  ///< sharded over other axes: activations of tensor parallelism
   bool own_mesh = false;    ///< sharded as parameters are: gradients, optimizer state
   bool lazy_view = false;
-  bool written = false;  ///< a lazy tensor is written to
+  bool written = false;        ///< a lazy tensor is written to
+  bool requires_grad = false;  ///< any of them, so that autograd may record the op
 };
 
 const DeviceMesh* mesh_of_lazy(const OpEntry& entry, const Stack& stack) {
@@ -96,6 +97,7 @@ const DeviceMesh* mesh_of_lazy(const OpEntry& entry, const Stack& stack) {
 Company company_of(const OpEntry& entry, const Stack& stack, const DeviceMesh& mesh) {
   Company out;
   for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t arg) {
+    out.requires_grad = out.requires_grad || tensor.requires_grad();
     const ShardedMeta* meta = sharded_meta(tensor);
     if (meta == nullptr) {
       out.plain = out.plain || tensor.dim() > 0;
@@ -112,18 +114,17 @@ Company company_of(const OpEntry& entry, const Stack& stack, const DeviceMesh& m
   return out;
 }
 
-bool autograd_records_or_replays() {
+bool autograd_records_or_replays(const Company& company) {
   constexpr int kNoBackward = -1;
-  return c10::GradMode::is_enabled() || torch::autograd::get_current_graph_task_id() != kNoBackward;
+  return (c10::GradMode::is_enabled() && company.requires_grad) ||
+         torch::autograd::get_current_graph_task_id() != kNoBackward;
 }
 
 bool computes(const Company& company) {
   if (company.written) return false;
   if (company.plain || company.other_mesh) return true;
-  return !company.own_mesh && autograd_records_or_replays();
+  return !company.own_mesh && autograd_records_or_replays(company);
 }
-
-using LazyLocals = c10::SmallVector<std::shared_ptr<LazyLocal>, 4>;
 
 /// Leaves the results, or what there is where it throws.
 void run_plainly(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
@@ -139,7 +140,7 @@ void run_plainly(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
 }
 
 void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
-  LazyLocals used;
+  c10::SmallVector<std::shared_ptr<LazyLocal>, 4> used;
   const auto tell = [&used] {
     for (const auto& lazy : used) lazy->used();
   };
@@ -217,13 +218,13 @@ bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
     view_lazily(entry, op, stack);
     return true;
   }
+  if (is_cast(entry, stack)) {
+    cast_lazily(entry, op, stack);
+    return true;
+  }
   const Company company = company_of(entry, stack, *mesh);
   if (computes(company)) {
-    if (is_cast(entry, stack)) {
-      cast_lazily(entry, op, stack);
-    } else {
-      run_on_produced(entry, op, stack);
-    }
+    run_on_produced(entry, op, stack);
     return true;
   }
   if (company.written) {

@@ -20,9 +20,9 @@
 ///   p.add_(grad, -lr)         writes to the shards, as on any sharded tensor
 ///   grad.add(p, decay)        among sharded tensors of p's mesh: on the shards
 ///
-/// An op on lazy tensors alone computes with the produced value where autograd records or replays
-/// (grad mode is on, or backward runs), and works on the shards elsewhere, as optimizers do. Its
-/// result is lazy then: evaluation may yet bring it together with plain tensors.
+/// An op on lazy tensors alone computes with the produced value where autograd records it (one of
+/// them requires a gradient) or replays it, and works on the shards elsewhere, as optimizers do.
+/// Its result is lazy then: it may yet come together with plain tensors.
 ///
 /// This room does not know who produces. Where no lazy tensor exists, an op pays one load for it.
 namespace tessera::dtensor {

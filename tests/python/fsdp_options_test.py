@@ -104,6 +104,23 @@ def test_parameters_may_have_a_mesh_of_their_own(ranks, mlp):
     ranks(4, body)
 
 
+def test_averages_and_norms_between_steps_work_on_the_shards(ranks, mlp):
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        plain, model = mlp(), tessera.fully_shard(mlp(), mesh)
+        with tessera.Recorder() as recorder:
+            for p in model.parameters():
+                average = p.detach().clone()
+                average.mul_(0.9).add_(p.data, alpha=0.2)
+                assert tessera.is_dtensor(average) and tessera.is_dtensor(p.data.clone())
+                p.data.copy_(average)
+        assert not recorder.events
+        for p, q in zip(model.parameters(), plain.parameters()):
+            assert torch.allclose(p.detach().norm(), q.detach().norm() * 1.1)
+
+    ranks(2, body)
+
+
 def test_what_has_no_meaning_is_refused(ranks, mlp):
     def body(rank):
         mesh = tessera.init_device_mesh("dp=2")

@@ -1,0 +1,126 @@
+// What programs do with parameters beside forward and backward: averages, norms, snapshots, updates
+// of their own. With and without gradients recorded, it happens on the shards; nothing is gathered.
+#include <ATen/ops/_foreach_norm.h>
+#include <gtest/gtest.h>
+
+#include "tests/fsdp/training.h"
+
+namespace tessera::test {
+namespace {
+
+/// Runs the program on both modules' parameters, in turn; what it sends for the sharded ones.
+using Program = std::function<void(const std::vector<at::Tensor>&)>;
+
+void sends_nothing(const Program& program) {
+  for (const bool records : {true, false}) {
+    run_ranks(2, [&](int rank) {
+      auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2, kUnmerged);
+      train(forward_of(plain), *alone, batch, 2);
+      train(forward_of(net), *optimizer, mine, 2);
+      const torch::AutoGradMode mode(records);
+      Recorder recorder(*comm::current_world());
+      program(plain->parameters());
+      program(net->parameters());
+      EXPECT_EQ(recorder.count(), 0) << "grad mode " << records << ": " << recorder.to_text();
+      recorder.stop();
+      EXPECT_EQ(parameters_differ(*net, *plain), "");
+      const torch::AutoGradMode on(true);
+      train(forward_of(plain), *alone, batch, 2);
+      train(forward_of(net), *optimizer, mine, 2);
+      EXPECT_EQ(parameters_differ(*net, *plain), "");
+    });
+  }
+}
+
+TEST(BetweenSteps, AveragesOfParametersAreKeptOnTheShards) {
+  sends_nothing([](const std::vector<at::Tensor>& parameters) {
+    std::vector<at::Tensor> averages;
+    for (const at::Tensor& p : parameters) {
+      averages.push_back(p.detach().clone());
+      EXPECT_EQ(is_dtensor(averages.back()), is_dtensor(p));
+    }
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      averages[i].lerp_(parameters[i].detach(), 0.1);
+      averages[i].mul_(0.9).add_(parameters[i].detach(), 0.2);
+    }
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].detach().copy_(averages[i]);
+  });
+}
+
+TEST(BetweenSteps, ASnapshotIsSharedWithNobodyAndComesBack) {
+  sends_nothing([](const std::vector<at::Tensor>& parameters) {
+    std::vector<at::Tensor> kept;
+    for (const at::Tensor& p : parameters) kept.push_back(p.variable_data().clone());
+    const torch::NoGradGuard no_grad;
+    for (const at::Tensor& p : parameters) p.zero_();
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].copy_(kept[i]);
+  });
+}
+
+TEST(BetweenSteps, UpdatesOfOnesOwnWriteToTheShards) {
+  sends_nothing([](const std::vector<at::Tensor>& parameters) {
+    for (const at::Tensor& p : parameters) p.variable_data().add_(p.grad(), -0.01);
+    const torch::NoGradGuard no_grad;
+    for (const at::Tensor& p : parameters) {
+      p.sub_(p.grad() * 0.01);
+      p.clamp_(-0.5, 0.5);
+      p.copy_(at::tanh(p) + p.sign() * 0.1);
+    }
+  });
+}
+
+/// A number of all ranks: what is sent is the sum of numbers, no parameter.
+TEST(BetweenSteps, NormsSendNumbersOnly) {
+  for (const bool records : {true, false}) {
+    run_ranks(2, [&](int) {
+      const DeviceMesh mesh = init_device_mesh("dp=2");
+      auto plain = make_mlp(kWidths);
+      auto net = make_mlp(kWidths);
+      shard_layers(net, mesh, kUnmerged);
+      const torch::AutoGradMode mode(records);
+      Recorder recorder(*comm::current_world());
+      for (size_t i = 0; i < net->parameters().size(); ++i) {
+        const at::Tensor want = plain->parameters()[i].detach();
+        const at::Tensor got = net->parameters()[i].detach();
+        EXPECT_NEAR(got.norm().item<double>(), want.norm().item<double>(), 1e-12);
+        EXPECT_NEAR(got.abs().max().item<double>(), want.abs().max().item<double>(), 1e-12);
+        EXPECT_NEAR(at::_foreach_norm({got})[0].item<double>(), want.norm().item<double>(), 1e-12);
+      }
+      EXPECT_EQ(recorder.count(CommOp::all_gather), 0) << recorder.to_text();
+      EXPECT_EQ(gathered_memory(mesh).peak_bytes, 0);
+    });
+  }
+}
+
+/// The average itself may be computed with, as another model.
+TEST(BetweenSteps, WhatWasComputedFromShardsMeetsPlainTensors) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const Batch batch = make_batch(4, 6, 5);
+    auto net = make_mlp({6, 5});
+    const at::Tensor whole = layers_of(net)[0]->weight.detach().clone();
+    shard_layers(net, mesh);
+    const at::Tensor half = layers_of(net)[0]->weight.detach().clone() * 0.5;
+    EXPECT_TRUE(is_dtensor(half));
+    EXPECT_TRUE(at::allclose(batch.x.matmul(half.t()), batch.x.matmul(whole.t()) * 0.5));
+  });
+}
+
+/// A loss of parameters that autograd records is computed with whole ones.
+TEST(BetweenSteps, WhatRequiresAGradientIsComputedWhole) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    auto net = make_mlp({6, 5});
+    shard_layers(net, mesh);
+    const at::Tensor weight = layers_of(net)[0]->weight;
+    EXPECT_FALSE(is_dtensor(weight.square()));
+    EXPECT_FALSE(is_dtensor(weight - weight.detach()));
+    weight.set_requires_grad(false);
+    EXPECT_TRUE(is_dtensor(weight.square()));
+    const at::Tensor scale = at::ones({}, at::kDouble).requires_grad_();
+    EXPECT_FALSE(is_dtensor(weight * scale));
+  });
+}
+
+}  // namespace
+}  // namespace tessera::test
