@@ -3,6 +3,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstring>
+#include <utility>
 
 #include "tessera/comm/call_site.h"
 #include "tessera/fsdp/memory_views.h"
@@ -186,10 +187,9 @@ void Reduction::start_all_reduce() {
 void Reduction::wait() {
   if (!under_way_) return;
   message_.note(StepLog::When::awaited);
-  if (work_ != nullptr) work_->wait();
+  under_way_ = false;  // also if it throws
+  if (const WorkPtr work = std::exchange(work_, nullptr)) work->wait();
   message_.note(StepLog::When::ends);
-  under_way_ = false;
-  work_.reset();
 }
 
 Reduction::Stage Reduction::advance() {
@@ -212,7 +212,10 @@ void Reduction::finish() {
 
 void Reduction::abandon() {
   scatters_ = false;
-  wait();
+  try {
+    wait();
+  } catch (const std::exception&) {  // nobody wants the result
+  }
 }
 
 at::Tensor Reduction::shard(size_t param) const {
