@@ -37,6 +37,8 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
   int64_t gathered_bytes() const { return gather_layout_->gathered_bytes(); }
 
   bool is_gathered() const { return gathered_.stage() == Gathered::Stage::there; }
+  /// Whether somebody holds any of what is gathered, as an op under way does.
+  bool is_held() const { return is_gathered() && gathered_.is_held(); }
   bool start_gather();  ///< returns at once; false: it is gathered or under way, or has no need
   void gather();        ///< the parameters are there when it returns
   void finish_gather() { gathered_.wait(); }     ///< of the one under way, if any

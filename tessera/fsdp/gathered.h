@@ -49,6 +49,8 @@ class Gathered {
   /// Messages that still run write to the memory: it waits for them.
   void release();
 
+  bool is_held() const { return !is_only_holder(); }  ///< by others, while it is there
+
   const at::Tensor& whole(size_t param) const { return views_->wholes[param]; }
   /// Copies of one of `parts` equal parts of each slot: what a rank of a group of so many sends.
   std::vector<at::Tensor> parts_of_slots(int part, int parts, const Collectives& collectives,

@@ -1,6 +1,7 @@
 #include "tessera/fsdp/step_order.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tessera::fsdp {
 namespace {
@@ -60,9 +61,15 @@ void StepOrder::forget_step() {
   alike_.clear();
 }
 
-void StepOrder::forget_all() {
-  forget_step();
-  known_.clear();
+void StepOrder::forget(const Bundle& bundle) {
+  const auto leave_out = [&bundle](Step& step) {
+    for (Run& run : step) {
+      if (run.bundle == &bundle) run.bundle = nullptr;
+    }
+  };
+  for (Step& step : known_) leave_out(step);
+  if (run_.bundle == &bundle) before_.push_back(std::exchange(run_, {}));
+  leave_out(before_);
 }
 
 void StepOrder::rename(const std::function<Bundle*(Bundle*)>& now) {
@@ -70,8 +77,8 @@ void StepOrder::rename(const std::function<Bundle*(Bundle*)>& now) {
   for (Step& step : known_) {
     Step renamed;
     for (const Run& run : step) {
-      Bundle* bundle = now(run.bundle);
-      if (!renamed.empty() && renamed.back().bundle == bundle) {
+      Bundle* bundle = run.bundle != nullptr ? now(run.bundle) : nullptr;
+      if (bundle != nullptr && !renamed.empty() && renamed.back().bundle == bundle) {
         renamed.back().touches += run.touches;
       } else {
         renamed.push_back({bundle, run.records, run.touches});

@@ -44,7 +44,9 @@ class StepOrder {
   /// Remembers the step that ends here; its runs.
   const Step& end();
   void forget_step();  ///< one that did not come to its end
-  void forget_all();
+  /// It is no more. Steps that named it stay known up to where they did: ranks may hear of its end
+  /// at different times, and must go on alike.
+  void forget(const Bundle& bundle);
   /// Other bundles took the places of those that are known.
   void rename(const std::function<Bundle*(Bundle*)>& now);
 

@@ -35,8 +35,8 @@ class Timeline::BackwardWatch {
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
   void end() {
-    ended_ = true;
     if (const auto timeline = timeline_.lock()) timeline->end_backward(task_);
+    ended_ = true;  // it did not throw
   }
 
  private:
@@ -102,7 +102,6 @@ size_t Timeline::add(ParamGroup& group) {
 void Timeline::remove(ParamGroup& group) noexcept {
   std::erase(groups_, &group);
   std::erase(reduced_whole_, &group);
-  order_.forget_all();                    // it may name the group
   if (group.bundle() == nullptr) return;  // it was not made to its end
   try {
     part(*group.bundle());
@@ -112,7 +111,7 @@ void Timeline::remove(ParamGroup& group) noexcept {
 }
 
 void Timeline::part(Bundle& bundle) {
-  order_.forget_all();
+  order_.forget(bundle);
   const auto kept = bundle.shared_from_this();
   for (ParamGroup* member : bundle.members()) {
     settled_.erase(member);
@@ -142,7 +141,14 @@ void Timeline::let_go(Bundle& bundle) {
 }
 
 void Timeline::begin_run(ParamGroup& group) {
-  if (Bundle* previous = order_.current()) let_go(*previous);
+  if (Bundle* previous = order_.current()) {
+    // An op on several bundles holds each of them until it is over.
+    if (previous->is_held()) {
+      held_by_op_.push_back(previous->weak_from_this());
+    } else {
+      let_go(*previous);
+    }
+  }
   const auto guessed = std::exchange(prefetched_, {}).lock();
   if (guessed != nullptr && guessed != group.bundle()) guessed->drop_prefetch();
   // Without gradients nothing tells that a step ended, except that the next one begins.
@@ -163,7 +169,7 @@ void Timeline::touch(ParamGroup& group) {
   Bundle& bundle = *group.bundle();
   bundle.gather();
   if (!begins) return;
-  prefetch_after(bundle);
+  if (held_by_op_.empty()) prefetch_after(bundle);
   log_->note(StepLog::What::use, StepLog::When::starts, bundle.number());
 }
 
@@ -184,7 +190,17 @@ void Timeline::prefetch_after(const Bundle& bundle) {
 
 void Timeline::touched(ParamGroup& group) {
   Bundle* bundle = group.bundle().get();
+  if (!held_by_op_.empty()) end_op_on_several();
   if (bundle == order_.current() && order_.is_last_touch()) let_go(*bundle);
+}
+
+/// What it held makes room for what comes next.
+void Timeline::end_op_on_several() {
+  for (const auto& weak : std::exchange(held_by_op_, {})) {
+    const auto bundle = weak.lock();
+    if (bundle != nullptr && bundle.get() != order_.current()) let_go(*bundle);
+  }
+  if (order_.current() != nullptr) prefetch_after(*order_.current());
 }
 
 void Timeline::enter_backward() {
@@ -261,6 +277,7 @@ void Timeline::clean_up() {
   // Gradients of a failed backward do not arrive after it: the caller may have reset them since.
   for (const Flight& flight : flights_) flight.reduction->abandon();
   flights_.clear();
+  held_by_op_.clear();
   for (Bundle* bundle : bundles()) {
     bundle->forget_arrived();
     bundle->release();

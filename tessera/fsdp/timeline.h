@@ -68,6 +68,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   void begin_run(ParamGroup& group);
   void let_go(Bundle& bundle);
   void prefetch_after(const Bundle& bundle);
+  void end_op_on_several();
   std::vector<Bundle*> bundles() const;
   void finish_oldest_reduction();
   void end_backward(int task);
@@ -85,9 +86,10 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::shared_ptr<StepLog> log_ = std::make_shared<StepLog>();
   std::shared_ptr<GatheredBytes> bytes_ = std::make_shared<GatheredBytes>();
   StepOrder order_;
-  std::weak_ptr<Bundle> prefetched_;  // because the order says that it comes next
-  std::set<int> backwards_;           // autograd's tasks under way
-  std::deque<Flight> flights_;        // reductions under way, the oldest first
+  std::weak_ptr<Bundle> prefetched_;               // because the order says that it comes next
+  std::vector<std::weak_ptr<Bundle>> held_by_op_;  // beside the current one, by the op under way
+  std::set<int> backwards_;                        // autograd's tasks under way
+  std::deque<Flight> flights_;                     // reductions under way, the oldest first
   std::mutex failed_mutex_;
   std::vector<int> failed_;  // tasks that ended without their callback
 };

@@ -12,6 +12,7 @@ namespace tessera::fsdp {
 std::vector<std::vector<ParamGroup*>> Timeline::rows_to_merge(const StepOrder::Step& step) const {
   std::vector<ParamGroup*> seen;
   for (const StepOrder::Run& run : step) {
+    if (run.bundle == nullptr) continue;
     for (ParamGroup* group : run.bundle->members()) seen.push_back(group);
   }
   seen.insert(seen.end(), reduced_whole_.begin(), reduced_whole_.end());

@@ -1,10 +1,13 @@
 // What is gathered at a time, and that nothing is left.
 #include <ATen/ops/_unsafe_view.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
 #include "tessera/dtensor/decision.h"
+#include "tessera/fsdp/control.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
@@ -83,6 +86,45 @@ TEST(FullyShardMemory, HoldsTheGroupInUseAndTheNext) {
       EXPECT_EQ(gathered_memory(mesh).bytes, 0);
       optimizer->step();
     }
+  });
+}
+
+/// Four groups of one size; what an op uses is gathered, and nothing beside it while it runs.
+void holds_at_most(size_t groups,
+                   const std::function<at::Tensor(const std::vector<at::Tensor>&)>& op) {
+  run_ranks(2, [&](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    auto net = make_mlp({64, 64, 64, 64, 64});
+    std::vector<at::Tensor> weights;
+    for (auto* layer : layers_of(net)) weights.push_back(layer->weight);
+    for (const at::Tensor& weight : weights) {
+      fully_shard(std::vector<at::Tensor>{weight}, mesh, kUnmerged);
+    }
+    const int64_t one = sharded_groups(*net)[0].gathered_bytes;
+    const at::Tensor x = test_numbers({3, 64}, 5);
+    for (int step = 0; step < 4; ++step) {
+      const torch::AutoGradMode records(step % 2 == 0);
+      reset_peak_gathered_memory(mesh);
+      at::Tensor y = op(weights);
+      for (const at::Tensor& weight : weights) y = at::tanh(y + at::linear(x, weight));
+      if (step % 2 == 0) y.sum().backward();
+      EXPECT_EQ(gathered_memory(mesh).peak_bytes, static_cast<int64_t>(groups) * one)
+          << "step " << step;
+      reshard(*net);
+    }
+  });
+}
+
+TEST(FullyShardMemory, AnOpOnSeveralGroupsHoldsThoseAlone) {
+  const at::Tensor x = test_numbers({3, 64}, 6);
+  holds_at_most(2, [&](const auto& w) { return at::addmm(w[0].narrow(0, 0, 3), x, w[1]); });
+  const at::Tensor row = x.narrow(0, 0, 1);
+  const auto of = [](const at::Tensor& weight) { return weight.narrow(0, 0, 1); };
+  holds_at_most(2, [&](const auto& w) {
+    return at::cat({row, of(w[2]), of(w[0]), of(w[2])}).sum(0);
+  });
+  holds_at_most(3, [&](const auto& w) {
+    return at::cat({row, of(w[1]), of(w[0]), of(w[3])}).sum(0);
   });
 }
 
