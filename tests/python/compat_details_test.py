@@ -243,3 +243,30 @@ FIRST_MESH = """
 def test_the_first_mesh_under_torchrun_initialises_torch_distributed(torchrun):
     out = torchrun(2, FIRST_MESH)
     assert "rank 0 has 6.0" in out and "rank 1 has 6.0" in out
+
+
+BACKENDS_BY_AXIS = """
+    mesh = compat.init_device_mesh(
+        "cpu", (1, 2), mesh_dim_names=("dp", "tp"), backend_override={"tp": "gloo", 0: "gloo"}
+    )
+    x = compat.distribute_tensor(torch.arange(8.0), mesh, [compat.Shard(0), compat.Shard(0)])
+    calls = mesh.get_group("tp")._get_sequence_number_for_group
+    before = calls()
+    tp_whole = x.redistribute(placements=[compat.Shard(0), compat.Replicate()])
+    assert tp_whole.device_mesh is mesh and tp_whole.to_local().numel() == 8
+    assert calls() > before, "sent by the group that was asked for"
+    try:
+        compat.init_device_mesh("cpu", (2,), backend_override={"tp": "gloo"})
+    except RuntimeError as error:
+        print("all right on rank " + str(rank) + ": " + str(error))
+"""
+
+
+def test_backends_of_a_mesh_can_be_named_by_axis(beside_torch, ranks):
+    assert beside_torch(2, BACKENDS_BY_AXIS).count("invalid keys in backend_override") == 2
+
+    def body(rank):
+        with pytest.raises(tessera.NotSupported, match="call init_process_group first"):
+            init_device_mesh("cpu", (2,), backend_override={0: "gloo"})
+
+    ranks(2, body)

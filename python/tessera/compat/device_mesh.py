@@ -90,12 +90,33 @@ def init_device_mesh(
     mesh_shape: Sequence[int] | None = None,
     *,
     mesh_dim_names: Sequence[str] | None = None,
+    backend_override: dict[int | str, Any] | None = None,
 ) -> Any:
     """A mesh over all ranks of the world: PyTorch's own where torch.distributed is initialised, else
-    as tessera.init_device_mesh, also from text."""
+    as tessera.init_device_mesh, also from text.
+
+    `backend_override` names the backend, its options or both by axis, as in PyTorch; sharded tensors
+    on that mesh communicate in the groups that PyTorch makes with it. It needs torch.distributed.
+    """
     if mesh_shape is None or not _torch_has_these_ranks():
+        if backend_override:
+            raise _C.NotSupported(
+                f"init_device_mesh: backend_override {backend_override} chooses among the backends of "
+                "torch.distributed, which is not initialised here (ranks of run_ranks, or a mesh "
+                "given as text); call init_process_group first and give mesh_shape, or leave "
+                "backend_override out"
+            )
         return _init_device_mesh(device_type, mesh_shape, mesh_dim_names=mesh_dim_names)
     names = None if mesh_dim_names is None else tuple(mesh_dim_names)
+    if backend_override:
+        theirs = _torch_init_device_mesh(
+            device_type,
+            tuple(mesh_shape),
+            mesh_dim_names=names,
+            backend_override=dict(backend_override),
+        )
+        mesh_from_torch(theirs)  # adopts its groups, which every rank does here
+        return theirs
     return _with_groups_of_our_own(
         _torch_init_device_mesh(device_type, tuple(mesh_shape), mesh_dim_names=names)
     )
