@@ -124,7 +124,15 @@ def redistribute(
     """
     if isinstance(placements, Sharding):
         return _C.redistribute_to(tensor, placements, forward_dtype, backward_dtype)
-    target = _C.device_mesh(tensor) if mesh is None else mesh_from_torch(mesh)
+    if mesh is None:
+        if not _C.is_dtensor(tensor):
+            raise _C.InvalidArgument(
+                f"redistribute of a plain tensor of shape {tuple(tensor.shape)}, which lies nowhere "
+                "yet; make it a sharded one by distribute_tensor or from_local"
+            )
+        target = _C.device_mesh(tensor)
+    else:
+        target = mesh_from_torch(mesh)
     return _C.redistribute(tensor, target, placements, forward_dtype, backward_dtype)
 
 

@@ -34,8 +34,13 @@ std::string next_external_name() {
 DeviceMesh with_groups(const DeviceMesh& paper, std::shared_ptr<RankWorld> world) {
   if (!world) world = current_world();
   for (const int rank : paper.ranks()) {
-    require(rank < world->size(), "mesh ", paper, " needs rank ", rank, " but world ",
-            world->name(), " has ", world->size(), " ranks; start more or make the mesh smaller");
+    if (rank < world->size()) continue;
+    const std::string needs = join_text("mesh ", paper, " needs rank ", rank, " but ");
+    require(world->size() > 1, needs,
+            "this program runs as one rank; start it by tessera launch -n ", paper.size(),
+            ", torchrun or the like, or let run_ranks(", paper.size(), ", ...) make threads of it");
+    require(false, needs, "world ", world->name(), " has ", world->size(),
+            " ranks; start more or make the mesh smaller");
   }
   DeviceMesh mesh = paper.in_world(world);
   if (!mesh.contains_me()) return mesh;

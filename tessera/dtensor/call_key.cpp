@@ -21,7 +21,7 @@ void add_scalar(DecisionKey& key, const c10::IValue& value, bool by_value) {
   throw InvalidArgument(join_text(
       entry.name, ": a plain tensor of shape ", shape_text(plain.sizes()),
       " among sharded ones; distribute it (distribute_tensor, from_local) or take plain tensors as "
-      "replicated with an ImplicitReplication guard"));
+      "replicated with an ImplicitReplication guard (in Python: with implicit_replication())"));
 }
 
 bool is_taken_as_replicated(const at::Tensor& plain) {

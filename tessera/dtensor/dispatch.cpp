@@ -75,6 +75,19 @@ std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack) {
   return out;
 }
 
+namespace {
+
+/// How the operands lay when the op ran on their local parts.
+std::string operands_text(const Decision& decision) {
+  std::string out;
+  for (const Sharding& operand : decision.operands) {
+    if (operand.defined()) out += (out.empty() ? "" : "; ") + operand.to_text();
+  }
+  return out;
+}
+
+}  // namespace
+
 void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   std::optional<c10::InferenceMode> mode_of_base;
   if (crosses_inference_mode(entry, stack)) [[unlikely]] {
@@ -113,7 +126,12 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
   localise_args(entry, *decision, stack);
   const std::vector<at::Tensor> borrowed = tensors_at(entry, stack, decision->write_back);
   const at::Tensor copied = viewed.defined() ? stack[base].toTensor() : at::Tensor();
-  run_local(entry, op, *decision, stack);
+  try {
+    run_local(entry, op, *decision, stack);
+  } catch (c10::Error& error) {  // it speaks of local shapes, which the caller never saw
+    error.add_context(join_text(entry.name, " of sharded tensors: ", operands_text(*decision)));
+    throw;
+  }
   wrap_results(entry, *decision, stack, base, written);
   if (!originals.empty()) write_back(entry, *decision, originals, borrowed);
   if (viewed.defined()) [[unlikely]] {

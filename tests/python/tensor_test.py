@@ -179,3 +179,22 @@ def test_a_tensor_that_becomes_sharded_stays_on_its_device():
         tessera.distribute_(weight, mesh, "S0", src_data_rank=None)
         assert weight.device.type == tessera.to_local(weight).device.type == "meta"
         assert tessera.to_local(weight).shape == (2, 2)
+
+
+def test_errors_speak_of_the_tensors_that_the_caller_has(ranks):
+    def body(rank):
+        x = tessera.distribute_tensor(torch.ones(4, 6), tessera.init_device_mesh("tp=2"), "S0")
+        with pytest.raises(RuntimeError, match=r"aten::mm of sharded tensors: tp=2 : \w+ : 4x6"):
+            x @ x
+        with pytest.raises(RuntimeError, match="implicit_replication"):
+            x + torch.ones(4, 6)
+        with pytest.raises(tessera.InvalidArgument, match="redistribute of a plain tensor"):
+            tessera.redistribute(torch.ones(3), "R")
+
+    ranks(2, body)
+
+    def alone(rank):
+        with pytest.raises(tessera.InvalidArgument, match="tessera launch -n 2, torchrun"):
+            tessera.init_device_mesh("tp=2")
+
+    ranks(1, alone)
