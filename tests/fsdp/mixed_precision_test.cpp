@@ -122,15 +122,16 @@ TEST(FullyShardMixedPrecision, CastsInputsAndOutputsWhereItIsCalledInTheModulesP
     const at::Tensor x = mine.x.to(at::kFloat).requires_grad_();
     const at::Tensor out = net(x);
     EXPECT_EQ(out.scalar_type(), at::kDouble);
+    constexpr double kRounding = 1e-2;  // a bit of bfloat16
     const at::Tensor want = by_hand->forward(mine.x.to(at::kBFloat16));
-    EXPECT_TRUE(at::equal(out, want.to(at::kDouble)));
+    EXPECT_TRUE(at::allclose(out, want.to(at::kDouble), kRounding, kRounding));
     out.sum().backward();
     want.sum().backward();
     EXPECT_EQ(x.grad().scalar_type(), at::kFloat);
     const auto expected = by_hand->parameters();
     for (size_t i = 0; i < expected.size(); ++i) {
-      EXPECT_TRUE(
-          at::equal(full_tensor(net->parameters()[i].grad()), full_tensor(expected[i].grad())));
+      EXPECT_TRUE(at::allclose(full_tensor(net->parameters()[i].grad()),
+                               full_tensor(expected[i].grad()), kRounding, kRounding));
     }
   });
 }

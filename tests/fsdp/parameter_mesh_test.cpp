@@ -21,50 +21,59 @@ bool is_expert(const std::string& name) { return name[0] == '2'; }
 
 /// What each rank's batch gives through its own expert, by name; means over all ranks for what is
 /// shared, and over all ranks' batches, of which only its own ranks bring something, for experts.
-void trains_as_written_out(const char* text,
-                           const std::function<DeviceMesh(const DeviceMesh&)>& of) {
-  run_ranks(4, [&](int rank) {
+void trains_as_written_out(int parts, int ranks_of_each) {
+  const int ranks = parts * ranks_of_each;
+  const std::string text = join_text("ep=", parts, ",fs=", ranks_of_each);
+  SCOPED_TRACE(text);
+  run_ranks(ranks, [&](int rank) {
     const DeviceMesh mesh = init_device_mesh(text);
     const DeviceMesh all = mesh.flatten({"ep", "fs"}, "all");
-    const Batch batch = make_batch(8, 6, 3);
-    auto net = with_expert(rank / 2);
+    const auto expert_of = [&](int r) { return static_cast<size_t>(r / ranks_of_each); };
+    const Batch batch = make_batch(2 * ranks, 6, 3);
+    auto net = with_expert(static_cast<int64_t>(expert_of(rank)));
     fully_shard(*net, all, {.shard_mesh = [&](const std::string& name, const at::Tensor&) {
-      return is_expert(name) ? std::optional(of(mesh)) : std::nullopt;
+      return is_expert(name) ? std::optional(mesh["fs"]) : std::nullopt;
     }});
     EXPECT_EQ(sharded_groups(*net).size(), 2u);
     EXPECT_EQ(device_mesh(layers_of(net)[0]->weight), all);
-    EXPECT_EQ(device_mesh(layers_of(net)[1]->weight), of(mesh));
-    std::vector<torch::nn::Sequential> experts = {with_expert(0), with_expert(1)};
+    EXPECT_EQ(device_mesh(layers_of(net)[1]->weight), mesh["fs"]);
+    std::vector<torch::nn::Sequential> experts;
+    for (int part = 0; part < parts; ++part) experts.push_back(with_expert(part));
     auto optimizer = sgd()(net->parameters());
     std::vector<std::unique_ptr<torch::optim::Optimizer>> alone;
     for (auto& one : experts) alone.push_back(sgd()(one->parameters()));
     for (int step = 0; step < 4; ++step) {
       optimizer->zero_grad();
-      const Batch mine = batch.part(rank, 4);
+      const Batch mine = batch.part(rank, ranks);
       at::mse_loss(net->forward(mine.x), mine.y).backward();
       for (auto& one : alone) one->zero_grad();
-      for (int r = 0; r < 4; ++r) {
-        const Batch part = batch.part(r, 4);
-        (at::mse_loss(experts[static_cast<size_t>(r / 2)]->forward(part.x), part.y) / 4).backward();
+      for (int r = 0; r < ranks; ++r) {
+        const Batch part = batch.part(r, ranks);
+        (at::mse_loss(experts[expert_of(r)]->forward(part.x), part.y) / ranks).backward();
       }
-      // What both copies share has the sum of their gradients.
+      // What all copies share has the sum of their gradients.
       for (const auto& item : experts[0]->named_parameters()) {
         if (is_expert(item.key())) continue;
-        const at::Tensor other = experts[1]->named_parameters()[item.key()];
-        item.value().mutable_grad().add_(other.grad());
-        other.mutable_grad().copy_(item.value().grad());
+        at::Tensor sum = at::zeros_like(item.value().detach());
+        for (const auto& one : experts) sum += one->named_parameters()[item.key()].grad();
+        for (const auto& one : experts) {
+          one->named_parameters()[item.key()].mutable_grad().copy_(sum);
+        }
       }
-      EXPECT_EQ(gradients_differ(*net, *experts[static_cast<size_t>(rank / 2)]), "");
+      EXPECT_EQ(gradients_differ(*net, *experts[expert_of(rank)]), "");
       optimizer->step();
       for (auto& one : alone) one->step();
       EXPECT_EQ(gathered_memory(mesh).bytes, 0);
     }
-    EXPECT_EQ(parameters_differ(*net, *experts[static_cast<size_t>(rank / 2)]), "");
+    EXPECT_EQ(parameters_differ(*net, *experts[expert_of(rank)]), "");
   });
 }
 
 TEST(FullyShardParameterMesh, ExpertsAreCutOverTheirOwnRanks) {
-  trains_as_written_out("ep=2,fs=2", [](const DeviceMesh& mesh) { return mesh["fs"]; });
+  trains_as_written_out(2, 1);
+  trains_as_written_out(2, 2);
+  trains_as_written_out(2, 4);
+  trains_as_written_out(4, 2);
 }
 
 TEST(FullyShardParameterMesh, IsRefusedLikeTheCallsMesh) {
