@@ -1,5 +1,6 @@
 // Where the shards of a group lie, and how they move.
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 
@@ -21,6 +22,7 @@ void ParamGroup::lay_out(std::vector<ParamShape> shapes) {
 }
 
 void ParamGroup::make_pieces() {
+  const c10::InferenceMode ordinary(false);  // those of inference do not count what is written
   pieces_.clear();
   for (const Slot& slot : layout_->slots()) pieces_.push_back(rest_.zeros(slot.piece, slot.dtype));
   for (size_t i = 0; i < params_.size(); ++i) {

@@ -202,5 +202,22 @@ TEST(FullyShardMemory, InferenceModeLeavesNothingToTraining) {
   });
 }
 
+/// Everything, from the making of the model on, in inference mode.
+TEST(FullyShardMemory, ModelsMayLiveInInferenceMode) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const c10::InferenceMode inference;
+    const Batch batch = make_batch(6, 6, 3);
+    auto plain = make_mlp({6, 5, 3});
+    auto net = make_mlp({6, 5, 3});
+    shard_layers(net, mesh);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(at::allclose(net->forward(batch.x), plain->forward(batch.x)));
+      net->parameters()[0].mul_(2);
+      plain->parameters()[0].mul_(2);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tessera::test
