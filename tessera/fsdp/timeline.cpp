@@ -234,11 +234,15 @@ void Timeline::finish_oldest_reduction() {
 
 void Timeline::end_backward(int task) {
   const c10::AutoGradMode no_grad(false);
+  // One inside another, as recomputation runs them: more gradients of the same bundles may come.
+  if (backwards_.size() > 1) {
+    backwards_.erase(task);
+    return;
+  }
   // What is left: bundles of which some parameters took no part.
   for (Bundle* bundle : bundles()) bundle->reduce_arrived();
   while (!flights_.empty()) finish_oldest_reduction();
   backwards_.erase(task);
-  if (!backwards_.empty()) return;
   for (Bundle* bundle : bundles()) bundle->release_after_backward();
   for (ParamGroup* group : groups_) group->enter(TrainingState::idle);
   end_step();

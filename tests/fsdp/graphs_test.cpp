@@ -201,5 +201,22 @@ TEST(FullyShardGraphs, GradientsThemselvesHaveNoGraph) {
   });
 }
 
+TEST(FullyShardGraphs, TheBatchOfARankMayBeEmpty) {
+  run_ranks(2, [](int rank) {
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2, kUnmerged);
+    const at::Tensor all_or_none = batch.x.narrow(0, 0, rank == 0 ? batch.x.size(0) : 0);
+    for (int step = 0; step < 3; ++step) {
+      alone->zero_grad();
+      optimizer->zero_grad();
+      plain->forward(batch.x).sum().backward();
+      (net->forward(all_or_none).sum() * 2).backward();  // a mean over two ranks
+      EXPECT_EQ(gradients_differ(*net, *plain), "") << "step " << step;
+      alone->step();
+      optimizer->step();
+    }
+    EXPECT_EQ(parameters_differ(*net, *plain), "");
+  });
+}
+
 }  // namespace
 }  // namespace tessera::test

@@ -63,5 +63,32 @@ TEST(FullyShardRecompute, SeveralLayersTouchTheirGroupsAgain) {
   EXPECT_GT(gathers_of_a_step({{0, 1, 2, 3}}), 4 + 3);
 }
 
+/// Each recomputed layer has a backward of its own; what travels together is still reduced once.
+TEST(FullyShardRecompute, MergedGroupsAreReducedOnce) {
+  run_ranks(2, [](int rank) {
+    auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2, {});
+    std::vector<Forward> functions;
+    for (auto* layer : layers_of(net)) {
+      functions.push_back([layer](const at::Tensor& x) { return layer->forward(x); });
+    }
+    const Forward forward = [&](at::Tensor x) {
+      x = x.detach().requires_grad_();
+      for (size_t i = 0; i < functions.size(); ++i) {
+        x = Recompute::apply(i > 0 ? at::tanh(x) : x, &functions[i]);
+      }
+      return x;
+    };
+    train(forward_of(plain), *alone, batch, 4);
+    train(forward, *optimizer, mine, 3);
+    Recorder recorder(*comm::current_world());
+    train(forward, *optimizer, mine, 1);
+    recorder.stop();
+    EXPECT_EQ(recorder.count(CommOp::reduce_scatter), 1) << recorder.to_text();
+    EXPECT_EQ(recorder.count(CommOp::all_gather), 1) << recorder.to_text();
+    EXPECT_EQ(parameters_differ(*net, *plain), "");
+    EXPECT_EQ(gathered_memory(mesh).bytes, 0);
+  });
+}
+
 }  // namespace
 }  // namespace tessera::test
