@@ -47,7 +47,8 @@ struct CallInfo {
   c10::ScalarType dtype = c10::ScalarType::Undefined;  ///< of the first tensor
   int8_t reduce = -1;                                  ///< a c10d RedOpType; -1: reduces nothing
   bool async = false;
-  bool in_place = false;  ///< no separate outputs
+  bool in_place = false;   ///< no separate outputs
+  bool lazy_view = false;  ///< a tensor is conjugated or negated by a bit: its bytes say otherwise
   int root = -1;
   int peer = -1;  ///< of send and recv
   int tag = 0;

@@ -15,6 +15,7 @@ namespace describing {
 inline void add(CallInfo& call, ShapeList& shapes, int64_t& bytes, const at::Tensor& t) {
   if (!t.defined()) return;  // the backend will say so
   if (call.dtype == c10::ScalarType::Undefined) call.dtype = t.scalar_type();
+  call.lazy_view |= t.is_conj() || t.is_neg();
   shapes.add(t.sizes());
   bytes += t.numel() * static_cast<int64_t>(t.element_size());
 }

@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/call_backend.h"
 #include "tessera/comm/call_matching.h"
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/checked.h"
@@ -44,13 +45,21 @@ CommEvent event_of(const TapContext& context, const CallInfo& info) {
   return event;
 }
 
+/// Written only if a message needs it.
+struct CallText {
+  const TapContext& context;
+  const TappedCall& call;
+  std::string to_text() const { return call_text(context, call); }
+};
+
 class TapBackend final : public c10d::Backend, public ReducesInto, public PacksOnTheWay {
  public:
   TapBackend(intrusive_ptr<c10d::Backend> inner, GroupInfo info,
              std::shared_ptr<ObserverState> state)
       : Backend(inner->getRank(), inner->getSize()),
         inner_(std::move(inner)),
-        matching_(dynamic_cast<CallMatching*>(inner_.get())) {
+        matching_(dynamic_cast<CallMatching*>(inner_.get())),
+        reads_values_(dynamic_cast<CallBackend*>(inner_.get()) != nullptr) {
     auto context = std::make_shared<TapContext>();
     context->state = std::move(state);
     context->channel = context->state->add_tap(info.name, inner_);
@@ -254,6 +263,9 @@ class TapBackend final : public c10d::Backend, public ReducesInto, public PacksO
   intrusive_ptr<Work> issue(CallInfo info, const Run& run) {
     const MayBlock others_may_run;
     TappedCall call{std::move(info)};
+    require(!call.info.lazy_view || reads_values_, CallText{*context_, call},
+            ": a tensor is conjugated or negated by a bit, and its memory holds other values; give "
+            "x.resolve_conj().resolve_neg()");
     if (call.info.op() != CommOp::send && call.info.op() != CommOp::recv) {
       call.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
       if (matching_ != nullptr) matching_->announce(digest(call.info));
@@ -306,6 +318,7 @@ class TapBackend final : public c10d::Backend, public ReducesInto, public PacksO
 
   intrusive_ptr<c10d::Backend> inner_;
   CallMatching* matching_;  // inner_, if it can
+  bool reads_values_;       // goes through ATen; others send a tensor's bytes
   std::shared_ptr<const TapContext> context_;
   std::atomic<uint64_t> sequence_{0};
 };

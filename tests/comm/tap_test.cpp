@@ -50,6 +50,21 @@ TEST(Tap, BadArgumentsAreTheCallersMistake) {
             std::string("InvalidArgument: ") + kCall + ": invalid tensor type");
 }
 
+TEST(Tap, ViewsWhoseBytesAreNotTheirValuesAreRefused) {
+  TappedPair tapped;
+  const at::Tensor conjugated = at::ones({2, 3}, at::kComplexFloat).conj();
+  for (const at::Tensor& view : {conjugated, at::_neg_view(at::ones({2, 3}))}) {
+    Tensors t = {view};
+    const std::string error = error_of([&] { tapped.outer->allreduce(t); });
+    EXPECT_TRUE(error.starts_with("InvalidArgument: rank 4: all_reduce")) << error;
+    EXPECT_NE(error.find("resolve_conj"), std::string::npos) << error;
+    EXPECT_NE(error_of([&] { tapped.outer->send(t, 1, 0); }).find("resolve"), std::string::npos);
+    t = {view.resolve_conj().resolve_neg()};
+    tapped.outer->allreduce(t)->wait();
+  }
+  EXPECT_EQ(tapped.inner->calls, 2);
+}
+
 TEST(Tap, WhatTheBackendCannotDoIsNotSupported) {
   TappedPair tapped;
   Tensors t = {at::ones({2})};

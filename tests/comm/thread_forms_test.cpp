@@ -76,6 +76,43 @@ TEST(ThreadForms, TensorsNeedNotBeContiguous) {
   });
 }
 
+TEST(ThreadForms, ConjugatedAndNegatedViewsAreTakenAtTheirValue) {
+  run_ranks(2, [](int rank) {
+    auto& backend = everyone(2)->backend(at::kCPU);
+    const auto lazy = [](int r, bool negated) {
+      return negated ? at::_neg_view(data_of(r, {2, 3}, at::kFloat))
+                     : data_of(r, {2, 3}, at::kComplexFloat).conj();
+    };
+    for (const bool negated : {false, true}) {
+      const auto plain = [&](int r) { return lazy(r, negated).resolve_conj().resolve_neg(); };
+      at::Tensor mine = lazy(rank, negated);
+      ASSERT_TRUE(negated ? mine.is_neg() : mine.is_conj());
+      Tensors reduced = {mine};
+      backend.allreduce(reduced)->wait();
+      EXPECT_TRUE(at::equal(reduced[0], plain(0) + plain(1)));
+
+      mine = lazy(rank, negated);
+      at::Tensor gathered = at::empty({4, 3}, mine.scalar_type());
+      backend._allgather_base(gathered, mine)->wait();
+      EXPECT_TRUE(at::equal(gathered, at::cat({plain(0), plain(1)})));
+      at::Tensor chunk = at::empty({1, 3}, mine.scalar_type());
+      backend._reduce_scatter_base(chunk, mine)->wait();
+      EXPECT_TRUE(at::equal(chunk, (plain(0) + plain(1)).narrow(0, rank, 1)));
+
+      at::Tensor got = lazy(rank, negated);
+      std::vector<int64_t> even;
+      backend.alltoall_base(got, mine, even, even)->wait();
+      EXPECT_TRUE(at::equal(got, at::stack({plain(0)[rank], plain(1)[rank]})));
+      Tensors out = {lazy(rank, negated)};
+      Tensors in = {lazy(rank, negated)};
+      auto sent = backend.send(out, 1 - rank, 0);
+      backend.recv(in, 1 - rank, 0)->wait();
+      sent->wait();
+      EXPECT_TRUE(at::equal(in[0], plain(1 - rank)));
+    }
+  });
+}
+
 TEST(ThreadForms, InPlaceGatherAndScatterMayShareTheBuffer) {
   run_ranks(kRanks, [](int rank) {
     auto& backend = everyone(kRanks)->backend(at::kCPU);
