@@ -107,15 +107,15 @@ at::Generator RankGenerators::get(c10::Device device) {
     device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
   }
   std::lock_guard lock(mutex_);
-  auto& generator = made_[device];
-  if (!generator.defined()) {
-    at::globalContext().lazyInitDevice(device.type());
-    generator = device.is_cpu() ? at::make_generator<at::CPUGeneratorImpl>(seed_)
-                                : at::globalContext().defaultGenerator(device).clone();
+  if (const auto found = made_.find(device); found != made_.end()) return found->second;
+  at::globalContext().lazyInitDevice(device.type());  // throws if there is no such device
+  auto generator = device.is_cpu() ? at::make_generator<at::CPUGeneratorImpl>(seed_)
+                                   : at::globalContext().defaultGenerator(device).clone();
+  {
     std::lock_guard generator_lock(generator.mutex());
     generator.set_current_seed(seed_);
   }
-  return generator;
+  return made_.emplace(device, std::move(generator)).first->second;
 }
 
 void RankGenerators::manual_seed(uint64_t seed) {

@@ -106,5 +106,14 @@ TEST(RankGenerator, AWorldInsideAWorldDrawsFromItsOwn) {
   });
 }
 
+TEST(RankGenerator, ADeviceThatIsNotThereLeavesNothingBehind) {
+  const c10::Device far_away(c10::kCUDA, 100);
+  run_ranks(2, [&](int) {
+    EXPECT_ANY_THROW(comm::default_generator(far_away));
+    comm::manual_seed(7);
+    EXPECT_EQ(comm::default_generator().current_seed(), 7U);
+  });
+}
+
 }  // namespace
 }  // namespace tessera
