@@ -57,6 +57,7 @@ class Pool {
   }
 
   void give_back(Block block) {
+    if (block.bytes > kMostKeptBytes) return std::free(block.data);
     std::vector<Block> dropped;
     {
       std::lock_guard lock(mutex_);

@@ -37,6 +37,13 @@ TEST(BlockPool, KeepsNoMoreThanItsLimit) {
   EXPECT_EQ(kept_bytes(), 0U);
 }
 
+TEST(BlockPool, ABlockThatIsTooLargeToKeepDrivesNoneOut) {
+  release_kept_blocks();
+  bytes(kMiB);
+  bytes(kMostKeptBytes + kMiB);
+  EXPECT_EQ(kept_bytes(), kMiB);
+}
+
 TEST(BlockPool, ATensorFromItCanGrowLikeAnyOther) {
   at::Tensor t = pooled_empty({256, 1024}, at::kFloat);
   t.fill_(3);
