@@ -47,6 +47,17 @@ auto accumulator() {
   }
 }
 
+/// What an average divides by. A complex divisor would multiply by its inverse, which rounds twice
+/// and makes NaN of infinity.
+template <typename A>
+auto divisor(size_t ranks) {
+  if constexpr (kIsComplex<A>) {
+    return static_cast<typename A::value_type>(ranks);
+  } else {
+    return static_cast<A>(ranks);
+  }
+}
+
 // Signed overflow is undefined, wrapping is what c10d does: add and multiply as unsigned. The
 // detour over 32 bits keeps short types from being promoted to a signed int that overflows.
 template <typename A, typename F>
@@ -122,7 +133,7 @@ void reduce_typed(std::span<const double> factors, std::span<const void* const> 
       }
     }
     if constexpr (op == ReduceOp::AVG) {
-      const auto ranks = static_cast<A>(sources.size());
+      const auto ranks = divisor<A>(sources.size());
       for (int64_t i = 0; i < n; ++i) block[static_cast<size_t>(i)] /= ranks;
     }
     for (void* target : targets) {

@@ -76,6 +76,19 @@ TEST(ThreadReductions, MinAndMaxPassNanOn) {
   });
 }
 
+TEST(ThreadReductions, AnAverageOfComplexNumbersIsThatOfTheirParts) {
+  run_ranks(3, [](int rank) {
+    auto& backend = everyone(3)->backend(at::kCPU);
+    const at::Tensor real = at::tensor({1.0, 0.1 * rank, 7.0, INFINITY, 5.0});
+    const at::Tensor imaginary = at::tensor({2.0, 0.7, -0.3 * rank, 1.0, -INFINITY});
+    Tensors whole = {at::complex(real, imaginary)};
+    Tensors parts = {at::stack({real, imaginary})};
+    backend.allreduce(whole, {.reduceOp = ReduceOp::AVG})->wait();
+    backend.allreduce(parts, {.reduceOp = ReduceOp::AVG})->wait();
+    EXPECT_TRUE(same(whole[0], at::complex(parts[0][0], parts[0][1])));
+  });
+}
+
 TEST(ThreadReductions, ReduceReachesTheRootAlone) {
   run_ranks(kRanks, [](int rank) {
     auto& backend = everyone(kRanks)->backend(at::kCPU);
