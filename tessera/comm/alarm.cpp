@@ -4,6 +4,8 @@
 #include <mutex>
 #include <thread>
 
+#include "tessera/comm/deadline.h"
+
 namespace tessera::comm {
 
 /// One thread looks at all alarms every kCoarse while there are some, and for a while after: only
@@ -89,7 +91,7 @@ AlarmClock& the_clock() {
 }  // namespace
 
 Alarm::Alarm(std::chrono::milliseconds after, std::function<void()> ring)
-    : when_(std::chrono::steady_clock::now() + after), ring_(std::move(ring)) {
+    : when_(deadline_after(after)), ring_(std::move(ring)) {
   the_clock().set(*this);
 }
 

@@ -222,6 +222,7 @@ CallBackend::WorkPtr CallBackend::alltoall(Tensors& outputs, Tensors& inputs,
 
 CallBackend::WorkPtr CallBackend::send(Tensors& tensors, int to, int tag) {
   require_one(Collective::send, tensors);
+  require(to >= 0, "send: to group index ", to);
   return issue_message({.what = Collective::send, .inputs = row(tensors)}, to, tag);
 }
 

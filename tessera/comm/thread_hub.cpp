@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/deadline.h"
 #include "tessera/comm/group.h"
 #include "tessera/comm/thread_after_unlock.h"
 #include "tessera/comm/work_list.h"
@@ -133,7 +134,7 @@ void ThreadHub::block_until_done(Round& round, size_t seat, std::optional<Millis
                                  Milliseconds timeout) {
   for (int i = 0; i < kYields && !round.is_done(); ++i) std::this_thread::yield();
   const auto& sleeper = Sleeper::of_this_thread();
-  auto deadline = std::chrono::steady_clock::now() + limit.value_or(timeout);
+  auto deadline = deadline_after(limit.value_or(timeout));
   const bool counted = acting_in == this && !limit;
   while (!round.is_done()) {
     bool can_help = false;
@@ -152,9 +153,10 @@ void ThreadHub::block_until_done(Round& round, size_t seat, std::optional<Millis
     }
     if (can_help) {
       help(round);
-    } else if (!sleeper->sleep_until(deadline)) {
+      // Done already: `after` ended the round, and a callback that it ran slept on our signal.
+    } else if (!round.is_done() && !sleeper->sleep_until(deadline)) {
       give_up(round, seat, limit, timeout);
-      deadline = std::chrono::steady_clock::now() + kGrace;
+      deadline = deadline_after(kGrace);
     }
   }
 }
@@ -170,7 +172,7 @@ void ThreadHub::give_up(Round& round, size_t seat, std::optional<Milliseconds> l
       join_text(round.title(seat), ": rank ", round.rank_of(seat), " waited ",
                 limit.value_or(timeout).count(), " ms for rank ", list_text(round.missing()))};
   if (limit) failure.raise();
-  finish(round, failure, after);
+  fail_open(round, failure, after);
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> ThreadHub::future(Round& round, size_t seat,
@@ -181,6 +183,8 @@ c10::intrusive_ptr<c10::ivalue::Future> ThreadHub::future(Round& round, size_t s
   if (future) return future;
   auto made = make_tensor_list_future(value);
   if (round.is_done()) {
+    // It says "ready" as of the caller's current streams, which know nothing of the mover's.
+    if (!round.failure) round.finished.block_current_streams();
     after.complete(made, std::move(value), round);
   } else {
     future = made;

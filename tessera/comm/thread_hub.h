@@ -138,6 +138,7 @@ class ThreadHub {
   std::shared_ptr<Round> take_partner(Channel& channel, size_t my_seat, const Round& mine);
   void forget_blocked(const Round& round, const Sleeper* sleeper, AfterUnlock* after);
   void finish(Round& round, std::optional<Failure> failure, AfterUnlock& after);
+  void fail_open(Round& round, Failure why, AfterUnlock& after);
   void fail_rounds_of(Channel& channel, const std::string& why, AfterUnlock& after);
   void stop(Failure why, AfterUnlock& after);
   void fail_rounds_that_need(int rank, AfterUnlock& after);

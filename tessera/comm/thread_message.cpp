@@ -23,7 +23,7 @@ std::optional<std::string> message_difference(const Round& round) {
     return join_text(t.numel(), " elements of ", c10::toString(t.scalar_type()), " on ",
                      t.device().str());
   };
-  return join_text("rank ", round.source, " sends ", text(out), ", rank ", round.target,
+  return join_text("rank ", round.source.load(), " sends ", text(out), ", rank ", round.target,
                    " expects ", text(in));
 }
 
@@ -66,7 +66,7 @@ std::shared_ptr<Round> ThreadHub::post_message(Channel& channel, int index, int 
     std::lock_guard lock(mutex_);
     require_running(channel, call);
     if (auto partner = take_partner(channel, seat, *round)) {
-      partner->source = std::max(partner->source, round->source);  // -1 is "any"
+      partner->source = std::max(partner->source.load(), round->source.load());  // -1 is "any"
       round = std::move(partner);
       complete = true;
     }

@@ -31,6 +31,19 @@ std::vector<const Call*> calls_of(const Round& round) {
   return calls;
 }
 
+/// What went wrong in `f`, with the round's title; none if nothing did.
+template <typename F>
+std::optional<Failure> failure_in(const Round& round, const F& f) {
+  try {
+    f();
+    return std::nullopt;
+  } catch (...) {
+    Failure failure = Failure::of(std::current_exception());
+    failure.message = join_text(round.title(0), ": ", failure.message);
+    return failure;
+  }
+}
+
 }  // namespace
 
 void ThreadHub::require_running(const Channel& channel, const Call& call) const {
@@ -146,23 +159,20 @@ void ThreadHub::help(Round& round) {
 }
 
 void ThreadHub::run_share(Round& round, int share) {
-  std::optional<Failure> failure;
-  try {
-    round.move->run(share);
-  } catch (...) {
-    failure = Failure::of(std::current_exception());
-    failure->message = join_text(round.title(0), ": ", failure->message);
-  }
-  if (failure) {
+  if (auto failure = failure_in(round, [&] { round.move->run(share); })) {
     std::lock_guard lock(mutex_);
     round.failure = std::move(failure);
   }
   if (round.unfinished_shares.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  for (const auto& seat : round.seats) {
-    record_use(seat.call);
-    round.finished.mark(seat.call);
-  }
-  finish_unlocked(round, std::move(round.failure));
+  // Whatever happens here, the round must end: nobody can stop one that is running.
+  auto failure = failure_in(round, [&] {
+    for (const auto& seat : round.seats) {
+      record_use(seat.call);
+      round.finished.mark(seat.call);
+    }
+  });
+  if (round.failure) failure = std::move(round.failure);
+  finish_unlocked(round, std::move(failure));
 }
 
 }  // namespace tessera::comm

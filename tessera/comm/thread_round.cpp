@@ -31,13 +31,13 @@ const std::shared_ptr<Sleeper>& Sleeper::of_this_thread() {
 }
 
 int Round::rank_of(size_t seat) const {
-  if (is_message) return seat == 0 ? source : target;
+  if (is_message) return seat == 0 ? source.load() : target;
   return channel.ranks()[seat];
 }
 
 int Round::source_index() const {
   const auto& ranks = channel.ranks();
-  const auto it = std::ranges::find(ranks, source);
+  const auto it = std::ranges::find(ranks, source.load());
   return it == ranks.end() ? -1 : static_cast<int>(it - ranks.begin());
 }
 

@@ -60,7 +60,7 @@ class Round {
     std::vector<at::Tensor> future_value;
   };
 
-  Round(const Channel& channel, uint64_t sequence, size_t seats)
+  Round(Channel& channel, uint64_t sequence, size_t seats)
       : channel(channel), sequence(sequence), seats(seats) {}
 
   bool is_done() const { return state.load(std::memory_order_acquire) == State::done; }
@@ -78,7 +78,7 @@ class Round {
   /// "all_reduce #3 on group [0-3]", "send to rank 2 with tag 5 on group [0-3]"
   std::string title(size_t seat) const;
 
-  const Channel& channel;
+  Channel& channel;
   const uint64_t sequence;
   std::atomic<State> state{State::open};  ///< written under the lock; read anywhere
   size_t taken = 0;
@@ -86,7 +86,7 @@ class Round {
 
   // Messages only: seat 0 sends, seat 1 receives.
   bool is_message = false;
-  int source = -1;  ///< world ranks
+  std::atomic<int> source{-1};  ///< a world rank; set when known, read anywhere
   int target = -1;
   int tag = 0;
 

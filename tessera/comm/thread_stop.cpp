@@ -26,6 +26,13 @@ Failure about(const Round& round, const std::string& why) {
 
 }  // namespace
 
+/// Of one open round. A message that is given up must not meet a partner that comes later.
+void ThreadHub::fail_open(Round& round, Failure why, AfterUnlock& after) {
+  finish(round, std::move(why), after);
+  if (!round.is_message) return;
+  std::erase_if(round.channel.messages_, [&](const auto& other) { return other.get() == &round; });
+}
+
 void ThreadHub::fail_rounds_of(Channel& channel, const std::string& why, AfterUnlock& after) {
   for (const auto& round : channel.open_) {
     if (is_open(*round)) finish(*round, about(*round, why), after);
@@ -51,7 +58,7 @@ void ThreadHub::abort(Round& round, size_t seat) {
   AfterUnlock after;
   std::lock_guard lock(mutex_);
   if (!is_open(round)) return;
-  finish(round, about(round, join_text("aborted by rank ", round.rank_of(seat))), after);
+  fail_open(round, about(round, join_text("aborted by rank ", round.rank_of(seat))), after);
 }
 
 void ThreadHub::fail_rounds_that_need(int rank, AfterUnlock& after) {

@@ -68,12 +68,14 @@ struct ThreadRanks::State {
 
 // Members are made in this order and taken down in the reverse one.
 struct EnterRank::Guards {
-  Guards(ThreadRanks::State& state, size_t rank)
-      : inherited(state.creator),
+  Guards(std::shared_ptr<ThreadRanks> of, ThreadRanks::State& state, size_t rank)
+      : ranks(std::move(of)),
+        inherited(state.creator),
         generators(*state.generators[rank]),
         world(state.worlds[rank]),
         presence(*state.hub, static_cast<int>(rank)) {}
 
+  std::shared_ptr<ThreadRanks> ranks;  // a world does not end while a thread is in it
   at::ThreadLocalStateGuard inherited;
   RankAutograd autograd;
   UseGenerators generators;
@@ -120,7 +122,8 @@ void ThreadRanks::rethrow_failure() const {
 
 EnterRank::EnterRank(ThreadRanks& ranks, int rank) {
   ranks.world(rank);  // checks the number
-  guards_ = std::make_unique<Guards>(*ranks.state_, static_cast<size_t>(rank));
+  guards_ =
+      std::make_unique<Guards>(ranks.shared_from_this(), *ranks.state_, static_cast<size_t>(rank));
 }
 
 EnterRank::~EnterRank() = default;

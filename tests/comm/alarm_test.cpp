@@ -32,6 +32,13 @@ TEST(Alarm, DoesNotRingBeforeItsTimeNorAfterItsEnd) {
   EXPECT_EQ(rings, now);
 }
 
+TEST(Alarm, TheLongestTimeIsNotOver) {
+  std::atomic<int> rings{0};
+  const Alarm never(milliseconds::max(), [&] { ++rings; });
+  std::this_thread::sleep_for(3 * Alarm::kCoarse);
+  EXPECT_EQ(rings, 0);
+}
+
 TEST(Alarm, ManyThreadsMaySetAndEndThem) {
   std::atomic<int> rings{0};
   std::vector<std::thread> threads;

@@ -254,6 +254,74 @@ TEST(ThreadErrors, AFutureOfAFailedCallHasTheError) {
   });
 }
 
+TEST(ThreadErrors, AReceiveThatWasGivenUpTakesNothing) {
+  for (const bool aborts : {true, false}) {
+    std::latch given_up(1);
+    run_ranks(2, [&](int rank) {
+      auto& backend = everyone(2)->backend(at::kCPU);
+      if (rank == 0) {
+        given_up.wait();
+        Tensors out = {at::ones({2})};
+        backend.send(out, 1, 5)->wait();
+        return;
+      }
+      Tensors first = {at::zeros({2})};
+      if (!aborts) backend.setTimeout(std::chrono::milliseconds(20));
+      auto work = backend.recv(first, 0, 5);
+      if (aborts) work->abort();
+      expect_error<PeerError>([&] { work->wait(); }, {aborts ? "aborted by rank 1" : "for rank 0"});
+      backend.setTimeout(std::chrono::minutes(10));
+      given_up.count_down();
+      Tensors second = {at::zeros({2})};
+      backend.recv(second, 0, 5)->wait();
+      EXPECT_EQ(first[0].sum().item<float>(), 0.0F);
+      EXPECT_EQ(second[0].sum().item<float>(), 2.0F);
+    });
+  }
+}
+
+TEST(ThreadErrors, ACallbackThatWaitsTakesNobodysSignal) {
+  // The callbacks run on the rank that finds the deadlock, between its look and its sleep.
+  auto other = comm::ThreadRanks::create(2);
+  expect_error<PeerError>(
+      [&] {
+        run_ranks(2, [&](int rank) {
+          auto& backend = everyone(2)->backend(at::kCPU);
+          Tensors t = {at::ones({1})};
+          auto work = backend.recv(t, 1 - rank, 0);
+          work->getFuture()->addCallback([other, rank](c10::ivalue::Future&) {
+            const auto group = other->world(rank)->group(test::iota(2));
+            Tensors own = {at::ones({1})};
+            auto late = group->backend(at::kCPU).recvAnysource(own, rank);
+            EXPECT_THROW(late->wait(std::chrono::milliseconds(5)), PeerError);
+          });
+          work->wait();
+        });
+      },
+      {"deadlock"});
+}
+
+TEST(ThreadErrors, NobodyIsSentToNowhere) {
+  run_ranks(2, [](int) {
+    auto& backend = everyone(2)->backend(at::kCPU);
+    Tensors t = {at::ones({1})};
+    expect_error<InvalidArgument>([&] { backend.send(t, -1, 0); }, {"send", "-1"});
+  });
+}
+
+TEST(ThreadErrors, TheLongestTimeoutIsNotOver) {
+  using std::chrono::milliseconds;
+  run_ranks(2,
+            [](int rank) {
+              auto& backend = everyone(2)->backend(at::kCPU);
+              for (const auto limit : {milliseconds(0), milliseconds::max()}) {
+                if (rank == 1) std::this_thread::sleep_for(milliseconds(20));
+                EXPECT_TRUE(backend.barrier()->wait(limit));
+              }
+            },
+            {.timeout = milliseconds::max()});
+}
+
 TEST(ThreadErrors, NoRanksAreNotAWorld) {
   expect_error<InvalidArgument>([] { run_ranks(0, [](int) {}); }, {"0 ranks"});
 }

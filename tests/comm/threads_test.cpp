@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/world_end.h"
 #include "tests/comm/rank_data.h"
 
 namespace tessera {
@@ -287,6 +288,18 @@ TEST(Threads, CallersMayBringTheirOwnThreads) {
   }
   for (auto& thread : threads) thread.join();
   ranks->rethrow_failure();
+}
+
+TEST(Threads, AWorldDoesNotEndWhileAThreadIsInIt) {
+  static std::atomic<int> ended{0};  // listeners stay
+  comm::on_world_end([](const World&) { ++ended; });
+  auto ranks = ThreadRanks::create(1);
+  auto here = std::make_unique<EnterRank>(*ranks, 0);
+  ranks.reset();
+  EXPECT_EQ(ended, 0);
+  EXPECT_EQ(summed(everyone(1)->backend(at::kCPU), at::ones({1})).item<float>(), 1.0F);
+  here.reset();
+  EXPECT_EQ(ended, 1);
 }
 
 TEST(Threads, ARankMayHaveASecondThread) {
