@@ -48,7 +48,9 @@ at::Tensor run_local(const Action& action, const at::Tensor& input, bool may_ali
                                                    : at::zeros_like(input);
     case plan::Move::rescale:
       require(c10::isFloatingType(input.scalar_type()) || c10::isComplexType(input.scalar_type()),
-              "an average of ", c10::toString(input.scalar_type()), " tensors is not exact");
+              "an average of ", c10::toString(input.scalar_type()),
+              " tensors is not exact: convert the tensor to a floating point dtype first, or use "
+              "Partial(sum) and divide the result yourself");
       return input.mul(static_cast<double>(action.multiply_by) /
                        static_cast<double>(action.divide_by));
     default:
