@@ -1,6 +1,7 @@
 #include "tessera/comm/failure.h"
 
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -53,11 +54,24 @@ std::terminate_handler previous_handler = nullptr;
   std::abort();
 }
 
+/// The peers of a rank that ends like this would wait for it as long as for one that ends well. A
+/// process that this one forked shares its links, which are not its to close.
+void report_exit(int status, void* reporter) {
+  if (status == 0 || getpid() != static_cast<pid_t>(reinterpret_cast<intptr_t>(reporter))) return;
+  const auto world = process_world_if_any();
+  if (world == nullptr || world->size() == 1) return;
+  if (world->observers().state()->failed) return close_links(*world);  // because of another's
+  report_failure(*world, join_text("it exited with status ", status));
+}
+
 }  // namespace
 
-void report_uncaught() {
+void report_endings() {
   static std::once_flag once;
-  std::call_once(once, [] { previous_handler = std::set_terminate(report_and_terminate); });
+  std::call_once(once, [] {
+    previous_handler = std::set_terminate(report_and_terminate);
+    on_exit(report_exit, reinterpret_cast<void*>(static_cast<intptr_t>(getpid())));
+  });
 }
 
 }  // namespace tessera::comm

@@ -12,8 +12,9 @@
 ///   report_failure("the disk is full");            // of this process's world, from anywhere
 ///
 /// An exception that nobody catches is reported by itself: process_world() sets a
-/// std::terminate_handler, which goes on to the one that was there. Best effort, for processes;
-/// thread ranks are told by run_ranks.
+/// std::terminate_handler, which goes on to the one that was there. So is an exit with another
+/// status than 0, while the world is open. Best effort, for processes; thread ranks are told by
+/// run_ranks.
 namespace tessera::comm {
 
 class RankWorld;
@@ -24,9 +25,9 @@ void report_failure(RankWorld& world, std::string_view why);
 /// The same for this process's own world (process_world()); nothing if there is none.
 void report_failure(std::string_view why);
 
-/// From now on std::terminate reports the exception that nobody caught, first of all. Once is
-/// enough; process_world() does it.
-void report_uncaught();
+/// From now on std::terminate reports the exception that nobody caught, first of all, and an exit
+/// with an error reports its status. Once is enough; process_world() does it.
+void report_endings();
 
 /// Closes this rank's links without a reason of its own: for one that fails because a peer did.
 void close_links(RankWorld& world);

@@ -53,6 +53,12 @@ int64_t ring(c10d::Store& store, int bell) {
   return question;
 }
 
+/// The last question that a rank answered.
+int64_t answer_of(c10d::Store& store, int rank) {
+  const std::string key = alive_key(rank);
+  return store.check({key}) ? number_of(store.get(key)) : 0;
+}
+
 bool blocks_without_traffic(const c10::intrusive_ptr<c10d::Store>& store) {
   auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
   const auto inner = prefixed != nullptr ? prefixed->getUnderlyingNonPrefixStore() : store;
@@ -132,6 +138,8 @@ LifeSign::~LifeSign() {
 
 bool LifeSign::dismissed() const { return state_->dismissed; }
 
+bool LifeSign::left(c10d::Store& store, int rank) { return answer_of(store, rank) == kLeft; }
+
 void LifeSign::dismiss(c10d::Store& store, std::span<const int> ranks) {
   store.set(kStoreEnds, bytes_of("1"));
   call(store, ranks);
@@ -145,8 +153,7 @@ LifeSign::Roll LifeSign::call(c10d::Store& store, std::span<const int> ranks) {
   }
   Roll roll{{ranks.begin(), ranks.end()}, {}};
   const auto came = [&](int rank) {
-    const std::string key = alive_key(rank);
-    const int64_t answer = store.check({key}) ? number_of(store.get(key)) : 0;
+    const int64_t answer = answer_of(store, rank);
     if (answer == kLeft) roll.left.push_back(rank);
     return answer >= questions[bell_of(rank)];
   };

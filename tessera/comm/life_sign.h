@@ -35,6 +35,9 @@ class LifeSign {
   static Roll call(c10d::Store& store, std::span<const int> ranks);
   static constexpr auto kLongest = std::chrono::seconds(10);
 
+  /// Whether this rank said goodbye; asks nobody.
+  static bool left(c10d::Store& store, int rank);
+
   /// The store is about to end: LifeSigns of `ranks` that still wait on it stop, because the
   /// connection would break under them, of which libtorch warns. Waits as `call` does.
   static void dismiss(c10d::Store& store, std::span<const int> ranks);

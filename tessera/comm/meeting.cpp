@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/life_sign.h"
 #include "tessera/comm/noticeboard.h"
 #include "tessera/comm/poll.h"
 #include "tessera/comm/store_text.h"
@@ -33,6 +34,21 @@ std::string_view Meeting::compare(const std::string& word) const {
   return kSame;
 }
 
+/// Throws if some rank failed, or one that is waited for has left.
+void Meeting::look_for_trouble() const {
+  const int me = ranks[static_cast<size_t>(index)];
+  if (const auto failure = Noticeboard::first_failure(board); failure && failure->rank != me) {
+    throw PeerError(join_text("rank ", me, ": ", purpose, " failed; rank ", failure->rank,
+                              " failed first: ", failure->text));
+  }
+  if (store.add(kLeft, 0) == 0) return;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (store.check({join_text(name, "/here/", i)}) || !LifeSign::left(board, ranks[i])) continue;
+    throw PeerError(
+        join_text("rank ", me, ": ", purpose, " failed: rank ", ranks[i], " left the world"));
+  }
+}
+
 bool Meeting::attend(const std::string& word) const {
   const int me = ranks[static_cast<size_t>(index)];
   const std::string outcome_key = name + "/outcome";
@@ -43,14 +59,8 @@ bool Meeting::attend(const std::string& word) const {
       store.compareSet(outcome_key, {}, bytes_of(compare(word)));
     }
     const auto came = [&] { return store.check({outcome_key}); };
-    const auto look_for_failure = [&] {
-      const auto failure = Noticeboard::first_failure(board);
-      if (!failure || failure->rank == me) return;
-      throw PeerError(join_text("rank ", me, ": ", purpose, " failed; rank ", failure->rank,
-                                " failed first: ", failure->text));
-    };
     // Whoever gives up first decides for all, so that all say the same.
-    if (!poll_until(timeout, came, look_for_failure)) {
+    if (!poll_until(timeout, came, [&] { look_for_trouble(); })) {
       store.compareSet(outcome_key, {}, bytes_of(absent()));
     }
     outcome = text_of(store.get(outcome_key));

@@ -20,8 +20,11 @@ struct Meeting {
   std::chrono::milliseconds timeout{0};
   c10d::Store& board;  ///< where a failed rank says so (noticeboard.h)
 
-  /// Waits for all; PeerError names those that did not come in time. Returns whether all ranks
-  /// brought the same word.
+  /// The key of `store` that counts the ranks which left the world.
+  static constexpr const char* kLeft = "left";
+
+  /// Waits for all; PeerError names those that did not come in time, or cannot come any more.
+  /// Returns whether all ranks brought the same word.
   bool attend(const std::string& word) const;
 
   /// Says instead that this rank will not come, so that nobody waits for it.
@@ -29,6 +32,7 @@ struct Meeting {
 
  private:
   std::string absent() const;
+  void look_for_trouble() const;
   std::string_view compare(const std::string& word) const;
 };
 

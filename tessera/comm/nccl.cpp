@@ -16,7 +16,7 @@ class NcclGroup final : public c10d::ProcessGroupNCCL {
   using ProcessGroupNCCL::ProcessGroupNCCL;
 
   ~NcclGroup() override {
-    if (aborted_) return;
+    if (ended_) return;
     try {
       ProcessGroupNCCL::shutdown();
     } catch (const std::exception&) {  // a peer is gone: whoever waited for it has heard of it
@@ -26,12 +26,15 @@ class NcclGroup final : public c10d::ProcessGroupNCCL {
   NcclGroup& operator=(const NcclGroup&) = delete;
 
   void abort() override {
-    aborted_ = true;
+    ended_ = true;
     ProcessGroupNCCL::abort();
+  }
+  void shutdown() override {
+    if (!ended_.exchange(true)) ProcessGroupNCCL::shutdown();
   }
 
  private:
-  std::atomic<bool> aborted_{false};
+  std::atomic<bool> ended_{false};
 };
 
 }  // namespace

@@ -56,6 +56,14 @@ struct Noticeboard::Line {
   std::mutex mutex;
   c10::intrusive_ptr<c10d::Store> store;
   std::atomic<bool> dead{false};  ///< it once did not answer: never ask again
+  std::mutex silent_mutex;
+  std::vector<int> silent;
+
+  void note_silent(std::span<const int> asked, std::span<const int> missing) {
+    std::lock_guard lock(silent_mutex);
+    std::erase_if(silent, [&](int rank) { return std::ranges::count(asked, rank) > 0; });
+    silent.insert(silent.end(), missing.begin(), missing.end());
+  }
 
   /// Runs `ask(store)` on a thread of its own and gives up after a while: a store whose host
   /// vanished from the network answers neither yes nor no. `nothing` if it failed or gave up.
@@ -141,10 +149,20 @@ std::optional<Noticeboard::Failure> Noticeboard::who_gave_up(const std::string& 
 std::optional<LifeSign::Roll> Noticeboard::call_roll(std::span<const int> ranks) noexcept {
   std::vector<int> others(ranks.begin(), ranks.end());
   std::erase(others, rank_);
-  const auto ask = [others](c10d::Store& store) {
-    return std::optional(LifeSign::call(store, others));
+  const auto ask = [others, line = line_](c10d::Store& store) {
+    auto roll = std::make_shared<const LifeSign::Roll>(LifeSign::call(store, others));
+    line->note_silent(others, roll->missing);
+    return roll;
   };
-  return Line::run(line_, std::optional<LifeSign::Roll>(), ask, kAnswerWithin + LifeSign::kLongest);
+  const auto roll = Line::run(line_, std::shared_ptr<const LifeSign::Roll>(), ask,
+                              kAnswerWithin + LifeSign::kLongest);
+  if (roll == nullptr) return std::nullopt;
+  return *roll;
+}
+
+std::vector<int> Noticeboard::silent() {
+  std::lock_guard lock(line_->silent_mutex);
+  return line_->silent;
 }
 
 }  // namespace tessera::comm

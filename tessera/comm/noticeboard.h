@@ -54,6 +54,8 @@ class Noticeboard {
 
   /// Which of the ranks, other than this one, do not answer; nothing if the store does not.
   std::optional<LifeSign::Roll> call_roll(std::span<const int> ranks) noexcept;
+  /// Those that did not when they were last asked.
+  std::vector<int> silent();
 
  private:
   struct Line;  // the connection; outlives this object if an answer never comes

@@ -21,7 +21,7 @@
 #include "tessera/comm/network.h"
 #include "tessera/comm/noticeboard.h"
 #include "tessera/comm/observer_state.h"
-#include "tessera/comm/poll.h"
+#include "tessera/comm/parting.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/world.h"
 #include "tessera/comm/world_end.h"
@@ -33,7 +33,6 @@ using c10::intrusive_ptr;
 using StorePtr = intrusive_ptr<c10d::Store>;
 
 constexpr auto kFarewell = std::chrono::seconds(10);
-constexpr auto kLastWords = std::chrono::milliseconds(500);
 
 StorePtr prefixed(const std::string& prefix, StorePtr store) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
@@ -112,17 +111,13 @@ class ProcessWorld final : public RankWorld {
     // Otherwise Gloo's destructor would wait for calls that nobody will answer.
     if (fails) observers().state()->abort_links();
     if (life_sign_->dismissed()) return;  // who hosted the store has left, and the store with it
-    if (fails) {
-      call_off_farewell();
-    } else {
-      say_farewell();
-    }
-    life_sign_.reset();
-    try {
-      store_->add("left", 1);
-      if (hosts_store_) outlast_the_others();
-    } catch (const std::exception&) {  // the store is gone; so are we
-    }
+    const auto parting = std::make_shared<Parting>(
+        Parting::Options{store_, board_, std::move(life_sign_), rank(), size(), hosts_store_,
+                         std::min<std::chrono::milliseconds>(kFarewell, timeout())});
+    const auto farewell = fails ? parting->call_off_farewell() : parting->say_farewell();
+    shut_down_groups(farewell);
+    if (farewell == Parting::Farewell::none) return;
+    parting->leave(observers().state()->board_now()->silent());
   }
 
   /// Waits for all ranks of the world and learns whether they share a machine.
@@ -154,9 +149,13 @@ class ProcessWorld final : public RankWorld {
       if (device == c10::DeviceType::CUDA && has_nccl()) {
         backends.emplace_back(device, make_nccl_backend({group_store("nccl"), index, group_size,
                                                          local_rank_, timeout(), group_name}));
+        made_.emplace_back(device, backends.back().second);
         continue;
       }
-      if (!gloo) gloo = connect_gloo(group_store("gloo"), ranks, index, group_name);
+      if (!gloo) {
+        gloo = connect_gloo(group_store("gloo"), ranks, index, group_name);
+        made_.emplace_back(c10::DeviceType::CPU, gloo);
+      }
       backends.emplace_back(device, gloo);
     }
     return backends;
@@ -192,39 +191,16 @@ class ProcessWorld final : public RankWorld {
     }
   }
 
-  std::chrono::milliseconds patience_at_the_end() const {
-    return std::min<std::chrono::milliseconds>(kFarewell, timeout());
-  }
-
-  /// Nobody closes a link while others may need it; but nobody waits long for one that does not
-  /// come.
-  void say_farewell() noexcept {
-    try {
-      meet("farewell", "the end", everyone(), rank(), patience_at_the_end()).attend("");
-    } catch (const std::exception&) {  // somebody is gone already: then so are we
-    }
-  }
-
-  /// Those who come to it need not wait for this rank.
-  void call_off_farewell() noexcept {
-    try {
-      meet("farewell", "the end", everyone(), rank(), patience_at_the_end()).call_off();
-    } catch (const std::exception&) {  // the store is gone, and nobody waits on it
-    }
-  }
-
-  /// The store stays until the others have read what they need, also of why this rank failed: while
-  /// anybody lives that has not left, but not for ever. Those who stay longer are told.
-  void outlast_the_others() {
-    const auto deadline = std::chrono::steady_clock::now() + patience_at_the_end();
-    const auto all_left = [&] { return store_->add("left", 0) >= size(); };
-    while (!poll_until(kLastWords, all_left)) {
-      if (std::chrono::steady_clock::now() >= deadline) {
-        LifeSign::dismiss(*board_, everyone());
-        return;
+  /// Before this rank counts as gone, and the store may go: NCCL's groups read it once a second
+  /// from a thread, which warns at length when it is gone. What Gloo's have under way nobody waits
+  /// for once all ranks came to the end; before that a peer may still count on it.
+  void shut_down_groups(Parting::Farewell farewell) noexcept {
+    for (auto& [device, weak] : made_) {
+      if (device != c10::DeviceType::CUDA && farewell != Parting::Farewell::all_came) continue;
+      try {
+        if (const auto backend = weak.lock()) backend->shutdown();
+      } catch (const std::exception&) {  // a peer is gone: whoever waited for it has heard of it
       }
-      const auto roll = LifeSign::call(*board_, everyone());
-      if (std::ssize(roll.missing) + std::ssize(roll.left) == size()) return;
     }
   }
 
@@ -236,6 +212,8 @@ class ProcessWorld final : public RankWorld {
   std::string address_;
   std::vector<int> everyone_;
   std::unique_ptr<LifeSign> life_sign_;
+  /// Behind the groups that this world made, not those that it adopted. By device: CPU is Gloo.
+  std::vector<std::pair<c10::DeviceType, c10::weak_intrusive_ptr<c10d::Backend>>> made_;
 };
 
 std::chrono::milliseconds timeout_from(const Environment& environment) {
@@ -271,8 +249,16 @@ std::shared_ptr<RankWorld> world_from(const Environment& environment) {
 struct OwnWorld {
   std::mutex mutex;
   std::shared_ptr<RankWorld> world;
-  ~OwnWorld() {
-    if (world != nullptr) announce_world_end(*world);
+  ~OwnWorld() { close(); }
+
+  /// Other threads do not find a world that is ending.
+  void close() {
+    std::shared_ptr<RankWorld> ending;
+    {
+      std::lock_guard lock(mutex);
+      ending.swap(world);
+    }
+    if (ending != nullptr) announce_world_end(*ending);
   }
 };
 
@@ -314,7 +300,7 @@ std::shared_ptr<RankWorld> process_world() {
   std::lock_guard lock(own.mutex);
   if (!own.world) {
     own.world = world_from(process_environment());
-    if (own.world->size() > 1) report_uncaught();
+    if (own.world->size() > 1) report_endings();
   }
   return own.world;
 }
@@ -326,7 +312,7 @@ void set_process_world(std::shared_ptr<RankWorld> world) {
           own.world ? own.world->rank() : 0, " of world ", own.world ? own.world->name() : "",
           "; close_process_world() first");
   own.world = std::move(world);
-  if (own.world && own.world->size() > 1) report_uncaught();
+  if (own.world && own.world->size() > 1) report_endings();
 }
 
 std::shared_ptr<RankWorld> process_world_if_any() {
@@ -335,14 +321,6 @@ std::shared_ptr<RankWorld> process_world_if_any() {
   return lock ? own.world : nullptr;
 }
 
-void close_process_world() {
-  OwnWorld& own = own_world();
-  std::shared_ptr<RankWorld> world;
-  {
-    std::lock_guard lock(own.mutex);
-    world.swap(own.world);
-  }
-  if (world != nullptr) announce_world_end(*world);
-}
+void close_process_world() { own_world().close(); }
 
 }  // namespace tessera::comm

@@ -1,0 +1,98 @@
+#include "tessera/comm/parting.h"
+
+#include <algorithm>
+#include <future>
+#include <numeric>
+#include <thread>
+
+#include "tessera/comm/meeting.h"
+#include "tessera/comm/noticeboard.h"
+#include "tessera/comm/poll.h"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto kLastWords = milliseconds(500);
+/// How much longer than planned the store may take to answer.
+constexpr auto kSlowStore = std::chrono::seconds(3);
+
+/// Runs `ask` on a thread of its own; `otherwise` if that takes longer than `limit`, or throws.
+template <typename Answer, typename Ask>
+Answer within(milliseconds limit, Answer otherwise, Ask ask) {
+  try {
+    std::packaged_task<Answer()> task(std::move(ask));
+    auto answer = task.get_future();
+    std::thread(std::move(task)).detach();
+    if (answer.wait_for(limit) == std::future_status::ready) return answer.get();
+  } catch (const std::exception&) {  // the store is gone
+  }
+  return otherwise;
+}
+
+}  // namespace
+
+Parting::Parting(Options options)
+    : options_(std::move(options)), everyone_(static_cast<size_t>(options_.size)) {
+  std::iota(everyone_.begin(), everyone_.end(), 0);
+}
+
+Parting::Farewell Parting::say_farewell() {
+  return within(options_.patience + kSlowStore, Farewell::none, [self = shared_from_this()] {
+    const Options& mine = self->options_;
+    try {
+      Meeting{*mine.store, "farewell",    "the end",  self->everyone_,
+              mine.rank,   mine.patience, *mine.board}
+          .attend("");
+      return Farewell::all_came;
+    } catch (const std::exception&) {  // somebody is gone already: then so are we
+      return Farewell::some_did_not;
+    }
+  });
+}
+
+Parting::Farewell Parting::call_off_farewell() {
+  return within(kSlowStore, Farewell::none, [self = shared_from_this()] {
+    const Options& mine = self->options_;
+    Meeting{*mine.store, "farewell",    "the end",  self->everyone_,
+            mine.rank,   mine.patience, *mine.board}
+        .call_off();
+    return Farewell::some_did_not;
+  });
+}
+
+void Parting::leave(std::vector<int> silent) {
+  // Each may take as long as a roll call besides what it waits for.
+  const auto limit = options_.hosts_store ? options_.patience + 3 * LifeSign::kLongest
+                                          : milliseconds(3 * kSlowStore);
+  within(limit, false, [self = shared_from_this(), silent = std::move(silent)]() mutable {
+    self->options_.life_sign.reset();
+    self->options_.store->add(Meeting::kLeft, 1);
+    if (self->options_.hosts_store) self->outlast_the_others(std::move(silent));
+    return true;
+  });
+}
+
+/// A rank that is only too busy to answer one roll call still reads why this one failed: only who
+/// misses two in a row is taken for dead. Those who stay longer are told that the store ends.
+void Parting::outlast_the_others(std::vector<int> silent) {
+  c10d::Store& board = *options_.board;
+  const auto deadline = std::chrono::steady_clock::now() + options_.patience;
+  const auto all_left = [&] { return options_.store->add(Meeting::kLeft, 0) >= options_.size; };
+  // One that failed by itself has said what there was to say: once is enough.
+  if (const auto failed = Noticeboard::first_failure(board)) silent.push_back(failed->rank);
+  while (!poll_until(kLastWords, all_left)) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      LifeSign::dismiss(board, everyone_);
+      return;
+    }
+    const auto roll = LifeSign::call(board, everyone_);
+    const auto dead = std::ranges::count_if(
+        roll.missing, [&](int rank) { return std::ranges::count(silent, rank) > 0; });
+    if (dead + std::ssize(roll.left) == options_.size) return;
+    silent = roll.missing;
+  }
+}
+
+}  // namespace tessera::comm
