@@ -48,14 +48,16 @@ def run_ranks(
     threads = [
         threading.Thread(target=body, args=(rank,), name=f"rank{rank}") for rank in range(n)
     ]
-    for thread in threads:
-        thread.start()
+    started = []
     try:
         for thread in threads:
-            thread.join()
-    except BaseException as error:  # Ctrl-C: the ranks must not go on without us
-        ranks.fail(0, f"{type(error).__name__} in the thread that called run_ranks")
+            thread.start()
+            started.append(thread)
         for thread in threads:
+            thread.join()
+    except BaseException as error:  # Ctrl-C, or no thread left: the ranks must not go on without us
+        ranks.fail(0, f"{type(error).__name__} in the thread that called run_ranks")
+        for thread in started:
             thread.join()
         raise
     if errors:

@@ -43,6 +43,26 @@ def test_a_rank_that_never_comes_is_an_error_not_a_hang(ranks):
         ranks(2, body)
 
 
+def test_a_thread_that_cannot_start_ends_the_ranks_that_did(ranks, monkeypatch):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        x = tessera.distribute_tensor(torch.ones(4), mesh, "S0", src_data_rank=None)
+        tessera.full_tensor(x)  # waits for rank 1
+
+    start = threading.Thread.start
+
+    def start_but_one(thread):
+        if thread.name == "rank1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_but_one)
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        ranks(2, body)
+    assert threading.active_count() == before
+
+
 def test_ranks_that_compute_in_python_do_not_keep_others_from_communicating(ranks):
     def body(rank):
         mesh = tessera.init_device_mesh("tp=4")
