@@ -4,6 +4,7 @@
 
 #include "bind/bind.h"
 #include "tessera/comm/adopt_mesh.h"
+#include "tessera/comm/deadline.h"
 #include "tessera/comm/expect.h"
 #include "tessera/comm/failure.h"
 #include "tessera/comm/fake.h"
@@ -53,7 +54,7 @@ WorldPtr world_over_group(const std::string& group_name, int local_rank, double 
   options.store = group->getStore();
   require(options.store.defined() || options.size == 1, "process group ", group_name,
           " keeps no store through which the ranks could meet");
-  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
+  options.timeout = comm::timeout_of(timeout_s);
   return comm::make_process_world(std::move(options));
 }
 

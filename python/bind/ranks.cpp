@@ -1,6 +1,7 @@
 #include <atomic>
 
 #include "bind/bind.h"
+#include "tessera/comm/deadline.h"
 #include "tessera/comm/threads.h"
 
 namespace tessera::python {
@@ -11,8 +12,7 @@ class PythonRanks {
  public:
   PythonRanks(int n, double timeout_s, bool detect_deadlock)
       : ranks_(comm::ThreadRanks::create(
-            n, {.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000)),
-                .detect_deadlock = detect_deadlock})) {}
+            n, {.timeout = comm::timeout_of(timeout_s), .detect_deadlock = detect_deadlock})) {}
 
   /// Runs fn(rank) as that rank on the calling thread. An exception wakes the other ranks before it
   /// goes on to the caller.

@@ -2,14 +2,23 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 
 namespace tessera::comm {
 
-/// When `timeout` from now has passed. Callers say "never" with the largest number there is, which
-/// added to the clock would be long ago: a hundred years are enough.
+/// A hundred years. Callers say "never" with the largest number there is, or infinity, which added
+/// to the clock would be long ago.
+inline constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 365 * 100);
+
+/// When `timeout` from now has passed.
 inline std::chrono::steady_clock::time_point deadline_after(std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 365 * 100);
   return std::chrono::steady_clock::now() + std::min(timeout, kNever);
+}
+
+/// A timeout that a user gave in seconds, above 0.
+inline std::chrono::milliseconds timeout_of(double seconds) {
+  const double most = static_cast<double>(kNever.count());
+  return std::chrono::milliseconds(static_cast<int64_t>(std::clamp(seconds * 1000, 1.0, most)));
 }
 
 }  // namespace tessera::comm

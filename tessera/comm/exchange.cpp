@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "tessera/comm/alarm.h"
+#include "tessera/comm/deadline.h"
 #include "tessera/comm/gloo_tags.h"
 
 namespace tessera::comm {
@@ -48,7 +49,7 @@ void Exchange::await(Message* message) {
   if (message == nullptr) return;
   if (message->error) std::rethrow_exception(message->error);
   if (!message->work) return;
-  if (!deadline_) deadline_ = Clock::now() + timeout_;
+  if (!deadline_) deadline_ = deadline_after(timeout_);
   for (;;) {
     if (cancelled_) throw std::runtime_error("this rank closed its links");
     if (links_->broken()) throw_what_failed();

@@ -55,7 +55,7 @@ std::optional<Noticeboard::Failure> failure_of(const std::string& text) {
 struct Noticeboard::Line {
   std::mutex mutex;
   c10::intrusive_ptr<c10d::Store> store;
-  std::atomic<bool> dead{false};  ///< it once did not answer: never ask again
+  std::atomic<int> unanswered{0};  ///< questions given up: nothing else is asked before it answers
   std::mutex silent_mutex;
   std::vector<int> silent;
 
@@ -65,21 +65,47 @@ struct Noticeboard::Line {
     silent.insert(silent.end(), missing.begin(), missing.end());
   }
 
+  /// Counts in `unanswered` from when the asker gives it up until its thread ends, whichever of the
+  /// two comes first.
+  class Question {
+   public:
+    explicit Question(Line& line) : line_(line) {}
+    void give_up() {
+      ++line_.unanswered;
+      if (met_.exchange(true)) --line_.unanswered;
+    }
+    struct End {
+      explicit End(Question& question) : question(question) {}
+      ~End() {
+        if (question.met_.exchange(true)) --question.line_.unanswered;
+      }
+      End(const End&) = delete;
+      End& operator=(const End&) = delete;
+      Question& question;
+    };
+
+   private:
+    Line& line_;
+    std::atomic<bool> met_{false};
+  };
+
   /// Runs `ask(store)` on a thread of its own and gives up after a while: a store whose host
   /// vanished from the network answers neither yes nor no. `nothing` if it failed or gave up.
   template <typename Answer, typename Ask>
   static Answer run(const std::shared_ptr<Line>& line, Answer nothing, Ask ask,
                     std::chrono::seconds limit = kAnswerWithin) noexcept {
     try {
-      if (line->dead) return nothing;
-      std::packaged_task<Answer()> task([line, ask = std::move(ask)] {
+      if (line->unanswered > 0) return nothing;
+      const auto question = std::make_shared<Question>(*line);
+      std::packaged_task<Answer()> task([line, question, ask = std::move(ask)] {
+        const Question::End ends(*question);
         std::lock_guard lock(line->mutex);
         return ask(*line->store);
       });
       auto answer = task.get_future();
       std::thread(std::move(task)).detach();
       if (answer.wait_for(limit) == std::future_status::ready) return answer.get();
-      line->dead = true;
+      question->give_up();
     } catch (const std::exception&) {  // the store is gone; the caller has the real error in hand
     }
     return nothing;

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include "tessera/comm/deadline.h"
+
 namespace tessera::comm {
 
 /// Asks `done()` again and again, first at once, then at growing distances up to 50 ms, until it
@@ -17,7 +19,7 @@ bool poll_until(std::chrono::milliseconds timeout, const Done& done, const Meanw
   constexpr std::chrono::microseconds kFirst(100);
   constexpr std::chrono::microseconds kLongest(50000);
   constexpr std::chrono::milliseconds kMeanwhile(500);
-  const auto deadline = Clock::now() + timeout;
+  const auto deadline = deadline_after(timeout);
   auto look_around = Clock::now() + kMeanwhile;
   auto pause = kFirst;
   while (!done()) {

@@ -14,6 +14,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/checked.h"
 #include "tessera/comm/cuda_backend.h"
+#include "tessera/comm/deadline.h"
 #include "tessera/comm/failure.h"
 #include "tessera/comm/gloo.h"
 #include "tessera/comm/life_sign.h"
@@ -224,7 +225,7 @@ std::chrono::milliseconds timeout_from(const Environment& environment) {
   const auto [at, error] = std::from_chars(text->data(), end, seconds);
   require(error == std::errc{} && at == end && seconds > 0, "TESSERA_TIMEOUT_S is \"", *text,
           "\", expected a number of seconds above 0");
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+  return timeout_of(seconds);
 }
 
 std::shared_ptr<RankWorld> world_from(const Environment& environment) {

@@ -14,6 +14,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/comm/block_pool.h"
+#include "tessera/comm/deadline.h"
 
 namespace tessera::comm {
 namespace {
@@ -137,7 +138,7 @@ void SocketLinks::interrupt_all() {
 }
 
 bool SocketLinks::wait(Message& message, milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
+  const auto deadline = deadline_after(timeout);
   Lock lock(mutex_);
   while (!message.done) {
     if (std::exchange(message.interrupted, false)) return false;
@@ -224,10 +225,12 @@ bool SocketLinks::send_queued(Peer& peer, Lock& lock) {
   bool any = false;
   while (!peer.sends.empty() && peer.error.empty()) {
     std::array<iovec, kMostPieces> pieces;
+    std::vector<MessagePtr> leaving;  // kept while others may end them
     size_t count = 0;
     size_t offered = 0;
     for (const MessagePtr& message : peer.sends) {
       if (count + 2 > pieces.size()) break;
+      leaving.push_back(message);
       const size_t before = message->moved;
       constexpr size_t kHeader = sizeof(Header);
       if (before < kHeader) {
@@ -245,7 +248,7 @@ bool SocketLinks::send_queued(Peer& peer, Lock& lock) {
     const bool later = sent < 0 && try_again();
     const std::string why = sent < 0 && !later ? std::strerror(errno) : "";
     lock.lock();
-    if (later) break;
+    if (later || !peer.error.empty()) break;
     if (sent < 0) {
       fail(peer, join_text("the link broke: ", why));
       return true;
@@ -275,8 +278,9 @@ bool SocketLinks::read_arrived(Peer& peer, Lock& lock) {
     std::array<iovec, 2> pieces;
     size_t count = 0;
     size_t asked = 0;
-    if (peer.coming != nullptr) {
-      Message& message = *peer.coming;
+    const MessagePtr coming = peer.coming;  // kept while others may end it
+    if (coming != nullptr) {
+      Message& message = *coming;
       asked = message.header.bytes - message.moved;
       pieces[count++] = {message.data + message.moved, asked};
     }
@@ -291,7 +295,7 @@ bool SocketLinks::read_arrived(Peer& peer, Lock& lock) {
     const bool later = got < 0 && try_again();
     const std::string why = got == 0 ? "closed by the peer" : got < 0 ? std::strerror(errno) : "";
     lock.lock();
-    if (later) break;
+    if (later || !peer.error.empty()) break;
     if (got <= 0) {
       fail(peer, join_text("the link broke: ", why));
       return true;
@@ -332,7 +336,6 @@ void SocketLinks::end_message(Peer& peer) {
 
 /// Finds where the message goes whose header has come.
 void SocketLinks::begin_message(Peer& peer) {
-  peer.header_read = 0;
   const auto posted = find_tag(peer.receives, peer.header.tag);
   if (posted == peer.receives.end()) {
     const auto bytes = static_cast<int64_t>(peer.header.bytes);
@@ -341,6 +344,7 @@ void SocketLinks::begin_message(Peer& peer) {
     peer.coming = *posted;
     peer.receives.erase(posted);
   }
+  peer.header_read = 0;  // not before: there may be no memory for it now
 }
 
 /// The tag says the size too, but in few bits.

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -18,6 +19,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tessera/base/text.h"
+#include "tessera/comm/deadline.h"
 
 namespace tessera::comm {
 namespace {
@@ -30,6 +32,9 @@ struct Greeting {
   uint64_t token = 0;  // that the listener put on the store
   int64_t rank = 0;
 };
+
+/// A rank greets at once. A stranger who says nothing must not keep the others waiting.
+constexpr milliseconds kGreetsWithin(10'000);
 
 struct Listener {
   Socket socket;
@@ -103,14 +108,18 @@ Socket connect_to(const std::string& place, int rank, milliseconds timeout) {
   return socket;
 }
 
-/// Takes one connection; none if it is nobody we know.
+/// Takes one connection; none if it is nobody we know, or nobody came for a while.
 std::optional<std::pair<int64_t, Socket>> accept_from(const Listener& listener,
                                                       milliseconds timeout) {
   pollfd waiting{listener.socket.fd(), POLLIN, 0};
-  if (poll(&waiting, 1, static_cast<int>(timeout.count())) <= 0) return std::nullopt;
+  const auto a_while = std::min(timeout, milliseconds(60'000));
+  if (poll(&waiting, 1, static_cast<int>(a_while.count())) <= 0) return std::nullopt;
   Socket socket(accept4(listener.socket.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!socket) return std::nullopt;
-  limit(socket, SO_RCVTIMEO, timeout);
+  if (!socket) {
+    if (errno == ECONNABORTED || errno == EINTR || errno == EAGAIN) return std::nullopt;
+    throw std::runtime_error(join_text("cannot take a connection: ", std::strerror(errno)));
+  }
+  limit(socket, SO_RCVTIMEO, std::min(timeout, kGreetsWithin));
   Greeting greeting;
   const auto got = recv(socket.fd(), &greeting, sizeof(greeting), MSG_WAITALL);
   if (got != sizeof(greeting) || greeting.token != listener.token) return std::nullopt;
@@ -139,7 +148,7 @@ std::vector<Socket> connect_ranks(c10d::Store& store, int rank, int size,
     all = all && places.back() != "-";
   }
   if (!all) return {};
-  const auto deadline = Clock::now() + timeout;
+  const auto deadline = deadline_after(timeout);
   const auto left = [&] {
     return std::max(milliseconds(1),
                     std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));

@@ -131,6 +131,7 @@ void look_for_trouble(const TapContext& context, const TappedCall& call) {
   if (!board || call.sequence == 0) return;
   if (const auto differs = first_difference(meet(context, call, *board), *context.group)) {
     context.state->failed = true;
+    board->give_up(context.channel, call.sequence, *differs);  // of a large group not all read all
     throw PeerError(
         join_text(call_text(context, call), " waits for peers that do something else: ", *differs));
   }

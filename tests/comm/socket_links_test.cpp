@@ -173,6 +173,22 @@ TEST_F(SocketLinksTest, AMessageOfAnotherSizeIsAnError) {
             "other: the peer sends 12 bytes where 16 are expected");
 }
 
+/// The one that asks for it finds out, while another thread moves bytes of the same link.
+TEST_F(SocketLinksTest, AMessageOfAnotherSizeMayBeFoundWhileOthersMove) {
+  EXPECT_TRUE(send(0, values(3, 0), 1)->wait(kPatience));
+  EXPECT_TRUE(send(0, values(1, 0), 2)->wait(kPatience));
+  EXPECT_TRUE(receive(1, at::zeros({1}), 2)->wait(kPatience));  // that of tag 1 is kept
+  const auto sent = send(1, values(8 * kLarge, 0), 3);
+  const auto came = receive(0, at::zeros({8 * kLarge}), 3);
+  std::thread moves([&] { EXPECT_ANY_THROW(sent->wait(kPatience)); });
+  std::thread reads([&] { EXPECT_ANY_THROW(came->wait(kPatience)); });
+  std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_ANY_THROW(receive(1, at::zeros({4}), 1)->wait(kPatience));
+  moves.join();
+  ranks_[1]->close();
+  reads.join();
+}
+
 TEST_F(SocketLinksTest, WhatWaitsForAPeerThatIsGoneThrows) {
   const auto came = receive(1, at::zeros({4}), 1);
   std::thread waits([&] { EXPECT_ANY_THROW(came->wait(kPatience)); });
