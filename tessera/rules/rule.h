@@ -31,7 +31,7 @@ struct Row {
   int as_is = -1;  ///< this operand (a ragged one) must be as it is on all axes that cut the dim
   /// Not the op itself but a handler of this name does it, with what communication it needs. Only
   /// listed once `enable_handler(name)` was called.
-  ///   mask   embedding and its backward: table rows that are not here count as zeros
+  ///   mask   look-ups along a cut dim: rows that are not here count as zeros
   ///   norm   vector norms over a sharded dim: powers summed over the ranks, then the root
   ///   moments  variance over a sharded dim: deviations of the parts and of their means
   ///   nll    nll_loss of a mean over a sharded batch: losses and weights summed, then divided
