@@ -14,6 +14,7 @@
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/trace.h"
 #include "tessera/comm/world.h"
+#include "tessera/comm/world_end.h"
 
 namespace tessera::python {
 namespace {
@@ -124,6 +125,7 @@ void bind_worlds(py::module_& m) {
       "report_failure", [](const std::string& why) { comm::report_failure(why); }, NoGil());
   m.def("set_process_world", &comm::set_process_world);
   m.def("close_process_world", &comm::close_process_world, NoGil());
+  m.def("end_process_world", &comm::end_process_world, NoGil());
   m.def("mesh_over_groups", mesh_over_groups, NoGil());
   m.def("adopt_mesh", adopt_mesh, NoGil());
   m.def("adopt_group", adopt_group, NoGil());

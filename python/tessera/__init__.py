@@ -210,4 +210,4 @@ _methods.install()
 _functions.install()
 _compile.install()
 # Links are closed while the interpreter still lives: ranks wait for each other without its lock.
-_atexit.register(_C.close_process_world)
+_atexit.register(_C.end_process_world)

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/checked.h"
@@ -106,8 +107,11 @@ class ProcessWorld final : public RankWorld {
     state.check = std::make_shared<CollectiveCheck>(own_connection, options.timeout);
   }
 
-  ~ProcessWorld() override {
-    if (size() == 1) return;
+  ~ProcessWorld() override { end(); }
+
+  /// What the destructor does, for a process that ends while others still hold the world.
+  void end() {
+    if (size() == 1 || std::exchange(ended_, true)) return;
     const bool fails = observers().state()->failed || std::uncaught_exceptions() > 0;
     // Otherwise Gloo's destructor would wait for calls that nobody will answer.
     if (fails) observers().state()->abort_links();
@@ -213,6 +217,7 @@ class ProcessWorld final : public RankWorld {
   std::string address_;
   std::vector<int> everyone_;
   std::unique_ptr<LifeSign> life_sign_;
+  bool ended_ = false;
   /// Behind the groups that this world made, not those that it adopted. By device: CPU is Gloo.
   std::vector<std::pair<c10::DeviceType, c10::weak_intrusive_ptr<c10d::Backend>>> made_;
 };
@@ -250,16 +255,22 @@ std::shared_ptr<RankWorld> world_from(const Environment& environment) {
 struct OwnWorld {
   std::mutex mutex;
   std::shared_ptr<RankWorld> world;
-  ~OwnWorld() { close(); }
+  ~OwnWorld() { end(); }
 
   /// Other threads do not find a world that is ending.
-  void close() {
+  std::shared_ptr<RankWorld> close() {
     std::shared_ptr<RankWorld> ending;
     {
       std::lock_guard lock(mutex);
       ending.swap(world);
     }
     if (ending != nullptr) announce_world_end(*ending);
+    return ending;
+  }
+
+  void end() {
+    const auto ending = close();
+    if (auto* processes = dynamic_cast<ProcessWorld*>(ending.get())) processes->end();
   }
 };
 
@@ -323,5 +334,7 @@ std::shared_ptr<RankWorld> process_world_if_any() {
 }
 
 void close_process_world() { own_world().close(); }
+
+void end_process_world() { own_world().end(); }
 
 }  // namespace tessera::comm

@@ -50,6 +50,13 @@ const Scenario kOwnStore("own store", [] {
   if (rank_here() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
 });
 
+/// The program never lets go of it, as of a mesh in a variable of its own.
+const Scenario kKept("kept", [] {
+  static auto* kept = new auto(process_world());
+  use(**kept);
+  if (rank_here() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+});
+
 /// Rank 1 has work to do for itself, longer than rank 0 waits for it, and then ends well.
 const Scenario kLongAlone("long alone", [] {
   auto world = process_world();
@@ -64,6 +71,8 @@ std::string said(const std::vector<ProcessResult>& results) {
 }
 
 TEST(QuietEnd, OfAWorldThatHostsItsStore) { EXPECT_EQ(said(run_processes(kOwnStore, {})), ""); }
+
+TEST(QuietEnd, OfAWorldThatTheProgramStillHolds) { EXPECT_EQ(said(run_processes(kKept, {})), ""); }
 
 TEST(QuietEnd, OfARankThatOutlivesWhoHostsTheStore) {
   EXPECT_EQ(said(run_processes(kLongAlone, {.environment = {{"TESSERA_TIMEOUT_S", "1"}}})), "");
