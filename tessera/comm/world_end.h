@@ -14,8 +14,8 @@ void on_world_end(std::function<void(const World&)> forget);
 /// Tells all of them.
 void announce_world_end(const World& world);
 
-/// For a process that ends: says farewell to the other ranks of process_world() and closes its links
-/// now, whoever still holds it. A program in C++ ends its world so by itself.
+/// For a process that ends: says farewell to the other ranks of process_world() and closes its
+/// links now, whoever still holds it. A program in C++ ends its world so by itself.
 void end_process_world();
 
 }  // namespace tessera::comm
