@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <future>
-#include <thread>
 
 #include "tessera/base/text.h"
 #include "tessera/comm/store_text.h"
+#include "tessera/comm/within.h"
 
 namespace tessera::comm {
 namespace {
@@ -89,26 +88,24 @@ struct Noticeboard::Line {
     std::atomic<bool> met_{false};
   };
 
-  /// Runs `ask(store)` on a thread of its own and gives up after a while: a store whose host
-  /// vanished from the network answers neither yes nor no. `nothing` if it failed or gave up.
+  /// Runs `ask(store)` and gives up after a while. `nothing` if it failed or gave up: the caller
+  /// has the real error in hand.
   template <typename Answer, typename Ask>
   static Answer run(const std::shared_ptr<Line>& line, Answer nothing, Ask ask,
                     std::chrono::seconds limit = kAnswerWithin) noexcept {
     try {
       if (line->unanswered > 0) return nothing;
       const auto question = std::make_shared<Question>(*line);
-      std::packaged_task<Answer()> task([line, question, ask = std::move(ask)] {
+      auto answer = within(limit, nothing, [line, question, ask = std::move(ask)] {
         const Question::End ends(*question);
         std::lock_guard lock(line->mutex);
         return ask(*line->store);
       });
-      auto answer = task.get_future();
-      std::thread(std::move(task)).detach();
-      if (answer.wait_for(limit) == std::future_status::ready) return answer.get();
-      question->give_up();
-    } catch (const std::exception&) {  // the store is gone; the caller has the real error in hand
+      question->give_up();  // nothing, if it ended
+      return answer;
+    } catch (const std::exception&) {  // no memory for it
+      return nothing;
     }
-    return nothing;
   }
 };
 

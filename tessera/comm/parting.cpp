@@ -1,13 +1,12 @@
 #include "tessera/comm/parting.h"
 
 #include <algorithm>
-#include <future>
 #include <numeric>
-#include <thread>
 
 #include "tessera/comm/meeting.h"
 #include "tessera/comm/noticeboard.h"
 #include "tessera/comm/poll.h"
+#include "tessera/comm/within.h"
 
 namespace tessera::comm {
 namespace {
@@ -17,19 +16,6 @@ using std::chrono::milliseconds;
 constexpr auto kLastWords = milliseconds(500);
 /// How much longer than planned the store may take to answer.
 constexpr auto kSlowStore = std::chrono::seconds(3);
-
-/// Runs `ask` on a thread of its own; `otherwise` if that takes longer than `limit`, or throws.
-template <typename Answer, typename Ask>
-Answer within(milliseconds limit, Answer otherwise, Ask ask) {
-  try {
-    std::packaged_task<Answer()> task(std::move(ask));
-    auto answer = task.get_future();
-    std::thread(std::move(task)).detach();
-    if (answer.wait_for(limit) == std::future_status::ready) return answer.get();
-  } catch (const std::exception&) {  // the store is gone
-  }
-  return otherwise;
-}
 
 }  // namespace
 
