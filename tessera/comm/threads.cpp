@@ -39,15 +39,12 @@ std::string next_name() {
   return join_text("tessera.t", count++);
 }
 
-/// Autograd as thread ranks need it: on the calling thread (two ranks that share the engine's one
-/// thread of a device would wait for each other in a backward that communicates), and with views
-/// replayed, because sharded tensors have no strides to take views by.
+/// Autograd as thread ranks need it: on the calling thread. Two ranks that share the engine's one
+/// thread of a device would wait for each other in a backward that communicates.
 class RankAutograd {
  public:
   RankAutograd() : previous_(c10::AutogradState::get_tls_state()) {
-    auto& state = c10::AutogradState::get_tls_state();
-    state.set_multithreading_enabled(false);
-    state.set_view_replay_enabled(true);
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   }
   ~RankAutograd() { c10::AutogradState::set_tls_state(previous_); }
   RankAutograd(const RankAutograd&) = delete;

@@ -20,9 +20,8 @@
 /// What holds in each rank's thread, until it ends:
 ///   - current_world() is the rank's
 ///   - random ops draw from the rank's own generator (rank_generator.h)
-///   - autograd runs on the calling thread and replays views; grad mode, inference mode, autocast
-///   and
-///     the like are as in the thread that called run_ranks
+///   - autograd runs on the calling thread; grad mode, inference mode, autocast and the like are as
+///     in the thread that called run_ranks
 ///
 /// Collectives (thread_backend.h): all of c10d::Backend. Reductions go in rank order, so each
 /// result has the same bits on every rank and in every run. The inputs of an asynchronous call are

@@ -13,6 +13,7 @@
 #include "tessera/dtensor/composite.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/local_call.h"
+#include "tessera/dtensor/view_replay.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -94,6 +95,7 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
     mode_of_base.emplace(!c10::InferenceMode::is_enabled());
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (entry.is_view) record_view_function();
   if (LazyLocal::any() && dispatch_lazy(entry, op, stack)) return;
   if (!entry.written.empty()) adopt_internal(entry, stack);
   if (entry.handler != nullptr && entry.handler(entry, op, stack)) return;

@@ -16,6 +16,7 @@
 #include "tessera/dtensor/random.h"
 #include "tessera/dtensor/register.h"
 #include "tessera/dtensor/rule_handlers.h"
+#include "tessera/dtensor/view_replay.h"
 #include "tessera/exec/redistribute.h"
 
 namespace tessera::dtensor {
@@ -103,6 +104,7 @@ bool dist(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
 /// replicated tensor has its memory here; one whose strides are those of its own elements is
 /// gathered, and what is then no view refuses to be written to.
 bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  refuse_view_by_strides();
   const auto args = torch::jit::last(stack, entry.args.size());
   const at::Tensor self = args[0].toTensor();
   const ShardedMeta* meta = sharded_meta(self);

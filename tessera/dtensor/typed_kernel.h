@@ -12,6 +12,7 @@
 #include "tessera/dtensor/call_key.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/local_call.h"
+#include "tessera/dtensor/view_replay.h"
 
 /// The short way for ops that are called often: arguments and results stay what they are in C++,
 /// where the boxed kernel puts each on a stack and takes it off again, twice. It serves the call
@@ -157,6 +158,7 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
                                                    std::forward<Args>(args)...);
     }
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    if (entry_->is_view) record_view_function();
     return run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
   }
 
