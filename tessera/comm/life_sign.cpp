@@ -6,17 +6,17 @@
 #include <limits>
 #include <map>
 #include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/base/text.h"
+#include "tessera/comm/schedule.h"
 #include "tessera/comm/store_text.h"
 
 namespace tessera::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = Schedule::Clock;
 using std::chrono::milliseconds;
 
 constexpr auto kShortest = std::chrono::seconds(2);
@@ -44,12 +44,14 @@ int64_t number_of(const std::vector<uint8_t>& bytes) {
   return number;
 }
 
-/// Returns the question's number. Rings the one before as well: who asked it may have died between
-/// counting and ringing.
+/// Returns the question's number. Rings those before it as well that have not been: the ranks that
+/// asked them may have died between counting and ringing. Oldest first, so that a bell has rung
+/// only if all before it have, and an answering thread, which waits for the next one, misses none.
 int64_t ring(c10d::Store& store, int bell) {
   const int64_t question = store.add(count_key(bell), 1);
-  if (question > 1) store.set(bell_key(bell, question - 1), bytes_of("1"));
-  store.set(bell_key(bell, question), bytes_of("1"));
+  int64_t first = question;
+  while (first > 1 && !store.check({bell_key(bell, first - 1)})) --first;
+  for (; first <= question; ++first) store.set(bell_key(bell, first), bytes_of("1"));
   return question;
 }
 
@@ -77,17 +79,17 @@ struct LifeSign::State {
 
   void await(const std::string& key) const {
     if (!blocks) {
-      while (!leaving && !store->check({key})) std::this_thread::sleep_for(kPollOtherStores);
+      while (!leaving && !store->check({key})) Schedule::current().sleep_for(kPollOtherStores);
       return;
     }
     // The end of a wait without an answer leaves a warning in the log, hence a long one.
     constexpr auto kWait = std::chrono::hours(24);
-    const auto begin = Clock::now();
+    const auto begin = Schedule::current().now();
     while (!leaving && !store->check({key})) {
       try {
         store->wait({key}, kWait);
       } catch (const std::exception&) {
-        if (Clock::now() - begin < kWait) throw;  // not a timeout: the store is gone
+        if (Schedule::current().now() - begin < kWait) throw;  // not a timeout: the store is gone
       }
     }
   }
@@ -119,9 +121,12 @@ LifeSign::LifeSign(c10::intrusive_ptr<c10d::Store> answers, c10::intrusive_ptr<c
   state_->blocks = blocks_without_traffic(answers);
   state_->store = std::move(answers);
   state_->store->set(alive_key(rank), bytes_of("0"));
-  std::packaged_task<void()> task([state = state_] { state->run(); });
-  ended_ = task.get_future();
-  std::thread(std::move(task)).detach();
+  const auto ended = std::make_shared<std::promise<void>>();
+  ended_ = ended->get_future();
+  Schedule::current().start([state = state_, ended] {
+    state->run();
+    ended->set_value();
+  });
 }
 
 LifeSign::~LifeSign() {
@@ -129,10 +134,10 @@ LifeSign::~LifeSign() {
   if (dismissed()) return;
   try {
     ring(*rings_, bell_of(rank_));
-    if (ended_.wait_for(kEndsWithin) != std::future_status::ready) return;
+    if (!ready_within(ended_, kEndsWithin)) return;
     rings_->set(alive_key(rank_), bytes_of(std::to_string(kLeft)));
   } catch (const std::exception&) {  // the store is gone, and the thread notices it too
-    ended_.wait_for(kEndsWithin);
+    ready_within(ended_, kEndsWithin);
   }
 }
 
@@ -157,17 +162,17 @@ LifeSign::Roll LifeSign::call(c10d::Store& store, std::span<const int> ranks) {
     if (answer == kLeft) roll.left.push_back(rank);
     return answer >= questions[bell_of(rank)];
   };
-  const auto begin = Clock::now();
+  const auto begin = Schedule::current().now();
   Clock::duration patience = kShortest;
   // Every survivor asks, and reads a key a rank: those of a large group look less often.
   const milliseconds pause(10 + std::ssize(ranks));
   for (;;) {
-    const auto looked = Clock::now() - begin;
+    const auto looked = Schedule::current().now() - begin;
     if (std::erase_if(roll.missing, came) > 0) {
       patience = std::clamp<Clock::duration>(looked * kTimesTheSlowest, patience, kLongest);
     }
     if (roll.missing.empty() || looked > patience) return roll;
-    std::this_thread::sleep_for(pause);
+    Schedule::current().sleep_for(pause);
   }
 }
 

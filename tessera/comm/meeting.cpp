@@ -59,9 +59,12 @@ bool Meeting::attend(const std::string& word) const {
       store.compareSet(outcome_key, {}, bytes_of(compare(word)));
     }
     const auto came = [&] { return store.check({outcome_key}); };
-    // Whoever gives up first decides for all, so that all say the same.
+    // The first to give up decides for all, so that all ranks throw or none. If all came, the last
+    // one died before it wrote the outcome, or is about to write it. An empty outcome would count
+    // as none: compareSet would replace it.
     if (!poll_until(timeout, came, [&] { look_for_trouble(); })) {
-      store.compareSet(outcome_key, {}, bytes_of(absent()));
+      const std::string missing = absent();
+      store.compareSet(outcome_key, {}, bytes_of(missing.empty() ? compare(word) : missing));
     }
     outcome = text_of(store.get(outcome_key));
   } catch (const c10::Error& e) {

@@ -64,12 +64,12 @@ void Parting::leave(std::vector<int> silent) {
 /// misses two in a row is taken for dead. Those who stay longer are told that the store ends.
 void Parting::outlast_the_others(std::vector<int> silent) {
   c10d::Store& board = *options_.board;
-  const auto deadline = std::chrono::steady_clock::now() + options_.patience;
+  const auto deadline = Schedule::current().now() + options_.patience;
   const auto all_left = [&] { return options_.store->add(Meeting::kLeft, 0) >= options_.size; };
   // One that failed by itself has said what there was to say: once is enough.
   if (const auto failed = Noticeboard::first_failure(board)) silent.push_back(failed->rank);
   while (!poll_until(kLastWords, all_left)) {
-    if (std::chrono::steady_clock::now() >= deadline) {
+    if (Schedule::current().now() >= deadline) {
       LifeSign::dismiss(board, everyone_);
       return;
     }

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
-#include "tessera/comm/deadline.h"
+#include "tessera/comm/schedule.h"
 
 namespace tessera::comm {
 
@@ -15,21 +14,22 @@ namespace tessera::comm {
 /// warning when it ends in a timeout.
 template <typename Done, typename Meanwhile>
 bool poll_until(std::chrono::milliseconds timeout, const Done& done, const Meanwhile& meanwhile) {
-  using Clock = std::chrono::steady_clock;
+  using Clock = Schedule::Clock;
+  Schedule& schedule = Schedule::current();
   constexpr std::chrono::microseconds kFirst(100);
   constexpr std::chrono::microseconds kLongest(50000);
   constexpr std::chrono::milliseconds kMeanwhile(500);
-  const auto deadline = deadline_after(timeout);
-  auto look_around = Clock::now() + kMeanwhile;
+  const auto deadline = schedule.now() + std::min(timeout, kNever);
+  auto look_around = schedule.now() + kMeanwhile;
   auto pause = kFirst;
   while (!done()) {
-    const auto now = Clock::now();
+    const auto now = schedule.now();
     if (now >= deadline) return false;
     if (now >= look_around) {
       meanwhile();
       look_around = now + kMeanwhile;
     }
-    std::this_thread::sleep_for(std::min<Clock::duration>(pause, deadline - now));
+    schedule.sleep_for(std::min<Clock::duration>(pause, deadline - now));
     pause = std::min(pause * 2, kLongest);
   }
   return true;

@@ -3,8 +3,10 @@
 #include <chrono>
 #include <exception>
 #include <future>
-#include <thread>
+#include <memory>
 #include <utility>
+
+#include "tessera/comm/schedule.h"
 
 namespace tessera::comm {
 
@@ -14,10 +16,10 @@ namespace tessera::comm {
 template <typename Answer, typename Ask>
 Answer within(std::chrono::milliseconds limit, Answer otherwise, Ask ask) {
   try {
-    std::packaged_task<Answer()> task(std::move(ask));
-    auto answer = task.get_future();
-    std::thread(std::move(task)).detach();
-    if (answer.wait_for(limit) == std::future_status::ready) return answer.get();
+    const auto task = std::make_shared<std::packaged_task<Answer()>>(std::move(ask));
+    auto answer = task->get_future();
+    Schedule::current().start([task] { (*task)(); });
+    if (ready_within(answer, limit)) return answer.get();
   } catch (const std::exception&) {  // the store is gone
   }
   return otherwise;

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <iostream>
 #include <string>
 
 namespace tessera::test {
@@ -22,7 +23,10 @@ void for_each_seed(int count, const std::function<void(Rng&)>& property) {
     } catch (const std::exception& e) {
       ADD_FAILURE() << "threw: " << e.what();
     }
-    if (::testing::Test::HasFailure()) return;
+    if (!::testing::Test::HasFailure()) continue;
+    // The trace above is only of failures on this thread.
+    std::cerr << "failed with TESSERA_SEED=" << seed << std::endl;
+    return;
   }
 }
 
