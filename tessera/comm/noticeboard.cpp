@@ -21,6 +21,8 @@ std::string given_up_key(const std::string& channel, uint64_t sequence) {
   return join_text("given_up/", channel, "/", sequence);
 }
 
+std::string host_key(int rank) { return join_text("host/", rank); }
+
 /// Whose calls a rank of a group reads: all in a small one, else the first and the next few, so
 /// that the ranks of a large one do not drown the store. Somebody reads everybody.
 std::vector<int> some_of(int size, int index) {
@@ -167,6 +169,33 @@ std::optional<Noticeboard::Failure> Noticeboard::who_gave_up(const std::string& 
   const std::string key = given_up_key(channel, sequence);
   return failure_of(
       Line::run(line_, std::string(), [=](c10d::Store& store) { return text_if_any(store, key); }));
+}
+
+void Noticeboard::post_host(std::string_view host) noexcept {
+  const std::string key = host_key(rank_);
+  const std::string entry(host);
+  Line::run(line_, false, [=](c10d::Store& store) {
+    store.set(key, bytes_of(entry));
+    return true;
+  });
+}
+
+std::string Noticeboard::ranks_text(std::span<const int> ranks) noexcept {
+  const std::vector<int> asked(ranks.begin(), ranks.end());
+  const auto hosts =
+      Line::run(line_, std::vector<std::string>(asked.size()), [asked](c10d::Store& store) {
+        std::vector<std::string> found;
+        for (const int rank : asked) found.push_back(text_if_any(store, host_key(rank)));
+        return found;
+      });
+  std::string out = asked.size() > 1 ? "ranks " : "rank ";
+  bool after_host = false;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    out += join_text(i == 0 ? "" : after_host ? ", " : ",", asked[i]);
+    after_host = !hosts[i].empty();
+    if (after_host) out += join_text(" (", hosts[i], ")");
+  }
+  return out;
 }
 
 std::optional<LifeSign::Roll> Noticeboard::call_roll(std::span<const int> ranks) noexcept {

@@ -52,6 +52,12 @@ class Noticeboard {
   /// Who did, if it was this call.
   std::optional<Failure> who_gave_up(const std::string& channel, uint64_t sequence) noexcept;
 
+  /// Says on which host this rank runs, for errors of the others.
+  void post_host(std::string_view host) noexcept;
+  /// "rank 2", "ranks 2,3"; with hosts, where they were posted and the store answers:
+  /// "ranks 2 (node7), 3 (node7)".
+  std::string ranks_text(std::span<const int> ranks) noexcept;
+
   /// Which of the ranks, other than this one, do not answer; nothing if the store does not.
   std::optional<LifeSign::Roll> call_roll(std::span<const int> ranks) noexcept;
   /// Those that did not when they were last asked.

@@ -16,10 +16,6 @@ std::vector<RankCall> meet(const TapContext& context, const TappedCall& call, No
                     {context.group->index, call.sequence, call.info});
 }
 
-std::string ranks_text(std::span<const int> ranks) {
-  return join_text(ranks.size() > 1 ? "ranks " : "rank ", list_text(ranks));
-}
-
 bool says_timeout(std::string_view what) {
   return what.find("imed out") != std::string_view::npos ||
          what.find("no answer within") != std::string_view::npos;
@@ -46,17 +42,18 @@ std::vector<int> who_is_late(const TapContext& context, const TappedCall& call,
 /// The links of a process that ended are closed, and a call ends at once; those of a stopped one
 /// stay open until the timeout.
 std::string who_is_missing(const TapContext& context, const TappedCall& call, std::string_view what,
-                           std::span<const RankCall> calls, const LifeSign::Roll& roll) {
+                           std::span<const RankCall> calls, const LifeSign::Roll& roll,
+                           Noticeboard& board) {
   std::string out;
   const bool timed_out = says_timeout(what);
   if (!roll.missing.empty()) {
-    out += join_text("; no sign of life from ", ranks_text(roll.missing),
+    out += join_text("; no sign of life from ", board.ranks_text(roll.missing),
                      timed_out ? " (stopped, or cut off: no link was closed)" : "");
   }
-  if (!roll.left.empty()) out += join_text("; ", ranks_text(roll.left), " left the world");
+  if (!roll.left.empty()) out += join_text("; ", board.ranks_text(roll.left), " left the world");
   const auto late = timed_out ? who_is_late(context, call, calls, roll) : std::vector<int>();
   if (!late.empty()) {
-    out += join_text("; alive, but not in this call: ", ranks_text(late));
+    out += join_text("; alive, but not in this call: ", board.ranks_text(late));
   }
   return out;
 }
@@ -74,7 +71,7 @@ std::string likely_cause(const TapContext& context, const TappedCall& call, std:
   }
   const auto roll = board->call_roll(context.group->ranks);
   if (!roll) return "; the store does not answer either, as if rank 0, which hosts it, is gone";
-  return who_is_missing(context, call, what, calls, *roll);
+  return who_is_missing(context, call, what, calls, *roll, *board);
 }
 
 [[noreturn]] void throw_peer_error(const TapContext& context, const TappedCall& call,

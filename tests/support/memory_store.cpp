@@ -27,10 +27,10 @@ void MemoryStore::travel(const std::string& request) {
     simulation.sleep_for(
         std::chrono::milliseconds(simulation.rng().between(0, faults.most_delay_ms)));
   }
-  // Only time ends it: what waits for a silent host waits until the simulation is over.
-  while (host_->state == StoreHost::State::silent && !simulation.is_over()) {
-    simulation.sleep_for(std::chrono::minutes(1));
-  }
+  const auto answers = [&](comm::Schedule::Clock::duration) {
+    return host_->state != StoreHost::State::silent || simulation.is_over();
+  };
+  simulation.wait(answers, Simulation::kForever);
   broken_ = broken_ || host_->state != StoreHost::State::up || simulation.is_over() ||
             simulation.rng().between(1, 1000) <= faults.lost_per_mille;
   if (broken_) broken(request);

@@ -89,12 +89,12 @@ bool Simulation::advance_time() {
   for (const auto& task : tasks_) {
     if (!task->done && !stopped(task->process)) next = std::min(next, task->wakes);
   }
-  if (next == Clock::time_point::max()) return false;
+  if (next == Clock::time_point::max()) return false;  // none, or all of them wait for ever
   now_ = std::max(now_, next);
   return true;
 }
 
-/// Where only stopped processes are left.
+/// Where only those are left that are stopped or wait for ever.
 bool Simulation::resume_stopped() {
   if (over_) return false;
   over_ = true;
@@ -129,7 +129,7 @@ void Simulation::pass_on(Lock&) {
 
 void Simulation::suspend(Lock& lock, Clock::duration time, const IsReadyWithin* is_ready_within) {
   Task* task = static_cast<Task*>(current_task);
-  task->wakes = now_ + time;
+  task->wakes = time == kForever ? Clock::time_point::max() : now_ + time;
   task->is_ready_within = is_ready_within;
   pass_on(lock);
   task->turn.wait(lock, [&] { return running_ == task; });

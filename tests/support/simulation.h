@@ -27,15 +27,17 @@ namespace tessera::testing {
 
 class Simulation final : public comm::Schedule {
  public:
+  static constexpr Clock::duration kForever = Clock::duration::max();
+
   explicit Simulation(test::Rng& rng);
   ~Simulation() override;
 
   /// Before run(): a thread of process `process`. Exceptions that leave it are rethrown by run().
   void spawn(int process, std::function<void()> body);
 
-  /// Returns when all threads have ended. Processes that are stopped go on once all others have
-  /// ended, with is_over() true; how those end does not matter. An error if a thread runs past
-  /// `limit`.
+  /// Returns when all threads have ended. Processes that are stopped, and threads that wait
+  /// kForever, go on once all others have ended, with is_over() true; how they end does not matter.
+  /// An error if a thread runs past `limit`.
   void run(std::chrono::milliseconds limit = std::chrono::hours(1));
 
   /// Threads of this process do not run from now on, as after SIGSTOP or SIGKILL; the caller itself
