@@ -51,7 +51,7 @@ check:  ## the cheap checks, without a build: format, rooms, README
 format:  ## format all sources in place
 	@tools/check_format.sh --fix
 
-asan: setup  ## pure tests and a thread-rank test under the address and undefined sanitizers
+asan: setup  ## tests of the pure rooms, comm, exec, dtensor and fsdp under address and undefined sanitizers
 	@tools/configure.sh asan
 	@cmake --build --preset asan -j $(JOBS)
 	@ctest --preset asan -j $(JOBS)

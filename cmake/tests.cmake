@@ -12,9 +12,16 @@
 # A pure build (TESSERA_PURE) makes one program of all tests above the torch line; the entries are the
 # same.
 
-set(TESSERA_TEST_TIMEOUT 300 CACHE STRING "Seconds a test may take")
-set(TESSERA_SANITIZED_TORCH_TESTS
-  comm.alarm comm.socket_links comm.threads dtensor.dtensor dtensor.handlers dtensor.random)
+# Sanitizers take 5 to 15 times as long. Tests of processes multiply their deadlines by the slowdown.
+set(timeout 300)
+set(slowdown 1)
+if(TESSERA_SANITIZE)
+  set(timeout 3600)
+  set(slowdown 10)
+endif()
+set(TESSERA_TEST_TIMEOUT ${timeout} CACHE STRING "Seconds a test may take")
+# Rooms below the torch line whose tests all run under the sanitizers; those above it all do.
+set(TESSERA_SANITIZED_ROOMS comm exec dtensor fsdp)
 
 find_package(GTest REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
@@ -25,6 +32,7 @@ set(tests_dir "${PROJECT_SOURCE_DIR}/tests")
 set(sanitizers_dir "${PROJECT_SOURCE_DIR}/tools/sanitizers")
 set(test_environment
   OMP_NUM_THREADS=1
+  TESSERA_TEST_SLOWDOWN=${slowdown}
   "ASAN_OPTIONS=detect_container_overflow=0:alloc_dealloc_mismatch=0:detect_odr_violation=0"
   "LSAN_OPTIONS=suppressions=${sanitizers_dir}/lsan.supp:print_suppressions=0"
   "UBSAN_OPTIONS=print_stacktrace=1"
@@ -142,7 +150,7 @@ foreach(file IN LISTS test_files)
   if(side STREQUAL "pure")
     list(APPEND labels sanitized)
     add_dependencies(pure_tests ${target})
-  elseif("${folder}.${name}" IN_LIST TESSERA_SANITIZED_TORCH_TESTS)
+  elseif(folder IN_LIST TESSERA_SANITIZED_ROOMS)
     list(APPEND labels sanitized)
     add_dependencies(sanitized_tests ${target})
   endif()

@@ -24,6 +24,7 @@ ninja-build ninja
 ccache ccache
 clang-format clang-format
 python3 python3
+iproute2 ip
 libgtest-dev gtest/gtest.h
 libbenchmark-dev benchmark/benchmark.h
 nlohmann-json3-dev nlohmann/json.hpp
@@ -31,9 +32,9 @@ libcli11-dev CLI/CLI.hpp
 END
 }
 
-# ccache only saves time, clang-format only checks, without python3-dev there is no Python package:
-# a machine without them can still build.
-optional=" ccache clang-format python3-dev "
+# ccache only saves time, clang-format only checks, tests of several hosts are skipped without
+# iproute2, without python3-dev there is no Python package: a machine without them can still build.
+optional=" ccache clang-format iproute2 python3-dev "
 
 present() { # a command, or a header in the usual places
   case $1 in

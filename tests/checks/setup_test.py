@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).parents[2]
-NEEDED = ["g++", "make", "cmake", "ninja", "ccache", "clang-format", "python3"]
+NEEDED = ["g++", "make", "cmake", "ninja", "ccache", "clang-format", "python3", "ip"]
 BASICS = ["bash", "cat", "dirname", "env", "ln", "true"]
 
 

@@ -20,6 +20,7 @@
 #include <stdexcept>
 
 #include "tessera/base/errors.h"
+#include "tests/support/hosts.h"
 #include "tests/support/stacks.h"
 
 extern char** environ;
@@ -55,10 +56,17 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
+/// How much slower than usual this program runs.
+int slowdown() {
+  const char* given = std::getenv("TESSERA_TEST_SLOWDOWN");
+  return given != nullptr ? std::max(1, std::atoi(given)) : 1;
+}
+
 struct Child {
   ProcessResult result;
   pid_t pid = -1;
-  int pipe = -1;  // -1: its end was read
+  int pipe = -1;     // -1: its end was read
+  size_t heard = 0;  // of its output, by on_mark
   bool reaped = false;
 };
 
@@ -78,6 +86,9 @@ std::vector<std::string> environment_of(const Scenario& scenario, const RunOptio
   values["OMP_NUM_THREADS"] = "1";
   values["RES_OPTIONS"] = "timeout:1 attempts:1";  // the store looks up names; a test must not wait
   for (const auto& [name, value] : options.environment) values[name] = value;
+  if (options.environment_of) {
+    for (const auto& [name, value] : options.environment_of(rank)) values[name] = value;
+  }
   std::vector<std::string> entries;
   for (const auto& [name, value] : values) entries.push_back(name + "=" + value);
   return entries;
@@ -125,6 +136,17 @@ void read_output(Child& child) {
   }
 }
 
+/// Calls on_mark for the lines that came since.
+void hear_marks(Child& child, const RunOptions& options) {
+  if (!options.on_mark) return;
+  const std::string& output = child.result.output;
+  for (size_t end = 0; (end = output.find('\n', child.heard)) != std::string::npos;) {
+    const std::string line = output.substr(child.heard, end - child.heard);
+    child.heard = end + 1;
+    if (line.starts_with(kMark)) options.on_mark(child.result.rank, line.substr(kMark.size()));
+  }
+}
+
 void reap(Child& child, Clock::time_point begin, int flags) {
   int status = 0;
   if (child.reaped || waitpid(child.pid, &status, flags) != child.pid) return;
@@ -149,8 +171,9 @@ int run_rank(const std::string& name) {
     std::cerr << "no scenario is called " << name << std::endl;
     return 2;
   }
-  answer_with_stacks();
   try {
+    enter_host();
+    answer_with_stacks();
     found->second();
   } catch (const std::exception& e) {
     std::cout << "[error] " << e.what() << std::endl;
@@ -189,13 +212,15 @@ std::vector<ProcessResult> run_processes(const Scenario& scenario, const RunOpti
     if (std::find(absent.begin(), absent.end(), rank) != absent.end()) continue;
     children.push_back(start(scenario, options, rank, port));
   }
+  const auto deadline = options.deadline * slowdown();
   const std::string kill_line = std::string(kMark) + options.kill_mark + "\n";
   const auto running = [](const Child& child) { return !child.reaped || child.pipe >= 0; };
   while (std::any_of(children.begin(), children.end(), running)) {
     wait_for_output(children);
-    const bool late = Clock::now() - begin > options.deadline;
+    const bool late = Clock::now() - begin > deadline;
     for (Child& child : children) {
       if (child.pipe >= 0) read_output(child);
+      hear_marks(child, options);
       reap(child, begin, WNOHANG);
       if (child.reaped) continue;
       const bool marked = options.kill_rank == child.result.rank && child.result.says(kill_line);

@@ -35,13 +35,18 @@ class Scenario {
 
 struct RunOptions {
   int size = 2;
-  /// Processes that still run then are killed; the test fails.
+  /// Processes that still run then are killed; the test fails. Times TESSERA_TEST_SLOWDOWN, if set:
+  /// under sanitizers.
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
   std::vector<int> absent{};  ///< ranks that are not started
   /// `kill -9` this rank as soon as it says `mark(kill_mark)`.
   std::optional<int> kill_rank{};
   std::string kill_mark = "kill me";
   std::map<std::string, std::string> environment{};  ///< added for every rank
+  /// Added for each rank on top of that.
+  std::function<std::map<std::string, std::string>(int rank)> environment_of{};
+  /// Called with each line that a rank said by mark().
+  std::function<void(int rank, std::string_view text)> on_mark{};
 };
 
 struct ProcessResult {
