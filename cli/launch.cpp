@@ -21,8 +21,10 @@ constexpr int kMost = 1 << 20;  // a typing error beyond it
 constexpr const char* kFooter = R"(
 Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, ROLE_RANK,
 MASTER_ADDR, MASTER_PORT and the like as from torchrun, and OMP_NUM_THREADS=1 if there are several
-and it is not set. Its stdin is empty. The first rank that fails ends the job: its last lines are
-shown and its exit code (128 + signal) is launch's. Ctrl-C ends all; a second one kills them.
+and it is not set. Its stdin is empty. TESSERA_JOB_SECRET tells this job's ranks from others and
+keeps strangers out: a random text; for a job of several hosts set it yourself, the same on each.
+The first rank that fails ends the job: its last lines are shown and its exit code (128 + signal) is
+launch's. Ctrl-C ends all; a second one kills them.
 
 Examples
   tessera launch -n 4 build/examples/gpt --mesh dp=2,tp=2
@@ -70,6 +72,7 @@ void run(Options options, const CLI::App& verb) {
   job.arguments.assign(words.begin() + 1, words.end());
   std::optional<ReservedPort> reserved;
   settle_meeting_point(options.shape, verb, reserved);
+  if (options.shape.nodes == 1) options.shape.secret = random_secret();
   job.shape = options.shape;
   job.grace = std::chrono::milliseconds(static_cast<int64_t>(options.grace_s * 1000));
   job.style = {.widest_rank = options.shape.world_size() - 1,

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <map>
+#include <random>
 #include <string_view>
 #include <system_error>
 
@@ -52,6 +53,14 @@ ReservedPort::ReservedPort() {
 
 ReservedPort::~ReservedPort() { close(socket_); }
 
+std::string random_secret() {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::random_device random;  // the kernel's
+  std::string secret;
+  while (secret.size() < 32) secret += kDigits[random() % kDigits.size()];
+  return secret;
+}
+
 bool limits_threads(const JobShape& shape) {
   return shape.ranks > 1 && std::getenv("OMP_NUM_THREADS") == nullptr;
 }
@@ -71,6 +80,7 @@ std::vector<std::string> rank_environment(const JobShape& shape, int local_rank)
   set("ROLE_WORLD_SIZE", shape.world_size());
   variables["MASTER_ADDR"] = shape.master_addr;
   set("MASTER_PORT", shape.master_port);
+  if (!shape.secret.empty()) variables["TESSERA_JOB_SECRET"] = shape.secret;
   if (limits_threads(shape)) set("OMP_NUM_THREADS", 1);
 
   std::vector<std::string> entries;

@@ -14,6 +14,8 @@ struct JobShape {
   int node_rank = 0;
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
+  /// TESSERA_JOB_SECRET of every rank; "": what this process's environment says.
+  std::string secret{};
 
   int world_size() const { return ranks * nodes; }
   int rank(int local_rank) const { return node_rank * ranks + local_rank; }
@@ -39,9 +41,13 @@ class ReservedPort {
 /// Otherwise each rank would start a thread for every core of the host.
 bool limits_threads(const JobShape& shape);
 
+/// A random text, for JobShape::secret. Only where all ranks are of one host: launchers of several
+/// hosts share no other word than what the user gives to each.
+std::string random_secret();
+
 /// This process's environment with the rank's variables in it, as "NAME=value":
 ///   RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE
-///   MASTER_ADDR MASTER_PORT, and OMP_NUM_THREADS if limits_threads
+///   MASTER_ADDR MASTER_PORT TESSERA_JOB_SECRET, and OMP_NUM_THREADS if limits_threads
 /// What an outer torchrun left about its own store is taken out.
 std::vector<std::string> rank_environment(const JobShape& shape, int local_rank);
 

@@ -12,6 +12,7 @@
 #include "tessera/comm/processes.h"
 #include "tessera/comm/rank_generator.h"
 #include "tessera/comm/recorder.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/comm/trace.h"
 #include "tessera/comm/world.h"
 #include "tessera/comm/world_end.h"
@@ -56,6 +57,7 @@ WorldPtr world_over_group(const std::string& group_name, int local_rank, double 
   require(options.store.defined() || options.size == 1, "process group ", group_name,
           " keeps no store through which the ranks could meet");
   options.timeout = comm::timeout_of(timeout_s);
+  options.secret = comm::process_environment()("TESSERA_JOB_SECRET").value_or("");
   return comm::make_process_world(std::move(options));
 }
 
@@ -123,6 +125,8 @@ void bind_worlds(py::module_& m) {
   m.def("world_over_group", world_over_group, NoGil());
   m.def(
       "report_failure", [](const std::string& why) { comm::report_failure(why); }, NoGil());
+  m.def(
+      "close_links", [] { comm::close_links(); }, NoGil());
   m.def("set_process_world", &comm::set_process_world);
   m.def("close_process_world", &comm::close_process_world, NoGil());
   m.def("end_process_world", &comm::end_process_world, NoGil());

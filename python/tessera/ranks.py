@@ -154,7 +154,10 @@ def _report_uncaught() -> None:
 
     def hook(kind: Any, value: Any, trace: Any) -> None:
         previous(kind, value, trace)
-        _C.report_failure(f"{kind.__name__}: {value}")
+        if issubclass(kind, _C.PeerError):
+            _C.close_links()  # another rank is the cause: the others learn it the same way
+        else:
+            _C.report_failure(f"{kind.__name__}: {value}")
 
     sys.excepthook = hook
 

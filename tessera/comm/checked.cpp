@@ -36,6 +36,12 @@ bool checked(const RankWorld& world) {
 CollectiveCheck::CollectiveCheck(Connect connect, std::chrono::milliseconds timeout)
     : connect_(std::move(connect)), timeout_(timeout) {}
 
+void CollectiveCheck::connect() {
+  const auto world = connect_();
+  store_ = c10::make_intrusive<c10d::PrefixStore>("check", world);
+  board_ = c10::make_intrusive<c10d::PrefixStore>(Noticeboard::kPrefix, world);
+}
+
 void CollectiveCheck::await(const TapContext& context, const TappedCall& call,
                             const std::vector<std::string>& keys) {
   const bool all_came = poll_until(
@@ -62,12 +68,7 @@ void CollectiveCheck::before(const TapContext& context, const TappedCall& call,
                              std::string_view note) {
   const int size = static_cast<int>(context.group->ranks.size());
   if (size == 1) return;
-  std::lock_guard lock(mutex_);
-  if (!store_) {
-    const auto world = connect_();
-    store_ = c10::make_intrusive<c10d::PrefixStore>("check", world);
-    board_ = c10::make_intrusive<c10d::PrefixStore>(Noticeboard::kPrefix, world);
-  }
+  std::call_once(connected_, [this] { connect(); });
   std::vector<std::string> keys;
   for (int i = 0; i < size; ++i) keys.push_back(key_of(context, call.sequence, i));
   const std::string& mine = keys[static_cast<size_t>(context.group->index)];
@@ -85,9 +86,12 @@ void CollectiveCheck::before(const TapContext& context, const TappedCall& call,
     throw PeerError(join_text(call_text(context, call), ": the ranks disagree: ", *differs));
   }
   // All ranks posted this call, so all have read the one before.
-  std::string& last = last_key_[context.channel];
+  std::string last;
+  {
+    std::lock_guard lock(mutex_);
+    last = std::exchange(last_key_[context.channel], mine);
+  }
   if (!last.empty()) store_->deleteKey(last);
-  last = mine;
 }
 
 }  // namespace tessera::comm

@@ -50,11 +50,14 @@ class CollectiveCheck {
   void await(const TapContext& context, const TappedCall& call,
              const std::vector<std::string>& keys);
 
+  void connect();
+
   Connect connect_;
   c10::intrusive_ptr<c10d::Store> store_;  // null until it is needed
   c10::intrusive_ptr<c10d::Store> board_;  // the noticeboard, over the same connection
   std::chrono::milliseconds timeout_;
-  std::mutex mutex_;
+  std::once_flag connected_;
+  std::mutex mutex_;                             // guards what follows; not held while ranks wait
   std::map<std::string, std::string> last_key_;  // by channel: mine, to delete once all moved on
 };
 

@@ -16,6 +16,7 @@
 namespace tessera::comm {
 
 void report_failure(RankWorld& world, std::string_view why) {
+  if (!world.observers().state()->is_ours()) return;  // forked: a rank's process, but not the rank
   // First the reason, then the closed links that make peers look for it.
   if (const auto board = world.observers().state()->board_now()) board->post_failure(why);
   close_links(world);
@@ -27,6 +28,10 @@ void close_links(RankWorld& world) {
   state.abort_links();
 }
 
+void close_links() {
+  if (const auto world = process_world_if_any()) close_links(*world);
+}
+
 void report_failure(std::string_view why) {
   if (const auto world = process_world_if_any()) report_failure(*world, why);
 }
@@ -35,13 +40,22 @@ namespace {
 
 std::terminate_handler previous_handler = nullptr;
 
+/// Of a process that ends without closing its world: the store, if it is here, ends with it.
+void let_others_read() {
+  const auto world = process_world_if_any();
+  if (world == nullptr || world->size() == 1) return;
+  ObserverState& state = *world->observers().state();
+  const auto board = state.is_ours() ? state.board_now() : nullptr;
+  if (board != nullptr) board->post_exit(world->size() - 1, state.hosts_store);
+}
+
 [[noreturn]] void report_and_terminate() {
   static std::atomic<bool> reporting{false};
   if (!reporting.exchange(true)) {
     try {
       if (std::current_exception()) throw;
     } catch (const PeerError&) {  // the others know already, or learn it the same way
-      if (const auto world = process_world_if_any()) close_links(*world);
+      close_links();
     } catch (const c10::Error& e) {
       report_failure(e.what_without_backtrace());
     } catch (const std::exception& e) {
@@ -49,6 +63,7 @@ std::terminate_handler previous_handler = nullptr;
     } catch (...) {
       report_failure("an exception that is not a std::exception");
     }
+    let_others_read();
   }
   if (previous_handler != nullptr) previous_handler();
   std::abort();

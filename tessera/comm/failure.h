@@ -13,8 +13,9 @@
 ///
 /// An exception that nobody catches is reported by itself: process_world() sets a
 /// std::terminate_handler, which goes on to the one that was there. So is an exit with another
-/// status than 0, while the world is open. Best effort, for processes; thread ranks are told by
-/// run_ranks.
+/// status than 0, while the world is open. The process that hosts the store then stays a few
+/// seconds, until the others have read why. Best effort, for processes; thread ranks are told by
+/// run_ranks. A process that was forked from a rank reports nothing.
 namespace tessera::comm {
 
 class RankWorld;
@@ -31,6 +32,7 @@ void report_endings();
 
 /// Closes this rank's links without a reason of its own: for one that fails because a peer did.
 void close_links(RankWorld& world);
+void close_links();  ///< of this process's own world
 
 /// Runs `body`. If it throws, tells the other ranks and lets the exception pass.
 template <typename Body>

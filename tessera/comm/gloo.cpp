@@ -52,6 +52,7 @@ class MatchedGloo final : public ProcessGroupGloo,
                           public CallMatching,
                           public ReducesInto,
                           public PacksOnTheWay,
+                          public EndsSending,
                           private Links {
  public:
   /// Without sockets of our own, messages go over Gloo's.
@@ -63,6 +64,12 @@ class MatchedGloo final : public ProcessGroupGloo,
     } else {
       links_ = sockets_ = std::make_shared<SocketLinks>(std::move(sockets));
     }
+  }
+
+  /// The worker threads end with the base class, but their calls use what is here: those that are
+  /// under way end first, at the latest at their timeout, as the base class would wait for them.
+  ~MatchedGloo() override {
+    while (!idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
   /// Counts by itself: a CPU tap and a CUDA tap may share this backend.
@@ -236,6 +243,10 @@ class MatchedGloo final : public ProcessGroupGloo,
     }).detach();
   }
 
+  void end_sending() noexcept override {
+    if (sockets_ != nullptr && idle()) sockets_->end_sending();
+  }
+
   /// Nobody waits for what is still under way: it ends, and the destructor need not wait for it.
   void shutdown() override { abort(); }
 
@@ -307,8 +318,12 @@ intrusive_ptr<c10d::Backend> make_gloo_backend(const GlooOptions& options) {
                                                  std::move(gloo));
   }
   std::vector<Socket> sockets =
-      connect_ranks(*options.store, options.index, options.size,
-                    named_interfaces().empty() ? options.address : "", options.timeout);
+      connect_ranks(*options.store, {.rank = options.index,
+                                     .size = options.size,
+                                     .address = named_interfaces().empty() ? options.address : "",
+                                     .timeout = options.timeout,
+                                     .secret = options.secret,
+                                     .look_around = options.look_around});
   return c10::make_intrusive<MatchedGloo>(options.store, options.index, options.size,
                                           std::move(gloo), std::move(sockets));
 }

@@ -3,6 +3,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
 
 namespace c10d {
@@ -38,6 +39,18 @@ struct GlooOptions {
   std::string address;
   /// False: libtorch's own Gloo as it is, for comparison.
   bool matched = true;
+  std::string secret{};  ///< of the job, for the links that are our own (link_handshake.h)
+  /// Called about twice a second while those connect; may throw.
+  std::function<void()> look_around = [] {};
+};
+
+/// A backend that can say to its peers that no message of this rank will come any more, so that
+/// those which still wait for one do not wait for it until the end of the process.
+class EndsSending {
+ public:
+  virtual ~EndsSending() = default;
+  /// Nothing happens while a call is under way. Calls of Gloo's own do not notice.
+  virtual void end_sending() noexcept = 0;
 };
 
 /// Connects to the other ranks of the group.

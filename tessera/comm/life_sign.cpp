@@ -11,6 +11,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/comm/schedule.h"
+#include "tessera/comm/signed_store.h"
 #include "tessera/comm/store_text.h"
 
 namespace tessera::comm {
@@ -61,10 +62,16 @@ int64_t answer_of(c10d::Store& store, int rank) {
   return store.check({key}) ? number_of(store.get(key)) : 0;
 }
 
-bool blocks_without_traffic(const c10::intrusive_ptr<c10d::Store>& store) {
-  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
-  const auto inner = prefixed != nullptr ? prefixed->getUnderlyingNonPrefixStore() : store;
-  return dynamic_cast<c10d::TCPStore*>(inner.get()) != nullptr;
+bool blocks_without_traffic(c10::intrusive_ptr<c10d::Store> store) {
+  for (;;) {
+    if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get())) {
+      store = prefixed->getUnderlyingNonPrefixStore();
+    } else if (auto* with_code = dynamic_cast<SignedStore*>(store.get())) {
+      store = with_code->inner();
+    } else {
+      return dynamic_cast<c10d::TCPStore*>(store.get()) != nullptr;
+    }
+  }
 }
 
 }  // namespace
@@ -98,6 +105,7 @@ struct LifeSign::State {
     try {
       const int bell = bell_of(rank);
       int64_t answered = 0;
+      store->set(alive_key(rank), bytes_of("0"));
       while (!leaving) {
         await(bell_key(bell, answered + 1));
         if (leaving) return;
@@ -120,7 +128,6 @@ LifeSign::LifeSign(c10::intrusive_ptr<c10d::Store> answers, c10::intrusive_ptr<c
   state_->rank = rank;
   state_->blocks = blocks_without_traffic(answers);
   state_->store = std::move(answers);
-  state_->store->set(alive_key(rank), bytes_of("0"));
   const auto ended = std::make_shared<std::promise<void>>();
   ended_ = ended->get_future();
   Schedule::current().start([state = state_, ended] {

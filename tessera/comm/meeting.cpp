@@ -37,7 +37,8 @@ std::string_view Meeting::compare(const std::string& word) const {
 /// Throws if some rank failed, or one that is waited for has left.
 void Meeting::look_for_trouble() const {
   const int me = ranks[static_cast<size_t>(index)];
-  if (const auto failure = Noticeboard::first_failure(board); failure && failure->rank != me) {
+  // Also one of this rank: it may be of another process that was given the same number.
+  if (const auto failure = Noticeboard::first_failure(board)) {
     throw PeerError(join_text("rank ", me, ": ", purpose, " failed; rank ", failure->rank,
                               " failed first: ", failure->text));
   }
@@ -68,8 +69,9 @@ bool Meeting::attend(const std::string& word) const {
     }
     outcome = text_of(store.get(outcome_key));
   } catch (const c10::Error& e) {
-    throw PeerError(join_text("rank ", me, ": ", purpose,
-                              " failed, the store is gone: ", e.what_without_backtrace()));
+    throw PeerError(
+        join_text("rank ", me, ": ", purpose,
+                  " failed, the store is gone or does not answer: ", e.what_without_backtrace()));
   }
   if (outcome == kSame || outcome == kDifferent) return outcome == kSame;
   throw PeerError(join_text("rank ", me, ": ", purpose, ": rank(s) ", outcome,

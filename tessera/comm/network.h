@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <optional>
 #include <string>
 
 /// Which of this machine's addresses other ranks can reach.
@@ -12,7 +14,16 @@ bool is_loopback(const std::string& host);
 /// a machine's own name to 127.0.1.1), the first other one; "" if there is none.
 std::string address_towards(const std::string& host, int port);
 
-/// Equal for two processes if and only if they run on the same machine and see the same network.
+/// Whether a connection to it opens.
+bool answers_at(const std::string& host, int port, std::chrono::milliseconds timeout);
+
+/// A socket bound to `port` of the one address that `host` stands for on this machine; none if it
+/// stands for several, for another machine's, or by a name for a loopback address: others may know
+/// another one. Throws std::system_error if the port is taken. The caller owns the socket.
+std::optional<int> bind_where_host_is(const std::string& host, int port);
+
+/// Equal for two processes if and only if they run on the same machine and see the same network
+/// (containers of one machine as a rule do not).
 std::string machine_identity();
 
 }  // namespace tessera::comm

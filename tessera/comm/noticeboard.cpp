@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "tessera/base/text.h"
+#include "tessera/comm/poll.h"
 #include "tessera/comm/store_text.h"
 #include "tessera/comm/within.h"
 
@@ -12,6 +13,10 @@ namespace tessera::comm {
 namespace {
 
 constexpr auto kAnswerWithin = std::chrono::seconds(3);
+constexpr auto kHostStays = std::chrono::seconds(5);
+constexpr const char* kExits = "exits";
+
+std::string ended_key(int rank) { return join_text("ended/", rank); }
 
 std::string call_key(const std::string& channel, int index) {
   return join_text("call/", channel, "/", index);
@@ -124,6 +129,13 @@ void Noticeboard::post_failure(std::string_view text) noexcept {
   });
 }
 
+void Noticeboard::post_failure(c10d::Store& store, int rank, std::string_view text) noexcept {
+  try {
+    store.compareSet("failure", {}, bytes_of(join_text(rank, " ", text)));
+  } catch (const std::exception&) {  // the caller has the real error in hand
+  }
+}
+
 std::optional<Noticeboard::Failure> Noticeboard::first_failure(c10d::Store& store) {
   return failure_of(text_if_any(store, "failure"));
 }
@@ -196,6 +208,37 @@ std::string Noticeboard::ranks_text(std::span<const int> ranks) noexcept {
     if (after_host) out += join_text(" (", hosts[i], ")");
   }
   return out;
+}
+
+void Noticeboard::post_end() noexcept {
+  const std::string key = ended_key(rank_);
+  Line::run(line_, false, [key](c10d::Store& store) {
+    store.set(key, bytes_of("1"));
+    return true;
+  });
+}
+
+std::vector<int> Noticeboard::who_ended(std::span<const int> ranks) noexcept {
+  std::vector<int> others(ranks.begin(), ranks.end());
+  std::erase(others, rank_);
+  return Line::run(line_, std::vector<int>(), [others](c10d::Store& store) {
+    std::vector<int> ended;
+    for (const int rank : others) {
+      if (store.check({ended_key(rank)})) ended.push_back(rank);
+    }
+    return ended;
+  });
+}
+
+void Noticeboard::post_exit(int others, bool hosts_store) noexcept {
+  Line::run(
+      line_, false,
+      [=](c10d::Store& store) {
+        store.add(kExits, hosts_store ? 0 : 1);
+        return !hosts_store ||
+               poll_until(kHostStays, [&] { return store.add(kExits, 0) >= others; });
+      },
+      kAnswerWithin + kHostStays);
 }
 
 std::optional<LifeSign::Roll> Noticeboard::call_roll(std::span<const int> ranks) noexcept {

@@ -38,8 +38,9 @@ class Noticeboard {
   /// Says that this rank failed by itself. Only the first failure of the world is kept.
   void post_failure(std::string_view text) noexcept;
   std::optional<Failure> first_failure() noexcept;
-  /// The same over a connection that the caller holds and may wait on.
+  /// The same over a connection that the caller holds and may wait on; posting does not throw.
   static std::optional<Failure> first_failure(c10d::Store& store);
+  static void post_failure(c10d::Store& store, int rank, std::string_view text) noexcept;
 
   /// Says that this rank waits in this call of `channel`; returns it and the calls that others of
   /// the group (of a large one, some) said so of, by index. They may have moved on since.
@@ -57,6 +58,15 @@ class Noticeboard {
   /// "rank 2", "ranks 2,3"; with hosts, where they were posted and the store answers:
   /// "ranks 2 (node7), 3 (node7)".
   std::string ranks_text(std::span<const int> ranks) noexcept;
+
+  /// Says that this rank makes no more calls: its world ends.
+  void post_end() noexcept;
+  /// Which of the ranks, other than this one, said so.
+  std::vector<int> who_ended(std::span<const int> ranks) noexcept;
+
+  /// Says that this process ends at once and reads nothing more here. Where it hosts the store,
+  /// waits first until the `others` do so too, so that they can read why; at most a few seconds.
+  void post_exit(int others, bool hosts_store) noexcept;
 
   /// Which of the ranks, other than this one, do not answer; nothing if the store does not.
   std::optional<LifeSign::Roll> call_roll(std::span<const int> ranks) noexcept;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <map>
@@ -27,6 +28,10 @@ struct ObserverState {
   /// This rank saw or caused a failure; a world that ends like this skips the farewell.
   std::atomic<bool> failed{false};
 
+  const pid_t owner = getpid();  ///< a process that this one forks must not close its links
+  bool hosts_store = false;
+  bool is_ours() const { return getpid() == owner; }
+
   std::mutex mutex;  // guards what follows
   std::vector<std::shared_ptr<EventLog>> logs;
   std::shared_ptr<CollectiveCheck> check;  ///< null: this kind of world needs none
@@ -52,6 +57,7 @@ struct ObserverState {
 
   /// Closes every link of this rank, so that peers that wait for it wake up.
   void abort_links() {
+    if (!is_ours()) return;
     aborted = true;
     std::vector<c10::weak_intrusive_ptr<c10d::Backend>> all;
     {

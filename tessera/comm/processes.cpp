@@ -1,31 +1,23 @@
 #include "tessera/comm/processes.h"
 
-#include <ATen/Context.h>
-#include <ATen/detail/CUDAHooksInterface.h>
-
 #include <charconv>
 #include <csignal>
-#include <numeric>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <thread>
 #include <utility>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/bounded_store.h"
 #include "tessera/comm/checked.h"
-#include "tessera/comm/cuda_backend.h"
 #include "tessera/comm/deadline.h"
+#include "tessera/comm/descriptors.h"
 #include "tessera/comm/failure.h"
-#include "tessera/comm/gloo.h"
-#include "tessera/comm/life_sign.h"
-#include "tessera/comm/meeting.h"
-#include "tessera/comm/network.h"
+#include "tessera/comm/job_check.h"
 #include "tessera/comm/noticeboard.h"
 #include "tessera/comm/observer_state.h"
-#include "tessera/comm/parting.h"
+#include "tessera/comm/open_store.h"
+#include "tessera/comm/process_world.h"
 #include "tessera/comm/rendezvous.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/signed_store.h"
 #include "tessera/comm/world_end.h"
 
 namespace tessera::comm {
@@ -34,193 +26,10 @@ namespace {
 using c10::intrusive_ptr;
 using StorePtr = intrusive_ptr<c10d::Store>;
 
-constexpr auto kFarewell = std::chrono::seconds(10);
-
-StorePtr prefixed(const std::string& prefix, StorePtr store) {
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
-}
-
-bool needs_network(const ProcessWorldOptions& options) {
-  return options.size > 1 || !options.host.empty();
-}
-
-StorePtr open_store(const ProcessWorldOptions& options) {
-  if (options.store) return options.store;
-  if (!needs_network(options)) return c10::make_intrusive<c10d::HashStore>();
-  require(!options.host.empty() && options.port > 0 && options.port < 65536, "a world of ",
-          options.size, " processes needs a host and a port, or a store; got \"", options.host,
-          "\" and ", options.port);
-  c10d::TCPStoreOptions tcp;
-  tcp.port = static_cast<uint16_t>(options.port);
-  tcp.isServer = options.rank == 0 && !options.store_is_hosted;
-  tcp.numWorkers = options.size;
-  tcp.waitWorkers = false;  // Meeting waits, and knows who is missing
-  tcp.timeout = options.timeout;
-  const std::string where = join_text(options.host, ":", options.port);
-  try {
-    return c10::make_intrusive<c10d::TCPStore>(options.host, tcp);
-  } catch (const c10::Error& e) {
-    if (tcp.isServer) {
-      throw InvalidArgument(join_text("rank 0 cannot make the store at ", where,
-                                      "; is the port free and the host this machine? ",
-                                      e.what_without_backtrace()));
-    }
-    throw PeerError(join_text("rank ", options.rank, " of ", options.size,
-                              ": waited for the store of ",
-                              options.store_is_hosted ? "the launcher" : "rank 0", " at ", where,
-                              ", which did not answer within ", options.timeout.count(),
-                              " ms: ", e.what_without_backtrace()));
-  }
-}
-
-std::vector<c10::DeviceType> served_devices(const ProcessWorldOptions& options) {
-  if (!options.devices.empty()) return options.devices;
-  std::vector<c10::DeviceType> devices = {c10::DeviceType::CPU};
-  // A rank without a device of its own (more ranks than GPUs) computes on the CPU alone.
-  const bool has_device =
-      at::globalContext().hasCUDA() && at::detail::getCUDAHooks().getNumGPUs() > options.local_rank;
-  if (has_device) devices.push_back(c10::DeviceType::CUDA);
-  return devices;
-}
-
-class ProcessWorld final : public RankWorld {
- public:
-  ProcessWorld(const ProcessWorldOptions& options, const StorePtr& store)
-      : RankWorld(Kind::processes, options.rank, options.size, options.name, options.timeout),
-        store_(store),
-        board_(prefixed(Noticeboard::kPrefix, store)),
-        // A store that the program made is rank 0's by convention.
-        hosts_store_(options.rank == 0 && !options.store_is_hosted),
-        local_rank_(options.local_rank),
-        devices_(served_devices(options)) {
-    if (options.size == 1) {
-      address_ = "127.0.0.1";
-      return;
-    }
-    const auto own_connection = [store] { return store->clone(); };
-    auto board = prefixed(Noticeboard::kPrefix, own_connection());
-    life_sign_ = std::make_unique<LifeSign>(prefixed(Noticeboard::kPrefix, own_connection()),
-                                            board_, options.rank);
-    ObserverState& state = *observers().state();
-    std::lock_guard lock(state.mutex);
-    state.board = std::make_shared<Noticeboard>(std::move(board), options.rank);
-    state.check = std::make_shared<CollectiveCheck>(own_connection, options.timeout);
-  }
-
-  ~ProcessWorld() override { end(); }
-
-  /// What the destructor does, for a process that ends while others still hold the world.
-  void end() {
-    if (size() == 1 || std::exchange(ended_, true)) return;
-    const bool fails = observers().state()->failed || std::uncaught_exceptions() > 0;
-    // Otherwise Gloo's destructor would wait for calls that nobody will answer.
-    if (fails) observers().state()->abort_links();
-    if (life_sign_->dismissed()) return;  // who hosted the store has left, and the store with it
-    const auto parting = std::make_shared<Parting>(
-        Parting::Options{store_, board_, std::move(life_sign_), rank(), size(), hosts_store_,
-                         std::min<std::chrono::milliseconds>(kFarewell, timeout())});
-    const auto farewell = fails ? parting->call_off_farewell() : parting->say_farewell();
-    shut_down_groups(farewell);
-    if (farewell == Parting::Farewell::none) return;
-    parting->leave(observers().state()->board_now()->silent());
-  }
-
-  /// Waits for all ranks of the world and learns whether they share a machine.
-  void start(const ProcessWorldOptions& options) {
-    if (options.size == 1) return;
-    const std::string where =
-        options.store ? std::string("a given store") : join_text(options.host, ":", options.port);
-    const bool one_machine = meet("start", join_text("the start of world ", name(), " at ", where),
-                                  everyone(), rank(), timeout())
-                                 .attend(machine_identity());
-    const bool loopback = one_machine || is_loopback(options.host);
-    address_ = loopback ? "127.0.0.1" : address_towards(options.host, options.port);
-  }
-
- protected:
-  Backends make_backends(std::span<const int> ranks, int index,
-                         const std::string& group_name) override {
-    const int group_size = static_cast<int>(ranks.size());
-    if (group_size > 1) {
-      meet("group/" + group_name, join_text("making group ", group_name), ranks, index, timeout())
-          .attend("");
-    }
-    const auto group_store = [&](const char* kind) {
-      return prefixed(join_text("group/", group_name, "/", kind), store_);
-    };
-    intrusive_ptr<c10d::Backend> gloo;
-    Backends backends;
-    for (const c10::DeviceType device : devices_) {
-      if (device == c10::DeviceType::CUDA && has_nccl()) {
-        backends.emplace_back(device, make_nccl_backend({group_store("nccl"), index, group_size,
-                                                         local_rank_, timeout(), group_name}));
-        made_.emplace_back(device, backends.back().second);
-        continue;
-      }
-      if (!gloo) {
-        gloo = connect_gloo(group_store("gloo"), ranks, index, group_name);
-        made_.emplace_back(c10::DeviceType::CPU, gloo);
-      }
-      backends.emplace_back(device, gloo);
-    }
-    return backends;
-  }
-
- private:
-  Meeting meet(std::string meeting, std::string purpose, std::span<const int> ranks, int index,
-               std::chrono::milliseconds patience) {
-    return {*store_, std::move(meeting), std::move(purpose), ranks, index, patience, *board_};
-  }
-
-  std::vector<int>& everyone() {
-    if (everyone_.empty()) {
-      everyone_.resize(static_cast<size_t>(size()));
-      std::iota(everyone_.begin(), everyone_.end(), 0);
-    }
-    return everyone_;
-  }
-
-  intrusive_ptr<c10d::Backend> connect_gloo(StorePtr store, std::span<const int> ranks, int index,
-                                            const std::string& group_name) {
-    try {
-      return make_gloo_backend(
-          {std::move(store), index, static_cast<int>(ranks.size()), timeout(), address_});
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception& e) {
-      observers().state()->failed = true;
-      throw PeerError(join_text("rank ", rank(), ": connecting group ", group_name, " (ranks ",
-                                list_text(ranks), ") from address ",
-                                address_.empty() ? "of this machine's name" : address_,
-                                " failed: ", e.what()));
-    }
-  }
-
-  /// Before this rank counts as gone, and the store may go: NCCL's groups read it once a second
-  /// from a thread, which warns at length when it is gone. What Gloo's have under way nobody waits
-  /// for once all ranks came to the end; before that a peer may still count on it.
-  void shut_down_groups(Parting::Farewell farewell) noexcept {
-    for (auto& [device, weak] : made_) {
-      if (device != c10::DeviceType::CUDA && farewell != Parting::Farewell::all_came) continue;
-      try {
-        if (const auto backend = weak.lock()) backend->shutdown();
-      } catch (const std::exception&) {  // a peer is gone: whoever waited for it has heard of it
-      }
-    }
-  }
-
-  StorePtr store_;
-  StorePtr board_;  // the noticeboard, over the same connection
-  bool hosts_store_;
-  int local_rank_;
-  std::vector<c10::DeviceType> devices_;
-  std::string address_;
-  std::vector<int> everyone_;
-  std::unique_ptr<LifeSign> life_sign_;
-  bool ended_ = false;
-  /// Behind the groups that this world made, not those that it adopted. By device: CPU is Gloo.
-  std::vector<std::pair<c10::DeviceType, c10::weak_intrusive_ptr<c10d::Backend>>> made_;
-};
+/// Of a rank 0 that cannot start, so that the others can read why.
+constexpr auto kHostStays = std::chrono::milliseconds(1500);
+/// After a timeout, for what is still to be said over the store.
+constexpr auto kLastWords = std::chrono::seconds(3);
 
 std::chrono::milliseconds timeout_from(const Environment& environment) {
   const auto text = environment("TESSERA_TIMEOUT_S");
@@ -244,6 +53,8 @@ std::shared_ptr<RankWorld> world_from(const Environment& environment) {
   options.store_is_hosted = found.store_is_hosted;
   options.timeout = timeout_from(environment);
   options.attempt = found.attempt;
+  options.job = found.job;
+  options.secret = found.secret;
   auto world = make_process_world(std::move(options));
   const auto check = environment("TESSERA_CHECK_COLLECTIVES");
   if (check && !check->empty() && *check != "0") set_checked(*world, true);
@@ -264,7 +75,13 @@ struct OwnWorld {
       std::lock_guard lock(mutex);
       ending.swap(world);
     }
-    if (ending != nullptr) announce_world_end(*ending);
+    if (ending == nullptr) return nullptr;
+    if (!ending->observers().state()->is_ours()) {
+      // In a process that a rank forked: it has none of the threads that destructors wait for.
+      new auto(std::move(ending));
+      return nullptr;
+    }
+    announce_world_end(*ending);
     return ending;
   }
 
@@ -277,6 +94,27 @@ struct OwnWorld {
 OwnWorld& own_world() {
   static OwnWorld own;
   return own;
+}
+
+/// Before entries are signed: a stranger has another secret.
+void meet_job(const ProcessWorldOptions& options, const StorePtr& store, const std::string& prefix,
+              const std::function<void(const std::string&)>& post_failure) {
+  const auto limit = deadline_after(options.timeout) + kLastWords;
+  const auto keys =
+      prefixed(prefix, c10::make_intrusive<BoundedStore>(store, options.timeout)->until(limit));
+  try {
+    check_job(*keys, {options.rank, options.size, options.job, place_of(options), options.timeout},
+              post_failure);
+  } catch (const c10::Error& e) {
+    throw PeerError(join_text("rank ", options.rank, ": the start of world ", options.name, " at ",
+                              place_of(options),
+                              " failed, the store does not answer: ", e.what_without_backtrace()));
+  }
+}
+
+std::string text_without_backtrace(const std::exception& e) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&e);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : e.what();
 }
 
 /// A write to a peer that has died raises SIGPIPE, whose default is to end the process before any
@@ -295,16 +133,35 @@ std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options) {
   require(options.size > 0 && options.rank >= 0 && options.rank < options.size, "rank ",
           options.rank, " of a world of ", options.size);
   require(options.timeout.count() > 0, "a world needs a timeout above 0");
-  const auto store =
-      prefixed(join_text("tessera/", options.attempt, "/", options.name), open_store(options));
-  auto world = std::make_shared<ProcessWorld>(options, store);
+  const std::string prefix = join_text("tessera/", options.attempt, "/", options.name);
+  const StorePtr unsigned_store = open_store(options);
+  const auto store = c10::make_intrusive<BoundedStore>(
+      options.secret.empty()
+          ? unsigned_store
+          : StorePtr(c10::make_intrusive<SignedStore>(unsigned_store, options.secret)),
+      options.timeout);
+  const auto post_failure = [&](const std::string& why) {
+    const auto soon = store->until(deadline_after(kLastWords));
+    const auto board = prefixed(Noticeboard::kPrefix, prefixed(prefix, soon));
+    Noticeboard::post_failure(*board, options.rank, why);
+  };
+  if (options.size > 1) meet_job(options, unsigned_store, prefix, post_failure);
+  std::shared_ptr<ProcessWorld> world;
   try {
+    world = std::make_shared<ProcessWorld>(options, store, prefix);
     world->start(options);
-  } catch (...) {
-    world->observers().state()->failed = true;  // no farewell to those who never came
+    return world;
+  } catch (const PeerError&) {
+    if (world) world->observers().state()->failed = true;  // no farewell to those who never came
     throw;
+  } catch (const std::exception& e) {
+    const std::string why = with_descriptor_limit(text_without_backtrace(e));
+    post_failure(why);
+    if (world) world->observers().state()->failed = true;
+    // The store ends with this call, and the others look for failures twice a second.
+    if (!world && options.rank == 0) std::this_thread::sleep_for(kHostStays);
+    throw Error(join_text("rank ", options.rank, " cannot start: ", why));
   }
-  return world;
 }
 
 std::shared_ptr<RankWorld> process_world() {

@@ -18,6 +18,8 @@
 /// How the environment is read: rendezvous.h. Variables of this file:
 ///   TESSERA_TIMEOUT_S            seconds until an absent peer is an error; default 600
 ///   TESSERA_CHECK_COLLECTIVES=1  checked mode from the start (checked.h)
+///   TESSERA_JOB_SECRET           a random text that the ranks of one job share; tessera launch
+///                                makes one. What it guards: signed_store.h, sockets.h
 ///   GLOO_SOCKET_IFNAME           network interfaces for Gloo, separated by commas
 ///
 /// A world of several ranks sets SIGPIPE to be ignored, unless the program handles it: the death of
@@ -47,6 +49,12 @@ struct ProcessWorldOptions {
   /// Names the world in groups and messages, and keeps apart two worlds that share one store.
   std::string name = "procs";
   std::string attempt{};  ///< likewise for a restart on the same store
+  /// What all ranks of the job have in common and no other job (rendezvous.h); compared when they
+  /// meet. "": nothing is known.
+  std::string job{};
+  /// Known to the ranks of this job alone: signs what they write to the store and opens their links
+  /// to each other (signed_store.h, sockets.h). "": none, anyone who reaches the ports may speak.
+  std::string secret{};
   std::chrono::milliseconds timeout = kDefaultTimeout;
   /// Which tensors it serves; empty: CPU, and CUDA if this machine has device `local_rank`.
   std::vector<c10::DeviceType> devices{};

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/sha256.h"
 
 namespace tessera::comm {
 namespace {
@@ -158,6 +159,36 @@ Rendezvous from_slurm(const Variables& v) {
   return found;
 }
 
+/// Only what is the same on all ranks however they were started: mpirun in a Slurm job gives the
+/// step's number to some of them, and the parts of a heterogeneous job have job numbers of their
+/// own.
+std::string job_identity(const Variables& v, const Rendezvous& found) {
+  std::string out;
+  const auto add = [&](const std::string& name, const std::string& value) {
+    out += join_text(out.empty() ? "" : " ", name, "=", value);
+  };
+  const auto add_variable = [&](const char* name) {
+    if (const auto value = v.text(name)) add(name, *value);
+  };
+  if (!found.secret.empty()) {
+    const Digest digest = hmac_sha256(found.secret, "job identity");
+    add("TESSERA_JOB_SECRET#", hex_text(bytes_view(digest).substr(0, 6)));
+  }
+  add_variable("TORCHELASTIC_RUN_ID");
+  if (found.source == "Open MPI") add_variable("PMIX_NAMESPACE");
+  if (!v.has("SLURM_HET_SIZE")) add_variable("SLURM_JOB_ID");
+  if (found.source == "Slurm") add_variable("SLURM_STEP_ID");
+  return out;
+}
+
+Rendezvous read_launcher(const Variables& v) {
+  if (v.has("RANK") || v.has("WORLD_SIZE")) return from_plain(v);
+  if (v.has("OMPI_COMM_WORLD_RANK")) return from_open_mpi(v);
+  if (v.has("PMI_RANK")) return from_pmi(v);
+  if (v.has("SLURM_PROCID")) return from_slurm(v);
+  return {};
+}
+
 }  // namespace
 
 Environment process_environment() {
@@ -170,11 +201,11 @@ Environment process_environment() {
 
 Rendezvous read_rendezvous(const Environment& environment) {
   const Variables v(environment);
-  if (v.has("RANK") || v.has("WORLD_SIZE")) return from_plain(v);
-  if (v.has("OMPI_COMM_WORLD_RANK")) return from_open_mpi(v);
-  if (v.has("PMI_RANK")) return from_pmi(v);
-  if (v.has("SLURM_PROCID")) return from_slurm(v);
-  return {};
+  Rendezvous found = read_launcher(v);
+  if (found.size == 1 && found.host.empty()) return found;  // meets nobody
+  found.secret = v.text("TESSERA_JOB_SECRET").value_or("");
+  found.job = job_identity(v, found);
+  return found;
 }
 
 std::string first_host(std::string_view node_list) {

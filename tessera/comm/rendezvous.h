@@ -21,6 +21,9 @@
 /// MASTER_ADDR and MASTER_PORT go before what MPI and Slurm imply: the first host of
 /// SLURM_JOB_NODELIST (brackets too: "node[03-05,7]" -> "node03"), this machine if all ranks are
 /// on it, and a port from the job's number.
+///
+/// The job's identity is made of TESSERA_JOB_SECRET, TORCHELASTIC_RUN_ID, PMIX_NAMESPACE,
+/// SLURM_JOB_ID and under srun SLURM_STEP_ID, whichever are set.
 namespace tessera::comm {
 
 /// The value of a variable; none if it is unset. Empty counts as unset.
@@ -35,7 +38,11 @@ struct Rendezvous {
   int port = 0;
   bool store_is_hosted = false;  ///< by torchrun's agent: all ranks are clients
   std::string attempt;           ///< torchrun's restart count: keeps a new start from old keys
-  std::string source = "none";   ///< "torchrun or plain variables", "Slurm", ...
+  /// What tells this job from others, as far as the environment does: "SLURM_JOB_ID=17". Of a
+  /// secret, a digest.
+  std::string job;
+  std::string secret;           ///< TESSERA_JOB_SECRET
+  std::string source = "none";  ///< "torchrun or plain variables", "Slurm", ...
 
   bool operator==(const Rendezvous&) const = default;
 };

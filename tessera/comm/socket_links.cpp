@@ -25,6 +25,16 @@ using std::chrono::milliseconds;
 /// Of one call of the kernel.
 constexpr size_t kMostPieces = 32;
 
+/// Of one peer, until the others have their turn and whoever drives looks at its own message.
+constexpr int kMostCalls = 16;
+
+/// More cannot be a message: it would not fit into this machine's memory.
+uint64_t most_bytes() {
+  static const uint64_t memory =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return memory;
+}
+
 bool try_again() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 }  // namespace
@@ -53,8 +63,6 @@ SocketLinks::SocketLinks(std::vector<Socket> sockets)
   peers_.resize(sockets.size());
   for (size_t i = 0; i < sockets.size(); ++i) peers_[i].socket = std::move(sockets[i]);
 }
-
-SocketLinks::~SocketLinks() = default;
 
 SocketLinks::MessagePtr SocketLinks::message_of(at::Tensor piece, int tag) {
   auto message = std::make_shared<Message>();
@@ -102,10 +110,6 @@ c10::intrusive_ptr<c10d::Work> SocketLinks::receive_piece(at::Tensor piece, int 
   return c10::make_intrusive<MessageWork>(shared_from_this(), std::move(message));
 }
 
-void SocketLinks::tell_driver() {
-  if (sleeping_) ring_bell();
-}
-
 void SocketLinks::ring_bell() {
   const uint64_t one = 1;
   [[maybe_unused]] const auto written = write(bell_.fd(), &one, sizeof(one));
@@ -115,6 +119,13 @@ void SocketLinks::close() noexcept {
   closed_ = true;
   for (const Peer& peer : peers_) {
     if (peer.socket) shutdown(peer.socket.fd(), SHUT_RDWR);
+  }
+}
+
+void SocketLinks::end_sending() noexcept {
+  const Lock lock(mutex_);
+  for (const Peer& peer : peers_) {
+    if (peer.socket && peer.sends.empty()) shutdown(peer.socket.fd(), SHUT_WR);
   }
 }
 
@@ -148,7 +159,7 @@ bool SocketLinks::wait(Message& message, milliseconds timeout) {
     if (driving_) {
       changed_.wait_until(lock, deadline);
     } else {
-      drive(lock, deadline);
+      drive(lock, message, deadline);
     }
   }
   if (!message.error.empty()) throw std::runtime_error(message.error);
@@ -181,13 +192,14 @@ bool SocketLinks::move_some(Lock& lock) {
 }
 
 /// Moves what can be moved, or waits until something can. Returns for the caller to look at its own
-/// message; whoever waits beside it may be next to drive.
-void SocketLinks::drive(Lock& lock, Clock::time_point deadline) {
+/// message, also when it was interrupted or its time is over while bytes of others still flow;
+/// whoever waits beside it may be next to drive.
+void SocketLinks::drive(Lock& lock, const Message& mine, Clock::time_point deadline) {
   const Turn turn(*this);
   while (!std::exchange(finished_, false)) {
-    if (move_some(lock)) continue;
-    await_sockets(lock, deadline);
-    return;
+    if (mine.interrupted) return;
+    if (!move_some(lock)) return await_sockets(lock, deadline);
+    if (Clock::now() >= deadline) return;
   }
 }
 
@@ -223,7 +235,7 @@ void SocketLinks::await_sockets(Lock& lock, Clock::time_point deadline) {
 
 bool SocketLinks::send_queued(Peer& peer, Lock& lock) {
   bool any = false;
-  while (!peer.sends.empty() && peer.error.empty()) {
+  for (int calls = 0; calls < kMostCalls && !peer.sends.empty() && peer.error.empty(); ++calls) {
     std::array<iovec, kMostPieces> pieces;
     std::vector<MessagePtr> leaving;  // kept while others may end them
     size_t count = 0;
@@ -271,7 +283,7 @@ bool SocketLinks::send_queued(Peer& peer, Lock& lock) {
 /// Reads the rest of the message that comes and the header of the next in one call.
 bool SocketLinks::read_arrived(Peer& peer, Lock& lock) {
   bool any = false;
-  for (;;) {
+  for (int calls = 0; calls < kMostCalls; ++calls) {
     const bool named = peer.coming == nullptr && peer.header_read == sizeof(Header);
     if (named && !peer.receives.empty()) begin_message(peer);
     if (!peer.awaits_bytes() || !peer.error.empty()) break;
@@ -337,7 +349,10 @@ void SocketLinks::end_message(Peer& peer) {
 /// Finds where the message goes whose header has come.
 void SocketLinks::begin_message(Peer& peer) {
   const auto posted = find_tag(peer.receives, peer.header.tag);
-  if (posted == peer.receives.end()) {
+  if (posted == peer.receives.end() && peer.header.bytes > most_bytes()) {
+    fail(peer, join_text("the peer announces a message of ", peer.header.bytes,
+                         " bytes, more than this machine's memory: it does not speak as a rank"));
+  } else if (posted == peer.receives.end()) {
     const auto bytes = static_cast<int64_t>(peer.header.bytes);
     peer.coming = message_of(pooled_empty({bytes}, at::kByte), static_cast<int>(peer.header.tag));
   } else if (fits(peer, **posted, peer.header)) {
@@ -358,11 +373,6 @@ bool SocketLinks::fits(Peer& peer, const Message& expected, const Header& come) 
 void SocketLinks::hand_over(const Message& come, Message& posted) {
   std::memcpy(posted.data, come.data, come.header.bytes);
   finish(posted);
-}
-
-void SocketLinks::finish(Message& message) {
-  message.done = true;
-  finished_ = true;
 }
 
 void SocketLinks::fail(Peer& peer, const std::string& why) {

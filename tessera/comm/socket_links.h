@@ -27,7 +27,7 @@ class SocketLinks final : public Links, public std::enable_shared_from_this<Sock
  public:
   /// Connected, not blocking; one a rank, the own place empty.
   explicit SocketLinks(std::vector<Socket> sockets);
-  ~SocketLinks() override;
+  ~SocketLinks() override = default;
 
   c10::intrusive_ptr<c10d::Work> send_piece(at::Tensor piece, int to, int tag) override;
   c10::intrusive_ptr<c10d::Work> receive_piece(at::Tensor piece, int from, int tag) override;
@@ -38,6 +38,10 @@ class SocketLinks final : public Links, public std::enable_shared_from_this<Sock
 
   /// For good: what waits here or at the other ends throws.
   void close() noexcept;
+
+  /// This rank sends nothing more: what peers wait for that it has not sent throws there, at once.
+  /// What they send can still be received.
+  void end_sending() noexcept;
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -75,7 +79,7 @@ class SocketLinks final : public Links, public std::enable_shared_from_this<Sock
   void interrupt(Message& message);
   void interrupt_all();
   class Turn;
-  void drive(Lock& lock, std::chrono::steady_clock::time_point deadline);
+  void drive(Lock& lock, const Message& mine, std::chrono::steady_clock::time_point deadline);
   bool move_some(Lock& lock);
   void await_sockets(Lock& lock, std::chrono::steady_clock::time_point deadline);
   bool send_queued(Peer& peer, Lock& lock);
@@ -86,9 +90,11 @@ class SocketLinks final : public Links, public std::enable_shared_from_this<Sock
   bool fits(Peer& peer, const Message& expected, const Header& come);
   void hand_over(const Message& come, Message& posted);
   static std::deque<MessagePtr>::iterator find_tag(std::deque<MessagePtr>& among, int64_t tag);
-  void finish(Message& message);
+  void finish(Message& message) { message.done = finished_ = true; }
   void fail(Peer& peer, const std::string& why);
-  void tell_driver();
+  void tell_driver() {
+    if (sleeping_) ring_bell();
+  }
   void ring_bell();
 
   std::mutex mutex_;

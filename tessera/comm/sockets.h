@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,10 +32,20 @@ class Socket {
   int fd_ = -1;
 };
 
-/// A TCP connection to each other rank, by rank, the own place empty. Each listens at `address`, a
-/// number, and says where on the group's store. Nothing at all, on every rank, if one of them
-/// cannot listen (its address is empty).
-std::vector<Socket> connect_ranks(c10d::Store& store, int rank, int size,
-                                  const std::string& address, std::chrono::milliseconds timeout);
+struct LinkOptions {
+  int rank = 0;
+  int size = 1;
+  std::string address;  ///< to listen at, a number
+  std::chrono::milliseconds timeout{0};
+  std::string secret{};  ///< of the job; "": none (link_handshake.h)
+  /// Called about twice a second while it waits; may throw, which ends it.
+  std::function<void()> look_around = [] {};
+};
+
+/// A TCP connection to each other rank, by rank, the own place empty. Each listens and says where
+/// on the group's store. Nothing at all, on every rank, if one of them cannot listen (its address
+/// is empty). Connections are opened side by side: strangers that connect and say nothing, or what
+/// no rank says, delay nobody. Throws std::runtime_error that names who did not connect in time.
+std::vector<Socket> connect_ranks(c10d::Store& store, const LinkOptions& options);
 
 }  // namespace tessera::comm

@@ -69,6 +69,10 @@ std::string likely_cause(const TapContext& context, const TappedCall& call, std:
   if (const auto differs = first_difference(calls, *context.group)) {
     return join_text("; the ranks disagree: ", *differs);
   }
+  if (const auto ended = board->who_ended(context.group->ranks); !ended.empty()) {
+    return join_text("; ", board->ranks_text(ended),
+                     " ended, as after the last call of its program, and will not take part");
+  }
   const auto roll = board->call_roll(context.group->ranks);
   if (!roll) return "; the store does not answer either, as if rank 0, which hosts it, is gone";
   return who_is_missing(context, call, what, calls, *roll, *board);
@@ -77,6 +81,9 @@ std::string likely_cause(const TapContext& context, const TappedCall& call, std:
 [[noreturn]] void throw_peer_error(const TapContext& context, const TappedCall& call,
                                    CallPhase phase, std::string_view what) {
   context.state->failed = true;
+  if (phase == CallPhase::query) {
+    throw PeerError(join_text(call_text(context, call), " failed: ", what));
+  }
   const std::string why = join_text(what, likely_cause(context, call, what));
   const auto board = context.state->board_now();
   if (board && call.sequence != 0 && phase != CallPhase::pause) {

@@ -30,8 +30,9 @@ struct TappedCall {
 /// "rank 2: all_reduce (sum) of 4 float32 in group g (ranks 0,2)": how errors name a call.
 std::string call_text(const TapContext& context, const TappedCall& call);
 
-/// Where an error came up: in `pause` the call goes on and only one wait for it ended.
-enum class CallPhase { issue, wait, pause };
+/// Where an error came up: in `pause` the call goes on and only one wait for it ended; in `query`
+/// the caller only asks what is known here, and no other rank is asked or informed.
+enum class CallPhase { issue, wait, pause, query };
 
 /// To be called in a catch block: throws the current exception as a tessera error that names rank,
 /// call and group. Errors of tessera's own pass unchanged.

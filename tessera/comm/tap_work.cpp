@@ -12,11 +12,11 @@ namespace {
 constexpr auto kLookAgain = std::chrono::milliseconds(1000);
 
 [[noreturn]] void rethrow_translated(const std::exception_ptr& error, const TapContext& context,
-                                     const TappedCall& call) {
+                                     const TappedCall& call, CallPhase phase) {
   try {
     std::rethrow_exception(error);
   } catch (...) {
-    rethrow_as_tessera(context, call, CallPhase::wait);
+    rethrow_as_tessera(context, call, phase);
   }
 }
 
@@ -39,8 +39,12 @@ bool TapWork::isCompleted() {
 std::exception_ptr TapWork::exception() const {
   auto error = inner_->exception();
   if (!error) return error;
+  {
+    std::lock_guard lock(mutex_);
+    if (error_) return error_;
+  }
   try {
-    rethrow_translated(error, *context_, call_);
+    rethrow_translated(error, *context_, call_, CallPhase::query);
   } catch (...) {
     return std::current_exception();
   }
@@ -52,7 +56,9 @@ c10::intrusive_ptr<c10::ivalue::Future> TapWork::getFuture() {
   // A call that ended well is handed on as it is, with what the backend knows of its streams.
   if (inner->completed() && !inner->hasError()) return inner;
   const auto translate = [context = context_, call = call_](c10::ivalue::Future& parent) {
-    if (parent.hasError()) rethrow_translated(parent.exception_ptr(), *context, call);
+    if (parent.hasError()) {
+      rethrow_translated(parent.exception_ptr(), *context, call, CallPhase::wait);
+    }
     return parent.value();
   };
   return inner->then(translate, inner->elementType());
@@ -79,8 +85,14 @@ bool TapWork::wait(std::chrono::milliseconds timeout) {
     return ok;
   } catch (...) {
     ended(false);
-    rethrow_as_tessera(*context_, call_,
-                       inner_->isCompleted() ? CallPhase::wait : CallPhase::pause);
+    const auto phase = inner_->isCompleted() ? CallPhase::wait : CallPhase::pause;
+    try {
+      rethrow_as_tessera(*context_, call_, phase);
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      if (phase == CallPhase::wait) error_ = std::current_exception();
+      throw;
+    }
   }
 }
 

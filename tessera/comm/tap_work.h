@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "tessera/comm/tap_context.h"
@@ -16,6 +17,7 @@ class TapWork final : public c10d::Work {
 
   bool isCompleted() override;
   bool isSuccess() const override { return inner_->isSuccess(); }
+  /// What wait() threw; before that, the backend's error as tessera's. Asks no other rank why.
   std::exception_ptr exception() const override;
   int sourceRank() const override { return inner_->sourceRank(); }
   std::vector<at::Tensor> result() override { return inner_->result(); }
@@ -41,6 +43,8 @@ class TapWork final : public c10d::Work {
   std::shared_ptr<const TapContext> context_;
   TappedCall call_;
   std::shared_ptr<EventRecord> record_;  // null: nobody listened
+  mutable std::mutex mutex_;
+  std::exception_ptr error_;  // that wait() threw
 };
 
 }  // namespace tessera::comm

@@ -1,6 +1,7 @@
 #include "tessera/comm/world.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tessera/base/errors.h"
@@ -19,6 +20,12 @@ Backends on_all_devices(const c10::intrusive_ptr<c10d::Backend>& backend) {
   Backends backends;
   for (const auto device : all_device_types()) backends.emplace_back(device, backend);
   return backends;
+}
+
+/// Of any world: making a group is rare.
+std::condition_variable_any& group_made() {
+  static auto* instance = new std::condition_variable_any();  // worlds may outlive static objects
+  return *instance;
 }
 
 }  // namespace
@@ -54,20 +61,43 @@ std::vector<int> RankWorld::checked_ranks(std::span<const int> ranks) const {
 }
 
 std::shared_ptr<const Group> RankWorld::group(std::span<const int> ranks) {
-  const MayBlock others_may_run;  // outside the lock: nobody takes a lock of the host's inside ours
-  std::lock_guard lock(mutex_);
-  if (const auto it = groups_.find(std::vector<int>(ranks.begin(), ranks.end()));
-      it != groups_.end()) {
-    return it->second;
+  std::vector<int> key(ranks.begin(), ranks.end());
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = groups_.find(key);
+    if (it != groups_.end() && it->second != nullptr) return it->second;
   }
-  auto key = checked_ranks(ranks);
-  const int index = static_cast<int>(std::ranges::find(key, rank_) - key.begin());
-  // One rank needs no links, whatever the world is made of.
-  auto backends = key.size() == 1 && kind_ != Kind::fake
-                      ? on_all_devices(solo_backend())
-                      : make_backends(key, index, group_name(key));
-  auto made = make_group(key, std::move(backends));
-  groups_.emplace(std::move(key), made);
+  key = checked_ranks(ranks);
+  const MayBlock others_may_run;  // outside the lock: nobody takes a lock of the host's inside ours
+  std::unique_lock lock(mutex_);
+  // Without the lock held, because making it waits for other ranks, whose threads may make their
+  // groups in another order. An entry without a group is in the making.
+  const auto ended = [&] { return !groups_.contains(key) || groups_[key] != nullptr; };
+  group_made().wait(lock, ended);
+  if (const auto it = groups_.find(key); it != groups_.end()) return it->second;
+  groups_.emplace(key, nullptr);
+  lock.unlock();
+  std::shared_ptr<const Group> made;
+  std::exception_ptr error;
+  try {
+    const int index = static_cast<int>(std::ranges::find(key, rank_) - key.begin());
+    // One rank needs no links, whatever the world is made of.
+    auto backends = key.size() == 1 && kind_ != Kind::fake
+                        ? on_all_devices(solo_backend())
+                        : make_backends(key, index, group_name(key));
+    made = make_group(key, std::move(backends));
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  if (error) {
+    groups_.erase(key);
+  } else {
+    groups_[key] = made;
+  }
+  lock.unlock();
+  group_made().notify_all();
+  if (error) std::rethrow_exception(error);
   return made;
 }
 
@@ -81,7 +111,7 @@ void RankWorld::adopt(std::span<const int> ranks,
           "the process group \"", existing->getGroupName(), "\" has size ", existing->getSize(),
           " and my rank in it is ", existing->getRank(), "; the group of ranks ", ranks_text(key),
           " has size ", key.size(), " and I am number ", index, " of it");
-  if (groups_.contains(key)) return;  // one is enough, and others may hold it
+  if (groups_.contains(key)) return;  // one is enough, and others may hold it or make it
   Backends backends;
   for (const auto device : existing->getDeviceTypes()) {
     backends.emplace_back(device.type(), existing->getBackend(device.type()));

@@ -30,6 +30,23 @@ TEST(CliLaunch, SetsTheVariablesThatTorchrunSets) {
   EXPECT_GT(std::stoi(*ports.begin()), 1023);
 }
 
+TEST(CliLaunch, GivesEachJobASecretOfItsOwn) {
+  const Folder folder;
+  const auto script = folder.script("echo $TESSERA_JOB_SECRET");
+  std::set<std::string> secrets;
+  for (int job = 0; job < 2; ++job) {
+    const auto lines = by_rank(launch({"-n", "2", script}).out);
+    EXPECT_EQ(lines.at("0")[0].size(), 32U);
+    EXPECT_EQ(lines.at("0")[0], lines.at("1")[0]);
+    secrets.insert(lines.at("0")[0]);
+  }
+  EXPECT_EQ(secrets.size(), 2U);
+  setenv("TESSERA_JOB_SECRET", "ours", 1);  // launchers of several hosts have no other in common
+  const auto lines = by_rank(launch({"-n", "1", "--nodes", "2", "--master-addr", "a", script}).out);
+  unsetenv("TESSERA_JOB_SECRET");
+  EXPECT_EQ(lines.at("0")[0], "ours");
+}
+
 TEST(CliLaunch, StartsTheLocalPartOfAJobOfSeveralHosts) {
   const Folder folder;
   const auto script =

@@ -1,7 +1,12 @@
 // What launchers leave in the environment, row by row.
 #include "tessera/comm/rendezvous.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <map>
 
@@ -42,6 +47,31 @@ TEST(Rendezvous, PlainVariables) {
   EXPECT_EQ(found.host, "node7");
   EXPECT_EQ(found.port, 29501);
   EXPECT_FALSE(found.store_is_hosted);
+}
+
+TEST(Rendezvous, AJobIsWhatItsRanksHaveInCommon) {
+  const Variables plain = {
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}};
+  const auto job = [&](Variables more) {
+    more.insert(plain.begin(), plain.end());
+    return read(more).job;
+  };
+  EXPECT_EQ(job({}), "");
+  EXPECT_EQ(job({{"TORCHELASTIC_RUN_ID", "17"}}), "TORCHELASTIC_RUN_ID=17");
+  EXPECT_EQ(job({{"TORCHELASTIC_RUN_ID", "17"}, {"SLURM_JOB_ID", "3"}, {"SLURM_STEP_ID", "0"}}),
+            "TORCHELASTIC_RUN_ID=17 SLURM_JOB_ID=3");
+  // The parts of a heterogeneous job have numbers of their own.
+  EXPECT_EQ(job({{"SLURM_JOB_ID", "3"}, {"SLURM_HET_SIZE", "2"}}), "");
+  EXPECT_EQ(read({{"SLURM_PROCID", "1"},
+                  {"SLURM_NTASKS", "2"},
+                  {"SLURM_JOB_ID", "3"},
+                  {"SLURM_STEP_ID", "4"},
+                  {"SLURM_JOB_NODELIST", "n1"}})
+                .job,
+            "SLURM_JOB_ID=3 SLURM_STEP_ID=4");
+  const std::string one = job({{"TESSERA_JOB_SECRET", "one"}});
+  EXPECT_NE(one, job({{"TESSERA_JOB_SECRET", "two"}}));
+  EXPECT_EQ(one.find("one"), std::string::npos);  // others may read it
 }
 
 TEST(Rendezvous, TorchrunsAgentHostsTheStore) {
@@ -148,6 +178,46 @@ TEST(Network, AnAddressThatOthersReachIsNotALoopback) {
   EXPECT_FALSE(is_loopback(address_towards("127.0.0.1", 29500)));  // "" where there is no network
   EXPECT_FALSE(is_loopback(address_towards("no.such.host.invalid", 29500)));
   EXPECT_EQ(machine_identity(), machine_identity());
+}
+
+/// As two containers of one machine that have the same host name.
+TEST(Network, AnotherNetworkNamespaceIsAnotherMachine) {
+  const std::string here = machine_identity();
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0 && unshare(CLONE_NEWNET) != 0) _exit(2);
+    const std::string there = machine_identity();
+    _exit(write(ends[1], there.data(), there.size()) == ssize_t(there.size()) ? 0 : 1);
+  }
+  close(ends[1]);
+  std::string there(here.size() + 64, '\0');
+  there.resize(size_t(std::max<ssize_t>(::read(ends[0], there.data(), there.size()), 0)));
+  close(ends[0]);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "no network namespaces here";
+  ASSERT_EQ(status, 0);
+  EXPECT_NE(there, "");
+  EXPECT_NE(there, here);
+}
+
+TEST(Network, AStoreListensWhereItsHostIs) {
+  const auto bound_at = [](const std::string& host) -> std::string {
+    const auto fd = bind_where_host_is(host, 0);
+    if (!fd) return "anywhere";
+    sockaddr_in at{};
+    socklen_t size = sizeof(at);
+    EXPECT_EQ(getsockname(*fd, reinterpret_cast<sockaddr*>(&at), &size), 0);
+    close(*fd);
+    return inet_ntoa(at.sin_addr);
+  };
+  EXPECT_EQ(bound_at("127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(bound_at("127.0.0.2"), "127.0.0.2");
+  EXPECT_EQ(bound_at("localhost"), "127.0.0.1");
+  EXPECT_EQ(bound_at("192.0.2.1"), "anywhere");  // an address of no machine
+  EXPECT_EQ(bound_at("no.such.host.invalid"), "anywhere");
 }
 
 TEST(Rendezvous, BadValuesAreNamed) {

@@ -14,8 +14,8 @@ namespace tessera::comm {
 class ScriptedWork : public c10d::Work {
  public:
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
-  ScriptedWork(std::function<void()> on_wait, FuturePtr future)
-      : on_wait_(std::move(on_wait)), future_(std::move(future)) {}
+  ScriptedWork(std::function<void()> on_wait, FuturePtr future, std::exception_ptr error = {})
+      : on_wait_(std::move(on_wait)), future_(std::move(future)), error_(std::move(error)) {}
   bool wait(std::chrono::milliseconds) override {
     if (on_wait_) on_wait_();
     return true;
@@ -23,10 +23,12 @@ class ScriptedWork : public c10d::Work {
   bool isCompleted() override { return true; }
   bool isSuccess() const override { return true; }
   FuturePtr getFuture() override { return future_; }
+  std::exception_ptr exception() const override { return error_; }
 
  private:
   std::function<void()> on_wait_;
   FuturePtr future_;
+  std::exception_ptr error_;
 };
 
 class ScriptedBackend : public c10d::Backend {
@@ -38,6 +40,7 @@ class ScriptedBackend : public c10d::Backend {
   int calls = 0;
   bool returns_work = true;
   ScriptedWork::FuturePtr future;
+  std::exception_ptr error;  // of its works
 
   const std::string getBackendName() const override { return "scripted"; }
 
@@ -63,7 +66,7 @@ class ScriptedBackend : public c10d::Backend {
     ++calls;
     if (on_call) on_call();
     if (!returns_work) return {};
-    return c10::make_intrusive<ScriptedWork>(on_wait, future);
+    return c10::make_intrusive<ScriptedWork>(on_wait, future, error);
   }
 };
 

@@ -3,18 +3,16 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <future>
 #include <iostream>
 #include <optional>
 #include <random>
-#include <sstream>
 #include <thread>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "tests/support/processes.h"
 
@@ -198,6 +196,59 @@ TEST_F(SocketLinksTest, WhatWaitsForAPeerThatIsGoneThrows) {
   EXPECT_ANY_THROW(send(1, at::zeros({4}), 2)->wait(kPatience));
 }
 
+/// What comes for other tags, without end, is no reason to wait on.
+TEST_F(SocketLinksTest, ALimitHoldsWhileBytesOfOthersFlow) {
+  std::atomic<bool> done{false};
+  std::thread sender([&] {
+    while (!done) send(0, values(1000, 0), 2)->wait(kPatience);
+  });
+  const auto came = receive(1, at::zeros({4}), 1);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(error_of([&] { came->wait(milliseconds(200)); }), "other: no answer within 200 ms");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  std::thread interrupts([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    came->abort();
+  });
+  EXPECT_FALSE(came->wait(kPatience));
+  interrupts.join();
+  done = true;
+  std::thread drains([&] { EXPECT_ANY_THROW(came->wait(kPatience)); });
+  sender.join();
+  ranks_[0]->close();
+  drains.join();
+}
+
+TEST_F(SocketLinksTest, ARankThatEndsItsSendingStillReceives) {
+  const auto sent = send(0, values(3, 1), 1);
+  EXPECT_TRUE(sent->wait(kPatience));
+  ranks_[0]->end_sending();
+  const at::Tensor room = at::zeros({3});
+  EXPECT_TRUE(receive(1, room, 1)->wait(kPatience));  // it was sent before
+  EXPECT_TRUE(at::equal(room, values(3, 1)));
+  const auto back = send(1, values(3, 2), 2);
+  EXPECT_TRUE(back->wait(kPatience));
+  EXPECT_EQ(error_of([&] { receive(1, room, 3)->wait(kPatience); }),
+            "other: the link broke: closed by the peer");
+  EXPECT_TRUE(receive(0, room, 2)->wait(kPatience));
+  EXPECT_TRUE(at::equal(room, values(3, 2)));
+}
+
+TEST(SocketLinksPeer, AnImpossibleSizeIsAnErrorBeforeMemoryIsTakenForIt) {
+  int fds[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+  std::vector<Socket> sockets(2);
+  sockets[1] = Socket(fds[0]);
+  const Socket other(fds[1]);
+  const auto links = std::make_shared<SocketLinks>(std::move(sockets));
+  const std::array<uint64_t, 2> header = {uint64_t{1} << 62, 7};
+  ASSERT_EQ(::send(other.fd(), header.data(), sizeof(header), 0), ssize_t(sizeof(header)));
+  EXPECT_NE(error_of([&] {
+              links->receive_piece(at::zeros({1}), 1, 1)->wait(kPatience);
+            }).find("announces a message of 4611686018427387904 bytes"),
+            std::string::npos);
+}
+
 /// Three ranks: rank 1 lives but never sends its part, rank 2 is gone. Rank 0 waits for rank 1.
 TEST(SocketLinksExchange, EndsWhenAnyOfItsLinksBreaks) {
   for (const bool breaks_before : {true, false}) {
@@ -237,59 +288,6 @@ TEST_F(SocketLinksTest, ClosingWakesWhoWaitsOnBothSides) {
 TEST_F(SocketLinksTest, AWaitEndsAtItsLimit) {
   const auto came = receive(1, at::zeros({4}), 1);
   EXPECT_EQ(error_of([&] { came->wait(milliseconds(10)); }), "other: no answer within 10 ms");
-}
-
-/// Says to rank 0 what no rank would say.
-void knock_as_stranger(c10d::Store& store) {
-  std::istringstream place(store.get_to_str("links/0"));
-  std::string address;
-  uint16_t port = 0;
-  place >> address >> port;
-  const Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_port = htons(port);
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(connect(socket.fd(), reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
-  const std::array<int64_t, 2> greeting = {12345, 1};  // a token of nobody, the rank of another
-  EXPECT_EQ(::send(socket.fd(), greeting.data(), sizeof(greeting), MSG_NOSIGNAL),
-            ssize_t(sizeof(greeting)));
-}
-
-TEST(ConnectRanks, EachPairHasAConnectionAndStrangersHaveNone) {
-  constexpr int kRanks = 4;
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  std::vector<std::thread> threads;
-  std::promise<void> knocked;
-  const std::shared_future<void> after_knock = knocked.get_future().share();
-  for (int rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back([&, rank] {
-      if (rank > 0) after_knock.wait();
-      auto links = std::make_shared<SocketLinks>(
-          connect_ranks(*store, rank, kRanks, "127.0.0.1", kPatience));
-      std::vector<WorkPtr> works;
-      at::Tensor from = at::zeros({kRanks});
-      for (int peer = 0; peer < kRanks; ++peer) {
-        if (peer == rank) continue;
-        works.push_back(links->send_piece(at::full({1}, rank, at::kFloat), peer, 0));
-        works.push_back(links->receive_piece(from.narrow(0, peer, 1), peer, 0));
-      }
-      for (const auto& work : works) EXPECT_TRUE(work->wait(kPatience));
-      from[rank] = rank;
-      EXPECT_TRUE(at::equal(from, at::arange(kRanks, at::kFloat)));
-    });
-  }
-  knock_as_stranger(*store);
-  knocked.set_value();
-  for (auto& thread : threads) thread.join();
-}
-
-TEST(ConnectRanks, IfOneRankCannotListenNoneConnects) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  std::thread other(
-      [&] { EXPECT_TRUE(connect_ranks(*store, 1, 2, "127.0.0.1", kPatience).empty()); });
-  EXPECT_TRUE(connect_ranks(*store, 0, 2, "", kPatience).empty());
-  other.join();
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 """Thread ranks in Python: results, errors, locks."""
 
+import os
+import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -151,3 +155,39 @@ UNCAUGHT = """
 def test_an_exception_that_nobody_catches_reaches_the_other_ranks(torchrun):
     out = torchrun(2, UNCAUGHT)
     assert "told:" in out and "out of cheese" in out, out
+
+
+KILLED = """
+import os, signal
+import torch
+import tessera
+
+mesh = tessera.init_device_mesh("tp=3")
+x = tessera.distribute_tensor(torch.ones(6), mesh, "S0")
+x.sum().item()
+if tessera.current_world().rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+x.sum().item()
+"""
+
+
+def test_a_survivor_that_ends_by_its_error_is_not_taken_for_the_cause(tmp_path):
+    program = tmp_path / "killed.py"
+    program.write_text(KILLED)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(program)],
+            env={**os.environ, **common, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in started]
+    for rank in (0, 2):
+        assert "no sign of life from rank 1" in errors[rank], errors[rank]
+        assert "failed first" not in errors[rank], errors[rank]

@@ -1,0 +1,42 @@
+#include "tessera/comm/descriptors.h"
+
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "tessera/base/errors.h"
+
+namespace tessera::comm {
+
+bool says_no_descriptors(std::string_view what) {
+  return what.find(std::strerror(EMFILE)) != std::string_view::npos;
+}
+
+std::string with_descriptor_limit(std::string_view what) {
+  rlimit limit{};
+  if (!says_no_descriptors(what) || getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::string(what);
+  return join_text(what, " (this process may have ", limit.rlim_cur,
+                   " file descriptors, too few for its links; raise the limit by ulimit -n)");
+}
+
+void require_descriptors(int count, std::string_view what) {
+  rlimit limit{};
+  std::error_code error;
+  int open = 0;
+  for (std::filesystem::directory_iterator at("/proc/self/fd", error), end; !error && at != end;
+       at.increment(error)) {
+    ++open;
+  }
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (static_cast<rlim_t>(open) + static_cast<rlim_t>(count) <= limit.rlim_cur) return;
+  throw NotSupported(join_text(what, " needs about ", count, " file descriptors; this process has ",
+                               open, " open and may have ", limit.rlim_cur,
+                               "; raise the limit by ulimit -n"));
+}
+
+std::string errno_text(int error) { return with_descriptor_limit(std::strerror(error)); }
+
+}  // namespace tessera::comm

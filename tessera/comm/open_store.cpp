@@ -1,0 +1,76 @@
+#include "tessera/comm/open_store.h"
+
+#include <c10/util/Exception.h>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/bounded_store.h"
+#include "tessera/comm/descriptors.h"
+#include "tessera/comm/network.h"
+#include "tessera/comm/processes.h"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kProbe(1000);
+
+/// Descriptors that a rank's own connections take, and those that rank 0 takes for each rank.
+constexpr int kOwnConnections = 8;
+constexpr int kServed = 3;
+
+[[noreturn]] void cannot_host(const std::string& where, std::string_view why) {
+  throw InvalidArgument(join_text(
+      "rank 0 cannot make the store at ", where,
+      "; is the host this machine and the port free? (Two jobs with one MASTER_PORT, or RANK=0 "
+      "given to two processes, look like this too.) ",
+      with_descriptor_limit(why)));
+}
+
+[[noreturn]] void no_answer(const ProcessWorldOptions& options, const std::string& where,
+                            std::string_view why) {
+  const bool held = answers_at(options.host, options.port, std::min(kProbe, options.timeout));
+  throw PeerError(join_text(
+      "rank ", options.rank, " of ", options.size, ": waited for the store of ",
+      options.store_is_hosted ? "the launcher" : "rank 0", " at ", where,
+      ", which did not answer within ", options.timeout.count(), " ms",
+      held ? "; the port is open, so its process is stopped, or is not rank 0 of a job" : "",
+      why.empty() ? "" : ": ", with_descriptor_limit(why)));
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> open_store(const ProcessWorldOptions& options) {
+  if (options.store) return options.store;
+  if (options.size == 1 && options.host.empty()) return c10::make_intrusive<c10d::HashStore>();
+  require(!options.host.empty() && options.port > 0 && options.port < 65536, "a world of ",
+          options.size, " processes needs a host and a port, or a store; got \"", options.host,
+          "\" and ", options.port);
+  c10d::TCPStoreOptions tcp;
+  tcp.port = static_cast<uint16_t>(options.port);
+  tcp.isServer = options.rank == 0 && !options.store_is_hosted;
+  tcp.numWorkers = options.size;
+  tcp.waitWorkers = false;  // Meeting waits, and knows who is missing
+  tcp.timeout = options.timeout;
+  const std::string where = join_text(options.host, ":", options.port);
+  require_descriptors(kOwnConnections + (tcp.isServer ? kServed * options.size : 0),
+                      "the store of a world of processes");
+  const auto connect = [host = options.host, tcp]() mutable -> BoundedStore::StorePtr {
+    if (tcp.isServer) tcp.masterListenFd = bind_where_host_is(host, tcp.port);
+    return c10::make_intrusive<c10d::TCPStore>(host, tcp);
+  };
+  try {
+    if (auto store = open_within(options.timeout, connect)) return store;
+  } catch (const c10::Error& e) {
+    if (tcp.isServer) cannot_host(where, e.what_without_backtrace());
+    no_answer(options, where, e.what_without_backtrace());
+  } catch (const std::system_error& e) {
+    cannot_host(where, e.what());
+  }
+  no_answer(options, where, "");
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,235 @@
+#include "tessera/comm/process_world.h"
+
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <unistd.h>
+
+#include <array>
+#include <numeric>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/checked.h"
+#include "tessera/comm/cuda_backend.h"
+#include "tessera/comm/deadline.h"
+#include "tessera/comm/descriptors.h"
+#include "tessera/comm/failure.h"
+#include "tessera/comm/gloo.h"
+#include "tessera/comm/meeting.h"
+#include "tessera/comm/network.h"
+#include "tessera/comm/noticeboard.h"
+#include "tessera/comm/observer_state.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr auto kFarewell = std::chrono::seconds(10);
+/// After a barrier's timeout, for what is still to be said over the store.
+constexpr auto kLastWords = std::chrono::seconds(3);
+
+std::vector<c10::DeviceType> served_devices(const ProcessWorldOptions& options) {
+  if (!options.devices.empty()) return options.devices;
+  std::vector<c10::DeviceType> devices = {c10::DeviceType::CPU};
+  // A rank without a device of its own (more ranks than GPUs) computes on the CPU alone.
+  const bool has_device =
+      at::globalContext().hasCUDA() && at::detail::getCUDAHooks().getNumGPUs() > options.local_rank;
+  if (has_device) devices.push_back(c10::DeviceType::CUDA);
+  return devices;
+}
+
+/// Where the store is, of one that the program made too; this machine's name if it does not say.
+std::pair<std::string, int> host_of(const ProcessWorldOptions& options) {
+  if (!options.host.empty()) return {options.host, options.port};
+  auto store = options.store;
+  if (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get())) {
+    store = prefixed->getUnderlyingNonPrefixStore();
+  }
+  if (const auto* tcp = dynamic_cast<c10d::TCPStore*>(store.get())) {
+    return {tcp->getHost(), tcp->getPort()};
+  }
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return {name.data(), 0};
+}
+
+}  // namespace
+
+std::string place_of(const ProcessWorldOptions& options) {
+  return options.store ? std::string("a given store") : join_text(options.host, ":", options.port);
+}
+
+c10::intrusive_ptr<c10d::Store> prefixed(const std::string& prefix,
+                                         c10::intrusive_ptr<c10d::Store> store) {
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
+}
+
+ProcessWorld::ProcessWorld(const ProcessWorldOptions& options, const BoundedPtr& store,
+                           const std::string& prefix)
+    : RankWorld(Kind::processes, options.rank, options.size, options.name, options.timeout),
+      owner_(getpid()),
+      connection_(store),
+      prefix_(prefix),
+      store_(prefixed(prefix, store)),
+      board_(prefixed(Noticeboard::kPrefix, store_)),
+      // A store that the program made is rank 0's by convention.
+      hosts_store_(options.rank == 0 && !options.store_is_hosted),
+      local_rank_(options.local_rank),
+      devices_(served_devices(options)),
+      secret_(options.secret) {
+  if (options.size == 1) {
+    address_ = "127.0.0.1";
+    return;
+  }
+  const auto soon = store->until(deadline_after(options.timeout));
+  const auto own_connection = [store, prefix] { return prefixed(prefix, store->clone()); };
+  auto board = prefixed(Noticeboard::kPrefix, prefixed(prefix, soon->clone()));
+  life_sign_ = std::make_unique<LifeSign>(
+      prefixed(Noticeboard::kPrefix, prefixed(prefix, soon->unbounded_clone())), board_,
+      options.rank);
+  ObserverState& state = *observers().state();
+  state.hosts_store = hosts_store_;
+  std::lock_guard lock(state.mutex);
+  state.board = std::make_shared<Noticeboard>(std::move(board), options.rank);
+  state.check = std::make_shared<CollectiveCheck>(own_connection, options.timeout);
+}
+
+void ProcessWorld::end() {
+  if (size() == 1 || getpid() != owner_ || std::exchange(ended_, true)) return;
+  const bool fails = observers().state()->failed || std::uncaught_exceptions() > 0;
+  // Otherwise Gloo's destructor would wait for calls that nobody will answer.
+  if (fails) observers().state()->abort_links();
+  if (life_sign_->dismissed()) return;  // who hosted the store has left, and the store with it
+  if (!fails) end_sending();
+  const auto parting = std::make_shared<Parting>(
+      Parting::Options{store_, board_, std::move(life_sign_), rank(), size(), hosts_store_,
+                       std::min<std::chrono::milliseconds>(kFarewell, timeout())});
+  const auto farewell = fails ? parting->call_off_farewell() : parting->say_farewell();
+  shut_down_groups(farewell);
+  if (farewell == Parting::Farewell::none) return;
+  parting->leave(observers().state()->board_now()->silent());
+}
+
+void ProcessWorld::start(const ProcessWorldOptions& options) {
+  if (options.size == 1) return;
+  std::vector<int> everyone(static_cast<size_t>(size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  const bool one_machine =
+      attend("start", join_text("the start of world ", name(), " at ", place_of(options)), everyone,
+             rank(), machine_identity());
+  const auto [host, port] = host_of(options);
+  const bool loopback = one_machine || is_loopback(host);
+  address_ = loopback ? "127.0.0.1" : address_towards(host, port);
+}
+
+Backends ProcessWorld::make_backends(std::span<const int> ranks, int index,
+                                     const std::string& group_name) {
+  const int group_size = static_cast<int>(ranks.size());
+  require_descriptors_for(group_size, group_name);
+  if (group_size > 1) {
+    attend("group/" + group_name, join_text("making group ", group_name), ranks, index, "");
+  }
+  const auto group_store = [&](const char* kind) {
+    return prefixed(join_text("group/", group_name, "/", kind), store_);
+  };
+  BackendPtr gloo;
+  Backends backends;
+  for (const c10::DeviceType device : devices_) {
+    if (device == c10::DeviceType::CUDA && has_nccl()) {
+      backends.emplace_back(device, make_nccl_backend({group_store("nccl"), index, group_size,
+                                                       local_rank_, timeout(), group_name}));
+      keep_track(device, backends.back().second);
+      continue;
+    }
+    if (!gloo) {
+      gloo = connect_gloo(group_store("gloo"), ranks, index, group_name);
+      keep_track(c10::DeviceType::CPU, gloo);
+    }
+    backends.emplace_back(device, gloo);
+  }
+  return backends;
+}
+
+/// Whether all of them brought the same word; throws by the timeout.
+bool ProcessWorld::attend(std::string meeting, std::string purpose, std::span<const int> ranks,
+                          int index, const std::string& word) {
+  const auto store = prefixed(prefix_, connection_->until(deadline_after(timeout()) + kLastWords));
+  const auto board = prefixed(Noticeboard::kPrefix, store);
+  return Meeting{*store, std::move(meeting), std::move(purpose), ranks, index, timeout(), *board}
+      .attend(word);
+}
+
+ProcessWorld::BackendPtr ProcessWorld::connect_gloo(StorePtr store, std::span<const int> ranks,
+                                                    int index, const std::string& group_name) {
+  GlooOptions options{std::move(store), index, static_cast<int>(ranks.size()), timeout(), address_};
+  options.secret = secret_;
+  options.look_around = [&] { look_for_failure(group_name); };
+  try {
+    return make_gloo_backend(options);
+  } catch (const NotSupported& e) {
+    report_failure(*this, e.what());
+    throw;
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
+    if (says_no_descriptors(e.what())) report_failure(*this, with_descriptor_limit(e.what()));
+    observers().state()->failed = true;
+    throw PeerError(join_text("rank ", rank(), ": connecting group ", group_name, " (ranks ",
+                              list_text(ranks), ") from address ",
+                              address_.empty() ? "of this machine's name" : address_,
+                              " failed: ", with_descriptor_limit(e.what())));
+  }
+}
+
+/// Each peer takes one for our link and one for Gloo's.
+void ProcessWorld::require_descriptors_for(int group_size, const std::string& group_name) {
+  try {
+    require_descriptors(2 * group_size + 8, join_text("group ", group_name));
+  } catch (const NotSupported& e) {
+    report_failure(*this, e.what());
+    throw;
+  }
+}
+
+void ProcessWorld::look_for_failure(const std::string& group_name) {
+  const auto failure = observers().state()->board_now()->first_failure();
+  if (!failure || failure->rank == rank()) return;
+  observers().state()->failed = true;
+  throw PeerError(join_text("rank ", rank(), ": connecting group ", group_name, " failed; rank ",
+                            failure->rank, " failed first: ", failure->text));
+}
+
+void ProcessWorld::keep_track(c10::DeviceType device, const BackendPtr& backend) {
+  std::lock_guard lock(made_mutex_);
+  made_.emplace_back(device, WeakBackend(backend));
+}
+
+std::vector<std::pair<c10::DeviceType, ProcessWorld::WeakBackend>> ProcessWorld::made() {
+  std::lock_guard lock(made_mutex_);
+  return made_;
+}
+
+/// Peers that still wait for a message of this rank need not wait until it is gone.
+void ProcessWorld::end_sending() noexcept {
+  observers().state()->board_now()->post_end();
+  for (auto& [device, weak] : made()) {
+    const auto backend = weak.lock();
+    if (auto* links = dynamic_cast<EndsSending*>(backend.get())) links->end_sending();
+  }
+}
+
+/// Before this rank counts as gone, and the store may go: NCCL's groups read it once a second
+/// from a thread, which warns at length when it is gone. What Gloo's have under way nobody waits
+/// for once all ranks came to the end; before that a peer may still count on it.
+void ProcessWorld::shut_down_groups(Parting::Farewell farewell) noexcept {
+  for (auto& [device, weak] : made()) {
+    if (device != c10::DeviceType::CUDA && farewell != Parting::Farewell::all_came) continue;
+    try {
+      if (const auto backend = weak.lock()) backend->shutdown();
+    } catch (const std::exception&) {  // a peer is gone: whoever waited for it has heard of it
+    }
+  }
+}
+
+}  // namespace tessera::comm
