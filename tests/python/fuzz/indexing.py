@@ -1,6 +1,13 @@
 """Statements that read by index, and look-ups."""
 
+import torch
+
 from grammar import Draw, value
+
+
+def _along(index: str, dim: int, dims: int) -> str:
+    """The indices in a dim of their own, the others of size 1."""
+    return f"{index}.reshape({[-1 if i == dim else 1 for i in range(dims)]})"
 
 
 @value(2.5)
@@ -13,7 +20,7 @@ def by_tensor(d: Draw) -> str | None:
     return index and d.pick(
         f"{x}[{before}{index}]",
         f"{x}.index_select({dim}, {index})",
-        f"{x}.take_along_dim({index}.reshape({[-1 if i == dim else 1 for i in range(len(d.shape(x)))]}), {dim})",
+        f"{x}.take_along_dim({_along(index, dim, len(d.shape(x)))}, {dim})",
     )
 
 
@@ -36,7 +43,8 @@ def by_list(d: Draw) -> str | None:
 def by_mask(d: Draw) -> str | None:
     if (x := d.floats(1)) is None:
         return None
-    m = d.some(lambda v: v.dtype.is_signed is False and list(v.shape) == d.shape(x)[: v.dim()] and v.dim() > 0)
+    shape = d.env[x].shape
+    m = d.some(lambda v: v.dtype == torch.bool and v.dim() > 0 and v.shape == shape[: v.dim()])
     return m and f"{x}[{m}]"
 
 
@@ -64,12 +72,13 @@ def scatter(d: Draw) -> str | None:
     count = len(d.env[index[1:].split()[0]])
     shape = d.shape(x)
     shape[dim] = count
+    along = _along(index, dim, len(shape))
     source = f"{x}.narrow({dim}, 0, 1).expand({shape})"
     return d.pick(
         f"{x}.index_add({dim}, {index}, {source}, alpha={d.number()})",
         f"{x}.index_fill({dim}, {index}, {d.number()})",
-        f"{x}.scatter({dim}, {index}.reshape({[-1 if i == dim else 1 for i in range(len(shape))]}), {d.number()})",
-        f"{x}.scatter_add({dim}, {index}.reshape({[-1 if i == dim else 1 for i in range(len(shape))]}).expand({shape}), {source})",
+        f"{x}.scatter({dim}, {along}, {d.number()})",
+        f"{x}.scatter_add({dim}, {along}.expand({shape}), {source})",
         f"torch.index_copy({x}, {dim}, {index}[:1], {x}.narrow({dim}, 0, 1))",
         f"torch.select_scatter({x}, {x}.select({dim}, 0) * 2, {dim}, {d.below(d.shape(x)[dim])})",
     )

@@ -79,8 +79,10 @@ def losses(d: Draw) -> str | None:
             f"F.nll_loss({x}, {target} % {shape[1]}, reduction='{reduction}')",
             f"F.cross_entropy({x}, {target} % {shape[1]}, label_smoothing={d.pick(0.1, 0.2)})",
         )
-    return d.pick(
-        f"F.mse_loss({x}, {y}.expand_as({x}), reduction='{reduction}')",
-        f"F.binary_cross_entropy_with_logits({x}, {y}.expand_as({x}).detach().sigmoid(), reduction='{reduction}')",
-        f"F.kl_div({x}, {y}.expand_as({x}).softmax(-1), reduction='{reduction}')",
+    y = f"{y}.expand_as({x})"
+    name, goal = d.pick(
+        ("mse_loss", y),
+        ("binary_cross_entropy_with_logits", f"{y}.detach().sigmoid()"),
+        ("kl_div", f"{y}.softmax(-1)"),
     )
+    return f"F.{name}({x}, {goal}, reduction='{reduction}')"

@@ -10,7 +10,8 @@ def _loss(d: Draw) -> str | None:
     terms = []
     for x in d.rng.sample(found, min(len(found), d.pick(1, 2, 3))):
         x = f"{x}.double()"
-        terms.append(d.pick(f"({x} * {x}).sum()", f"{x}.sum() * {d.pick('0.5', '2.0')}", f"{x}.sin().mean()"))
+        scale = d.pick("0.5", "2.0")
+        terms.append(d.pick(f"({x} * {x}).sum()", f"{x}.sum() * {scale}", f"{x}.sin().mean()"))
     return " + ".join(terms)
 
 
@@ -31,14 +32,16 @@ def gradient(d: Draw) -> str | None:
 @effect(1.5)
 def hook(d: Draw) -> str | None:
     x = d.some(lambda v: v.requires_grad)
-    return x and d.pick(
-        f"{x}.register_hook(lambda g: g * {d.number()})",
-        f"{x}.register_hook(lambda g: seen.append(g.detach().clone()))",
-        f"{x}.register_hook(lambda g: seen.append(g.sum().item()))",
-        f"{x}.retain_grad()",
-        f"{x}.register_hook(lambda g: g + g.mean())",
-        f"{x}.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))",
+    what = d.pick(
+        f"register_hook(lambda g: g * {d.number()})",
+        "register_hook(lambda g: seen.append(g.detach().clone()))",
+        "register_hook(lambda g: seen.append(g.sum().item()))",
+        "retain_grad()",
+        "register_hook(lambda g: g + g.mean())",
+        "register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))",
     )
+    # libtorch crashes where the hook of a view finds that its base was written to.
+    return x and f"{x}.grad_fn, {x}.{what}"
 
 
 @value(0.5)

@@ -52,11 +52,19 @@ def kinked(d: Draw) -> str | None:
     return f"{_written(d, x)}.{d.pick(f'clamp_(min={n})', f'clamp_(max={n})')}"
 
 
+def _apart_in_memory(d: Draw, x: str, y: str) -> bool:
+    """What a write gives is not defined if it reads another view of the same memory."""
+    storages = [d.env[n].untyped_storage().data_ptr() for n in (x, y)]
+    return x == y or storages[0] != storages[1]
+
+
 @effect(3)
 def by_tensor(d: Draw) -> str | None:
     x = d.floats()
     y = x and d.like(x)
-    return y and f"{x}." + d.pick(
+    if not y or not _apart_in_memory(d, x, y):
+        return None
+    return f"{x}." + d.pick(
         f"add_({y}, alpha={d.number()})",
         f"mul_({y})",
         f"copy_({y})",
@@ -141,7 +149,9 @@ def out_argument(d: Draw) -> str | None:
         return None
     shape, dtype = d.env[x].shape, d.env[x].dtype
     y = d.some(lambda v: v.shape == shape and v.dtype == dtype)
-    return y and d.pick(
+    if not y or not _apart_in_memory(d, x, y):
+        return None
+    return d.pick(
         f"with torch.no_grad(): torch.mul({x}, {d.number()}, out={y})",
         f"with torch.no_grad(): torch.add({x}, {y}, alpha={d.number()}, out={y})",
         f"with torch.no_grad(): torch.tanh({x}, out={y})",
@@ -151,7 +161,9 @@ def out_argument(d: Draw) -> str | None:
 @effect(1)
 def many(d: Draw) -> str | None:
     x, y = d.floats(), d.floats()
-    return x and y and x != y and d.pick(
+    if not x or not y or x == y or not _apart_in_memory(d, x, y):
+        return None
+    return d.pick(
         f"torch._foreach_mul_([{x}, {y}], {d.number()})",
         f"torch._foreach_add_([{x}, {y}], {d.number()})",
         f"torch._foreach_addcmul_([{x}, {y}], [{x}, {y}], [{x}, {y}], {d.number()})",
