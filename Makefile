@@ -4,10 +4,14 @@
 TORCH ?=
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PREFIX ?= /usr/local
+PYTHON ?= $(if $(TORCH),$(abspath $(TORCH)/../../../..)/bin/python3,.venv/bin/python)
+SEED ?= 0
+MINUTES ?= 60
+WORLDS ?= 0,2
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test pure demo bench coverage check format asan tsan install clean
+.PHONY: help setup build test pure demo bench coverage check format asan tsan fuzz install clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -60,6 +64,10 @@ tsan: setup  ## the same under the thread sanitizer
 	@tools/configure.sh tsan
 	@cmake --build --preset tsan -j $(JOBS)
 	@ctest --preset tsan -j $(JOBS)
+
+fuzz: build  ## random programs on shards against plain ones: SEED=0 MINUTES=60 WORLDS=0,2 JOBS=n
+	@PYTHONPATH=build/python $(PYTHON) tests/python/fuzz/fuzz.py --seed $(SEED) \
+	  --minutes $(MINUTES) --worlds $(WORLDS) --jobs $(JOBS)
 
 install: build  ## install into PREFIX=/usr/local
 	@cmake --install build --prefix $(PREFIX)

@@ -38,8 +38,11 @@ Found nothing(std::vector<int64_t> shape, const at::Tensor& local) {
           at::full(shape, kNowhere, local.options().dtype(at::kLong))};
 }
 
+/// argmax takes no truth values, max does.
 at::Tensor arg_of(const at::Tensor& values, std::optional<int64_t> dim, bool keep, Wanted wanted) {
-  return wanted == Wanted::largest ? at::argmax(values, dim, keep) : at::argmin(values, dim, keep);
+  const at::Tensor ordered = values.scalar_type() == at::kBool ? values.to(at::kByte) : values;
+  return wanted == Wanted::largest ? at::argmax(ordered, dim, keep)
+                                   : at::argmin(ordered, dim, keep);
 }
 
 /// Along one dim, which is kept with size 1.

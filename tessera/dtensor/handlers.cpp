@@ -186,18 +186,9 @@ void linear_backward(Stack& stack) {
   torch::jit::push(stack, std::move(d_self), std::move(d_weight), std::move(d_bias));
 }
 
-/// The result's shape is an argument; libtorch's Meta kernel for it is in Python.
-std::vector<std::optional<rules::ResultMeta>> infer_unfold_backward(
-    std::span<const c10::IValue> args) {
-  const std::vector<int64_t> shape = args[1].toIntVector();
-  return {rules::ResultMeta{shape, contiguous_stride(shape),
-                            static_cast<DType>(args[0].toTensor().scalar_type())}};
-}
-
 }  // namespace
 
 void install_handlers() {
-  set_infer("aten::unfold_backward", infer_unfold_backward);
   set_handler("aten::_local_scalar_dense", local_scalar);
   set_handler("aten::equal", equal);
   set_handler("aten::allclose", allclose);

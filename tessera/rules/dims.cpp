@@ -157,6 +157,19 @@ std::string diagonal_backward(const OpCall& call) {
   return move_line(from + "X", to);
 }
 
+/// Windows overlap, so that what comes in adds up. `dim` counts the dims of the input, not those of
+/// the gradient, which has one more.
+std::string unfold_backward(const OpCall& call) {
+  const auto ndim = static_cast<int>(call.ints("input_sizes").size());
+  std::string from = letters_for(ndim), to = from;
+  if (ndim > 0) {
+    const auto dim = static_cast<size_t>(dim_of(call, "dim", ndim));
+    from[dim] = 'Y';
+    to[dim] = 'Z';
+  }
+  return from + "W -> " + to + " ; linear 0";
+}
+
 /// Turned by an odd number of quarters, the two dims change places.
 std::string rot90(const OpCall& call) {
   const Sharding self = tensor_of(call, "self");
@@ -304,7 +317,9 @@ std::vector<Rule> dim_rules() {
   for (const auto& [op, write] : {std::pair<const char*, std::string (*)(const OpCall&)>{
                                       "aten::select_backward", &select_backward},
                                   std::pair<const char*, std::string (*)(const OpCall&)>{
-                                      "aten::diagonal_backward", &diagonal_backward}}) {
+                                      "aten::diagonal_backward", &diagonal_backward},
+                                  std::pair<const char*, std::string (*)(const OpCall&)>{
+                                      "aten::unfold_backward", &unfold_backward}}) {
     Rule rule = written_rule(op, "code: zeros around what comes in", write);
     rule.localise.push_back(local_shape_of_result("input_sizes"));
     rule.infer = [](const OpCall& call) {

@@ -10,7 +10,6 @@ constexpr TableLine kTable[] = {
     {"block_diag", "[MN] -> KL ; linear 0"},
     {"roll", "* -> * ; whole $dims! ; move 0"},
     {"unfold", "* -> *W ; whole $dimension ; move 0"},
-    {"unfold_backward", "*W -> * ; whole $dim ; local $input_sizes result 0 ; linear 0"},
     {"_fft_r2c _fft_c2c _fft_c2r", "* -> * ; whole $dim ; pass sum 0 ; nonempty"},
     {"view_as_real", "* -> *C ; pass sum 0"},
     {"view_as_complex", "*C -> * ; pass sum 0"},

@@ -243,6 +243,24 @@ TEST(Handlers, ExtremesAlongACutDim) {
   }
 }
 
+TEST(Handlers, ExtremesOfTruthValues) {
+  const at::Tensor full = whole_numbers({5, 6}).remainder(3).eq(0);
+  const at::Tensor numbers = whole_numbers({5, 6}).remainder(4);  // with zeros
+  at::Tensor alone = numbers.clone().set_requires_grad(true);
+  alone.cumprod(0).sum().backward();  // looks for the first zero by max
+  run_ranks(3, [&](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=3");
+    for (const char* placements : {"S0", "S1"}) {
+      const auto [most, where_most] = at::max(spread(full, mesh, placements), 0);
+      expect_close(most, std::get<0>(full.max(0)), placements);
+      expect_close(where_most, std::get<1>(full.max(0)), placements);
+      at::Tensor x = spread(numbers, mesh, placements).set_requires_grad(true);
+      x.cumprod(0).sum().backward();
+      expect_close(x.grad(), alone.grad(), placements);
+    }
+  });
+}
+
 TEST(Handlers, ExtremesLieInTheOrderOfTheCutsOfOtherDims) {
   const at::Tensor full = whole_numbers({8, 5});
   run_ranks(8, [&](int) {

@@ -1,0 +1,63 @@
+"""Whether a rank found what the plain run found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+RELATIVE = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
+
+
+def first_difference(expected: dict[str, Any], found: dict[str, Any]) -> str:
+    """The first variable that is not right, and how; empty if all are."""
+    for name, want in expected.items():
+        if name not in found:
+            return f"{name} is missing"
+        if difference := _difference(want, found[name]):
+            return f"{name}: {difference}"
+    if more := [name for name in found if name not in expected]:
+        return f"{more[0]} should not be there"
+    return ""
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], torch.Tensor)
+
+
+def _difference(want: Any, have: Any) -> str:
+    if _is_tensor(want):
+        if not _is_tensor(have):
+            return f"expected a tensor, found {have!r}"
+        if want[1] != have[1]:
+            return f"requires_grad is {have[1]}"
+        return _tensor_difference(want[0], have[0])
+    if isinstance(want, list):
+        if not isinstance(have, list) or len(have) != len(want):
+            return f"expected {len(want)} values, found {have!r}"
+        return next(filter(None, map(_difference, want, have)), "")
+    if isinstance(want, float):
+        return _difference((torch.tensor(want), False), (torch.tensor(have), False))
+    return "" if want == have else f"expected {want!r}, found {have!r}"
+
+
+def _tensor_difference(want: torch.Tensor, have: torch.Tensor) -> str:
+    if want.shape != have.shape:
+        return f"shape {tuple(have.shape)}, expected {tuple(want.shape)}"
+    if want.dtype != have.dtype:
+        return f"{have.dtype}, expected {want.dtype}"
+    if not want.numel():
+        return ""
+    if not want.is_floating_point():
+        wrong = want != have
+    else:
+        relative = RELATIVE.get(want.dtype, 1e-7)
+        scale = max(1.0, float(want.abs().max()))
+        wrong = ~((want - have).abs() <= relative * scale) & ~(want.isnan() & have.isnan())
+    if not wrong.any():
+        return ""
+    place = tuple(wrong.nonzero()[0].tolist())
+    return (
+        f"{int(wrong.sum())} of {want.numel()} values are wrong, the first at {list(place)}: "
+        f"{have[place].item()!r}, expected {want[place].item()!r}"
+    )

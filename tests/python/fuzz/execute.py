@@ -1,0 +1,194 @@
+"""Runs a program on whole tensors, which says what is right, or as a rank of a mesh.
+
+Random numbers: what sharded tensors draw follows from the seed and the element's place, so those of
+a single rank are right for all. The plain run makes such a statement on tensors of a mesh of one rank.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+import inputs
+import tessera
+from program import NAME, Program, Statement
+
+LARGEST = 1e4  # beyond it sums in another order differ too much to compare
+
+
+class NotAProgram(Exception):
+    """The plain run itself does not work, or rounding decides its result."""
+
+
+class Refused(Exception):
+    """A rank raised; `index` is the statement's."""
+
+    def __init__(self, index: int, error: BaseException):
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.index = index
+        self.error = error
+
+
+class Halves(torch.autograd.Function):
+    """A user's own function: saves a tensor, has two results, one of which may go unused."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.save_for_backward(x)
+        return x * 0.5, x * x * 0.25
+
+    @staticmethod
+    def backward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return a * 0.5 + b * x * 0.5
+
+
+def _toolbox(place: Any) -> dict[str, Any]:
+    return {
+        "torch": torch,
+        "F": F,
+        "math": math,
+        "copy": copy,
+        "checkpoint": checkpoint,
+        "tessera": tessera,
+        "Halves": Halves,
+        "place": place,
+        "seen": [],
+    }
+
+
+def apart(x: torch.Tensor) -> bool:
+    """No two values that rounding could swap."""
+    values = x.detach().flatten().sort().values.double()
+    return bool((values.diff() > 1e-6).all())
+
+
+def away(x: torch.Tensor, value: float) -> bool:
+    """No value that rounding could bring to the other side."""
+    return bool(((x.detach().double() - value).abs() > 1e-6).all())
+
+
+def _bounded(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+        return True
+    largest = float(value.detach().abs().max())
+    return math.isfinite(largest) and largest <= LARGEST
+
+
+class PlainRun:
+    """Statement by statement on whole tensors; call it inside a world of one rank."""
+
+    def __init__(self, program: Program):
+        tessera.manual_seed(program.seed)
+        self.env = _toolbox(lambda x, placements: x.clone())
+        for item in program.inputs:
+            value = inputs.as_placed(inputs.value_of(item, program.seed))
+            self.env[item.name] = value.requires_grad_() if item.grad else value
+
+    def step(self, statement: Statement) -> None:
+        """Raises NotAProgram; what was written until then stays written."""
+        checks = {**self.env, "apart": apart, "away": away}
+        try:
+            if statement.guard and not eval(statement.guard, checks):
+                raise NotAProgram(f"rounding decides {statement.text}")
+            if statement.draws:
+                self._draw(statement)
+            else:
+                exec(statement.text, self.env)
+            self._check_bounds(statement)
+        except NotAProgram:
+            raise
+        except Exception as error:
+            raise NotAProgram(f"{statement.text}: {error}") from error
+
+    def _check_bounds(self, statement: Statement) -> None:
+        for name, value in self.env.items():
+            if not NAME.fullmatch(name):
+                continue
+            if not _bounded(value) or not _bounded(_grad_of(value)):
+                raise NotAProgram(f"{name} is too large after {statement.text}")
+
+    def _draw(self, statement: Statement) -> None:
+        mesh = tessera.init_device_mesh("one=1")
+        env = dict(self.env)
+        names = [n for n in statement.names() if isinstance(env.get(n), torch.Tensor)]
+        for name in names:
+            env[name] = tessera.from_local(env[name], mesh, "R")
+        exec(statement.text, env)
+        if target := statement.target():
+            same = [n for n in names if env[target] is env[n]]  # dropout of nothing
+            self.env[target] = self.env[same[0]] if same else tessera.to_local(env[target])
+            return
+        with torch.no_grad():
+            for name in names:  # what was written
+                self.env[name].copy_(tessera.to_local(env[name].detach()))
+
+
+def _grad_of(value: Any) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        return value.grad if value.is_leaf or value.retains_grad else None
+    return None
+
+
+def run_plain(program: Program) -> dict[str, Any]:
+    """What all variables are at the end: see snapshot."""
+    run = PlainRun(program)
+    for statement in program.statements:
+        run.step(statement)
+    return snapshot(run.env)
+
+
+def run_rank(program: Program) -> dict[str, Any]:
+    """The same as a rank of the program's mesh. Raises Refused."""
+    tessera.manual_seed(program.seed)
+    mesh = tessera.init_device_mesh(program.mesh)
+
+    def place(x: torch.Tensor, placements: str) -> torch.Tensor:
+        places = (inputs.split_placements(placements)[0] + ["R"] * mesh.ndim)[: mesh.ndim]
+        return tessera.redistribute(x.clone(), places)
+
+    env = _toolbox(place)
+    for item in program.inputs:
+        env[item.name] = inputs.place(item, inputs.value_of(item, program.seed), mesh)
+    for index, statement in enumerate(program.statements):
+        try:
+            exec(statement.text, env)
+        except Exception as error:  # noqa: BLE001 - every kind is judged by the caller
+            raise Refused(index, error) from error
+    return snapshot(env)
+
+
+def snapshot(env: dict[str, Any]) -> dict[str, Any]:
+    """Every variable in full, with gradients, optimizer states and what hooks saw."""
+    names = sorted((n for n in env if NAME.fullmatch(n)), key=lambda n: (n[0], int(n.lstrip("xopt"))))
+    found: dict[str, Any] = {}
+    for name in names:
+        value = env[name]
+        found[name] = _whole(value)
+        if _grad_of(value) is not None:
+            found[f"{name}.grad"] = _whole(value.grad)
+        if isinstance(value, torch.optim.Optimizer):
+            states = [value.state[p] for group in value.param_groups for p in group["params"]]
+            for i, state in enumerate(states):
+                for key, entry in state.items():
+                    found[f"{name}.state[{i}][{key!r}]"] = _whole(entry)
+            found[name] = type(value).__name__
+    for i, value in enumerate(env["seen"]):
+        found[f"seen[{i}]"] = _whole(value)
+    return found
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        with torch.no_grad():
+            flat = value.detach()
+            whole = tessera.full_tensor(flat) if tessera.is_dtensor(flat) else flat.clone()
+        return whole, value.requires_grad
+    if isinstance(value, (list, tuple)):
+        return [_whole(v) for v in value]
+    return value

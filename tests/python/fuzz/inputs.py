@@ -1,0 +1,102 @@
+"""The tensors a program starts with: their values, and their parts on a rank.
+
+Values follow from the program's seed and the input's name, so every rank makes the same ones and
+nothing is sent.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+import torch
+
+import tessera
+from program import Input
+
+_PARTIAL = re.compile(r"P\((\w+)\)")
+
+
+def _generator(seed: int, salt: str) -> torch.Generator:
+    return torch.Generator().manual_seed(zlib.crc32(f"{seed} {salt}".encode()))
+
+
+def value_of(item: Input, seed: int) -> torch.Tensor:
+    """The whole tensor. Floats are normal, integers 0 to 5."""
+    generator = _generator(seed, item.name)
+    shape = item.shape[::-1] if item.transposed else item.shape
+    dtype = getattr(torch, item.dtype)
+    if dtype.is_floating_point:
+        value = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    elif dtype == torch.bool:
+        value = torch.rand(shape, generator=generator) < 0.5
+    else:
+        value = torch.randint(0, 6, shape, generator=generator).to(dtype)
+    return value.permute(*range(len(shape))[::-1]) if item.transposed else value
+
+
+def as_placed(value: torch.Tensor) -> torch.Tensor:
+    """A plain tensor with the strides that distribute_tensor gives: whether a reshape of it is a view
+    hangs on them. Call it inside a world of one rank."""
+    mesh = tessera.init_device_mesh("one=1")
+    stride = tessera.distribute_tensor(value, mesh, "R", src_data_rank=None).stride()
+    return torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
+
+
+def _addend(value: torch.Tensor, op: str, index: int, size: int, salt: str) -> torch.Tensor:
+    """What rank `index` of an axis holds, so that all of them reduce to the value."""
+    generator = _generator(size, salt)
+    if op in ("max", "min"):
+        owner = torch.randint(0, size, value.shape, generator=generator)
+        less = torch.rand(value.shape, generator=generator, dtype=torch.float64) + 0.5
+        other = value - less if op == "max" else value + less
+        return torch.where(owner == index, value, other.to(value.dtype))
+    noise = torch.randn((size, *value.shape), generator=generator, dtype=torch.float64)
+    noise -= noise.mean(0, keepdim=True)
+    share = value.to(torch.float64) / size + noise[index]
+    return (share * size if op == "avg" else share).to(value.dtype)
+
+
+def _exact_addend(value: torch.Tensor, op: str, index: int, size: int, salt: str) -> torch.Tensor:
+    """The same of values with few bits on 2 or 4 ranks, without rounding: whole numbers that add up
+    to 0, and the value on top of one of them. Nothing is added to what is large or no number."""
+    generator = _generator(size, salt)
+    whole = torch.randint(-4, 5, (size, *value.shape), generator=generator)
+    owner = torch.randint(0, size, value.shape, generator=generator)
+    last = whole.sum(0) - whole.gather(0, owner.unsqueeze(0)).squeeze(0)
+    share = torch.where(owner == index, -last, whole[index]).to(value.dtype)
+    share = torch.where(value.abs() < 2**20, share, torch.zeros_like(share))
+    share = torch.where(owner == index, share + value, share)
+    return share * size if op == "avg" else share
+
+
+def split_placements(text: str) -> tuple[list[str], list[int]]:
+    """ "S0#1,S0#0" is (["S0", "S0"], [1, 0]): placements, and the axes in cutting order."""
+    parts = re.findall(r"(?:[^,\[\(]|\[[^\]]*\]|\([^\)]*\))+", text)
+    places = [part.split("#")[0] for part in parts]
+    turns = {axis: int(part.split("#")[1]) for axis, part in enumerate(parts) if "#" in part}
+    return places, sorted(turns, key=turns.__getitem__)
+
+
+def place(
+    item: Input, value: torch.Tensor, mesh: tessera.DeviceMesh, exact_sums: bool = False
+) -> torch.Tensor:
+    """The input on this rank of the mesh."""
+    places, order = split_placements(item.placements)
+    here = mesh.get_coordinate()
+    for axis, text in enumerate(places):
+        if match := _PARTIAL.fullmatch(text):
+            salt = f"{item.name} {axis}"
+            op, size = match.group(1), mesh.size(axis)
+            split = _exact_addend if exact_sums and op in ("sum", "avg") else _addend
+            value = split(value, op, here[axis], size, salt)
+    whole = tessera.distribute_tensor(value, mesh, ["R"] * mesh.ndim, src_data_rank=None)
+    cut = ["R" if _PARTIAL.fullmatch(text) else text for text in places]
+    sharding = tessera.sharding(whole).with_placements(cut, order)
+    placed = tessera.redistribute(whole, sharding)
+    if cut != places:
+        local = tessera.to_local(placed)
+        full = tessera.sharding(placed).with_placements(places, order)
+        placed = tessera.from_local(local, mesh, full.placements, shape=item.shape)
+    placed = placed.detach()
+    return placed.requires_grad_() if item.grad else placed

@@ -1,0 +1,73 @@
+"""A process that runs programs: all ranks as threads, or one rank of a job.
+
+Reads a line {"reset": bool, "programs": [...]} from stdin, answers with a line of the verdicts on the
+last program, one for each rank it is. Programs of one line, and of lines without a reset, share the
+process and its caches, which is how a user's program runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import warnings
+from typing import Any
+
+import torch
+
+import compare
+import execute
+import judge
+import plant
+import tessera
+from judge import Verdict
+from program import Program
+
+THREADS_TIMEOUT_S = 60
+
+
+def judge_rank(program: Program, expected: dict[str, Any]) -> Verdict:
+    """Runs the program as a rank."""
+    try:
+        found = execute.run_rank(program)
+    except execute.Refused as refused:
+        return judge.of_error(refused.error, refused.index)
+    except Exception as error:  # noqa: BLE001 - also inputs and reading back may fail
+        return Verdict("unclear", f"{type(error).__name__}: {error}")
+    if difference := compare.first_difference(expected, found):
+        return Verdict("wrong", difference)
+    return Verdict("right")
+
+
+def judge_here(program: Program) -> list[Verdict]:
+    """One verdict for each rank that this process is."""
+    try:
+        expected = tessera.run_ranks(1, lambda rank: execute.run_plain(program))[0]
+    except execute.NotAProgram as error:
+        return [Verdict("nothing", str(error))]
+    if "RANK" in os.environ:
+        return [judge_rank(program, expected)]
+    return tessera.run_ranks(
+        program.ranks(), lambda rank: judge_rank(program, expected), timeout=THREADS_TIMEOUT_S
+    )
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    plant.install()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a program prints is no answer
+    print("[]", file=answers, flush=True)
+    for line in sys.stdin:
+        task = json.loads(line)
+        if task["reset"]:
+            tessera._C.clear_decisions()
+        for fields in task["programs"]:
+            verdicts = judge_here(Program.from_json(fields))
+        print(json.dumps([dataclasses.asdict(v) for v in verdicts]), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
