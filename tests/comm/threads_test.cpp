@@ -251,12 +251,10 @@ TEST(Threads, StateOfTheCallerIsInheritedAndItsOwnIsUntouched) {
   run_ranks(2, [](int) {
     EXPECT_FALSE(at::GradMode::is_enabled());
     EXPECT_FALSE(c10::AutogradState::get_tls_state().get_multithreading_enabled());
-    EXPECT_TRUE(c10::AutogradState::get_tls_state().get_view_replay_enabled());
     at::GradMode::set_enabled(true);  // must not leak
   });
   EXPECT_FALSE(at::GradMode::is_enabled());
   EXPECT_EQ(c10::AutogradState::get_tls_state().get_multithreading_enabled(), multithreading);
-  EXPECT_FALSE(c10::AutogradState::get_tls_state().get_view_replay_enabled());
 }
 
 TEST(Threads, AWorldInsideAWorld) {
