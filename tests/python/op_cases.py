@@ -1,7 +1,7 @@
 """One call of an operator on whole tensors and on shards: results, gradients, and what was written.
 
-A case makes the call of a sample, then the same call with other numbers: a decision that was made for
-the first numbers must not serve the second. After each call the arguments are compared too, whether
+A case makes the call of a sample several times with different numbers: a decision that was made for
+the first ones must not serve the next. After each call the arguments are compared too, whether
 the call is meant to write to them (add_, out=) or not.
 """
 
@@ -118,20 +118,20 @@ def rounded(tensor: torch.Tensor) -> torch.Tensor:
 # Calls
 
 
-def other_numbers(leaves: list[Any]) -> list[list[Any]]:
-    """The same arguments with other numbers, likelier ones first: some are refused by the operator."""
+def other_numbers(leaves: list[Any]) -> tuple[list[list[Any]], list[list[Any]]]:
+    """The same arguments with zeros, and with other numbers: of each several to try, until the operator
+    takes one. Zeros are for the first call: with them much is allowed that is wrong for others
+    (x.masked_fill(m, 0) of addends)."""
     floats = [i for i, leaf in enumerate(leaves) if type(leaf) is float]
     whole = [i for i, leaf in enumerate(leaves) if type(leaf) is int]
-    tries = []
-    ways = ((floats, (lambda v: v + 0.5, lambda v: v * 0.5)), (whole, (lambda v: v + 1,)))
-    for places, changes in ways:
-        for change in changes:
-            new = list(leaves)
-            for i in places:
-                new[i] = change(new[i])
-            if places:
-                tries.append(new)
-    return tries
+
+    def changed(places: list[int], change: Any) -> list[list[Any]]:
+        new = [change(leaf) if i in places else leaf for i, leaf in enumerate(leaves)]
+        return [new] if places else []
+
+    zeros = changed(floats, lambda v: 0.0) + changed(whole, lambda v: 0)
+    halves = changed(floats, lambda v: v + 0.5) + changed(floats, lambda v: v * 0.5)
+    return zeros, halves + changed(whole, lambda v: v + 1)
 
 
 @dataclasses.dataclass
@@ -159,14 +159,18 @@ class Case:
         if self._draws(self.calls[0]):
             self._expect_what_one_rank_draws()
             return
-        for other in other_numbers(leaves):
+        zeros, others = other_numbers(leaves)
+        self.calls = [*self._first_taken(zeros), *self.calls, *self._first_taken(others)]
+
+    def _first_taken(self, tries: list[list[Any]]) -> list[Expected]:
+        for leaves in tries:
             try:
-                second = self._plain(other, seed=1)
+                call = self._plain(leaves, seed=1)
             except Exception:  # noqa: BLE001 - not a number that the operator takes
                 continue
-            if not self._draws(second):  # dropout of nothing does not, of something it does
-                self.calls.append(second)
-                break
+            if not self._draws(call):  # dropout of nothing does not, of something it does
+                return [call]
+        return []
 
     def invoke(self, leaves: list[Any], tensors: list[torch.Tensor], out: Any = None) -> list[Any]:
         leaves = list(leaves)
@@ -259,7 +263,7 @@ class Case:
         """As a rank of the mesh; raises if something is wrong."""
         for number, call in enumerate(self.calls):
             results, written, grads = self.on_shards(call, mesh_text, layout)
-            what = "with other numbers: " if number else ""
+            what = f"call {number + 1} of {len(self.calls)}, with other numbers each: "
             compare(call.results, results, self.values_count, what)
             compare(call.written, written, True, what + "an argument after the call: ")
             if call.grads is not None:
