@@ -11,7 +11,7 @@ WORLDS ?= 0,2
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test pure demo bench coverage check format asan tsan fuzz install clean
+.PHONY: help setup build test pure demo bench coverage check format asan tsan fuzz sweep install clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -68,6 +68,12 @@ tsan: setup  ## the same under the thread sanitizer
 fuzz: build  ## random programs on shards against plain ones: SEED=0 MINUTES=60 WORLDS=0,2 JOBS=n
 	@PYTHONPATH=build/python $(PYTHON) tests/python/fuzz/fuzz.py --seed $(SEED) \
 	  --minutes $(MINUTES) --worlds $(WORLDS) --jobs $(JOBS)
+
+sweep: build  ## PyTorch's operator database on shards: all ways to call, threads and two processes
+	@for way in value in_place out; do for n in 0 2; do \
+	  PYTHONPATH=build/python $(PYTHON) tests/python/op_sweep.py --seed $(SEED) --way $$way \
+	    --processes $$n || exit 1; \
+	done; done
 
 install: build  ## install into PREFIX=/usr/local
 	@cmake --install build --prefix $(PREFIX)

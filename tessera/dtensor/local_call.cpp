@@ -68,8 +68,38 @@ Sharding completed(const OpenResult& open, const at::Tensor& local, const Device
                   {.dtype = static_cast<DType>(local.scalar_type()), .order = open.order});
 }
 
+/// The written arguments of the call on the stack: tensors, and lists of them.
+std::vector<c10::IValue> out_arguments(const OpEntry& entry, const Stack& stack) {
+  std::vector<c10::IValue> outs;
+  const size_t base = stack.size() - entry.args.size();
+  for (const int i : entry.written) outs.push_back(stack[base + static_cast<size_t>(i)]);
+  return outs;
+}
+
+void copy_into(const c10::IValue& out, const c10::IValue& result) {
+  if (out.isTensor()) {
+    out.toTensor().copy_(result.toTensor());
+    return;
+  }
+  const auto from = result.toTensorVector();
+  const auto to = out.toTensorVector();
+  for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
+}
+
+/// What ran made results of its own, which start at `base`: they go into the out= arguments.
+void copy_results(const OpEntry& entry, const std::vector<c10::IValue>& outs, const Stack& stack,
+                  size_t base) {
+  for (size_t r = 0; r < entry.result_alias.size() && !outs.empty(); ++r) {
+    const auto at = std::ranges::find(entry.written, entry.result_alias[r]);
+    if (at == entry.written.end()) continue;
+    copy_into(outs[static_cast<size_t>(at - entry.written.begin())], stack[base + r]);
+  }
+}
+
 /// Runs another op in the place of the one called: its arguments take those on the stack's place.
-void run_instead(const Replacement& replacement, Stack& stack, size_t base) {
+void run_instead(const OpEntry& entry, const Replacement& replacement, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  const auto outs = out_arguments(entry, stack);
   Stack args;
   for (const auto& [index, value] : replacement.args) {
     args.push_back(index >= 0 ? stack[base + static_cast<size_t>(index)] : value);
@@ -77,20 +107,20 @@ void run_instead(const Replacement& replacement, Stack& stack, size_t base) {
   stack.resize(base);
   for (auto& arg : args) stack.push_back(std::move(arg));
   replacement.op.callBoxed(&stack);
+  copy_results(entry, outs, stack, base);
+  if (entry.result_alias.empty() && outs.size() == 1) {  // split_copy(out=) returns nothing
+    copy_into(outs.front(), stack[base]);
+    stack.resize(base);
+  }
 }
 
 /// A handler gives results of its own, also in the place of an out= argument.
 void run_handler(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
                  Stack& stack) {
-  std::vector<at::Tensor> outs;
   const size_t base = stack.size() - entry.args.size();
-  for (const int i : entry.written) outs.push_back(stack[base + static_cast<size_t>(i)].toTensor());
+  const auto outs = out_arguments(entry, stack);
   decision.handler(entry, op, decision, stack);
-  for (size_t r = 0; r < entry.result_alias.size() && !outs.empty(); ++r) {
-    const auto at = std::ranges::find(entry.written, entry.result_alias[r]);
-    if (at == entry.written.end()) continue;
-    outs[static_cast<size_t>(at - entry.written.begin())].copy_(stack[base + r].toTensor());
-  }
+  copy_results(entry, outs, stack, base);
 }
 
 }  // namespace
@@ -138,7 +168,7 @@ void run_local(const OpEntry& entry, const c10::OperatorHandle& op, const Decisi
   if (decision.handler != nullptr) {
     run_handler(entry, op, decision, stack);
   } else if (decision.instead) {
-    run_instead(*decision.instead, stack, stack.size() - entry.args.size());
+    run_instead(entry, *decision.instead, stack);
   } else if (entry.local_kernel != nullptr) {
     entry.local_kernel(stack);
   } else {

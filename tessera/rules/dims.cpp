@@ -167,7 +167,7 @@ std::string unfold_backward(const OpCall& call) {
     from[dim] = 'Y';
     to[dim] = 'Z';
   }
-  return from + "W -> " + to + " ; linear 0";
+  return from + "W -> " + (to.empty() ? "." : to) + " ; linear 0";
 }
 
 /// Turned by an odd number of quarters, the two dims change places.

@@ -149,6 +149,14 @@ TEST(Forms, OutTensorsAreWrittenWhereTheyLie) {
     at::max_out(values, places, x, 1);
     EXPECT_TRUE(same(values, std::get<0>(matrix().max(1))));
     EXPECT_TRUE(same(places, std::get<1>(matrix().max(1))));
+    // Ops that another one runs for on the parts.
+    at::squeeze_copy_out(out, x.unsqueeze(1));
+    EXPECT_TRUE(same(out, matrix()));
+    std::vector<at::Tensor> halves = {spread(at::zeros({4, 3}, at::kDouble), mesh, "R,S0"),
+                                      spread(at::zeros({4, 3}, at::kDouble), mesh, placements)};
+    at::split_copy_out(halves, x, 3, 1);
+    EXPECT_TRUE(same(halves[0], matrix().narrow(1, 0, 3)));
+    EXPECT_TRUE(same(halves[1], matrix().narrow(1, 3, 3)));
   });
 }
 
