@@ -14,7 +14,7 @@
 ///
 /// A TCPStore blocks without limit while its host is stopped or unreachable, and one thread that
 /// waits for a key keeps all others from the connection. Here a thread of the connection makes the
-/// calls, and whoever asked waits for it until a limit; waiting for a key is asking for it again
+/// calls, and the caller waits for it until a limit; waiting for a key is asking for it again
 /// and again, so no call holds the connection for longer than an answer takes.
 ///
 ///   auto store = c10::make_intrusive<BoundedStore>(tcp_store, 30s);

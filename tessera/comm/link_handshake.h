@@ -19,7 +19,7 @@
 /// connection is of no use. Without a secret, who can read the store can. What is sent later over
 /// the connection is neither encrypted nor signed.
 ///
-/// Nothing here blocks: many connections are opened side by side, and silent ones delay nobody.
+/// Nothing here blocks: many connections are opened side by side, and silent ones delay no rank.
 namespace tessera::comm {
 
 class LinkHandshake {
@@ -71,7 +71,7 @@ class LinkHandshake {
   bool dropped_ = false;
 };
 
-/// Random bytes that nobody can guess.
+/// Random bytes that cannot be guessed.
 std::string random_bytes(size_t count);
 
 }  // namespace tessera::comm

@@ -202,7 +202,7 @@ Environment process_environment() {
 Rendezvous read_rendezvous(const Environment& environment) {
   const Variables v(environment);
   Rendezvous found = read_launcher(v);
-  if (found.size == 1 && found.host.empty()) return found;  // meets nobody
+  if (found.size == 1 && found.host.empty()) return found;  // meets no other rank
   found.secret = v.text("TESSERA_JOB_SECRET").value_or("");
   found.job = job_identity(v, found);
   return found;

@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 /// Of one call of the kernel.
 constexpr size_t kMostPieces = 32;
 
-/// Of one peer, until the others have their turn and whoever drives looks at its own message.
+/// Of one peer, until the others have their turn and the driver looks at its own message.
 constexpr int kMostCalls = 16;
 
 /// More cannot be a message: it would not fit into this machine's memory.

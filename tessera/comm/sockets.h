@@ -45,7 +45,7 @@ struct LinkOptions {
 /// A TCP connection to each other rank, by rank, the own place empty. Each listens and says where
 /// on the group's store. Nothing at all, on every rank, if one of them cannot listen (its address
 /// is empty). Connections are opened side by side: strangers that connect and say nothing, or what
-/// no rank says, delay nobody. Throws std::runtime_error that names who did not connect in time.
+/// no rank says, delay no rank. Throws std::runtime_error that names who did not connect in time.
 std::vector<Socket> connect_ranks(c10d::Store& store, const LinkOptions& options);
 
 }  // namespace tessera::comm

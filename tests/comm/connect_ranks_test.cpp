@@ -99,7 +99,7 @@ std::vector<Outcome> connect_all(c10d::Store& store, std::span<const LinkOptions
 }
 
 /// One after the other they would cost their limit each, or fill the queue of the port.
-TEST(ConnectRanks, SilentStrangersDelayNobody) {
+TEST(ConnectRanks, SilentStrangersDelayNoRank) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<Socket> strangers;
   std::thread other([&] {

@@ -25,8 +25,8 @@ using testing::Scenario;
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// Nobody catches anything: each process ends by std::terminate, the first one too.
-const Scenario kNobodyCatches("nobody_catches", [] {
+/// No exception is caught: each process ends by std::terminate, the first one too.
+const Scenario kUncaught("uncaught_everywhere", [] {
   auto world = process_world();
   all_reduce(*world);
   const bool fails = world->rank() == std::atoi(std::getenv("FAILS"));
@@ -38,8 +38,8 @@ const Scenario kNobodyCatches("nobody_catches", [] {
 
 TEST(EarlyEnd, TheFirstExceptionIsNamedByAllAlsoIfTheStoreEndsWithIt) {
   for (const int fails : {0, 1}) {
-    const auto results = run_processes(
-        kNobodyCatches, {.size = 4, .environment = {{"FAILS", std::to_string(fails)}}});
+    const auto results =
+        run_processes(kUncaught, {.size = 4, .environment = {{"FAILS", std::to_string(fails)}}});
     for (const ProcessResult& result : results) {
       EXPECT_EQ(result.signal, SIGABRT) << result.to_text();
       EXPECT_TRUE(result.says("no such file: weights.bin")) << result.to_text();

@@ -57,7 +57,7 @@ TEST_F(JobCheck, AnotherJobIsRefusedAndDoesNotDisturbThisOne) {
   EXPECT_FALSE(posted_);
 }
 
-TEST_F(JobCheck, AnotherSizeIsNamedToAllIfNobodyElseComesInItsPlace) {
+TEST_F(JobCheck, AnotherSizeIsNamedToAllIfNoOtherComesInItsPlace) {
   EXPECT_EQ(meet(member(0)), "");
   EXPECT_TRUE(says(meet(member(1, 3)), "WORLD_SIZE is 3 on rank 1 but 2 on rank 0"));
   ASSERT_TRUE(posted_);
