@@ -100,7 +100,10 @@ void bind_dtensor(py::module_& m) {
     return THPVariable_Check(object.ptr()) && is_dtensor(THPVariable_Unpack(object.ptr()));
   });
   m.def("sharding", [](const at::Tensor& tensor) { return sharding(tensor); });
-  m.def("placements", [](const at::Tensor& tensor) { return tuple_of(placements(tensor)); });
+  m.def("placements", [](const at::Tensor& tensor) {
+    const auto list = placements(tensor);
+    return tuple_of(std::span<const Placement>(list));
+  });
   m.def("device_mesh", [](const at::Tensor& tensor) { return device_mesh(tensor); });
   bind_crossings(m);
   bind_redistribute(m);

@@ -1,5 +1,6 @@
 #include "bind/bind.h"
 #include "tessera/sharding/boxes.h"
+#include "tessera/sharding/mesh_order.h"
 
 namespace tessera::python {
 namespace {
@@ -143,6 +144,14 @@ py::list boxes_of(const Sharding& sharding, std::optional<int> rank) {
   return out;
 }
 
+/// The names of the axes that cut a dim, first cut first.
+py::tuple cut_order(const Sharding& sharding, int dim) {
+  const auto axes = sharding.axes_of_dim(dim < 0 ? dim + sharding.ndim() : dim);
+  py::tuple out(axes.size());
+  for (size_t i = 0; i < axes.size(); ++i) out[i] = sharding.mesh().axis_name(axes[i]);
+  return out;
+}
+
 }  // namespace
 
 Placement to_placement(py::handle object) {
@@ -168,6 +177,12 @@ void bind_sharding(py::module_& m) {
     >>> s = tessera.Sharding.parse("dp=2,tp=4 : S0,R : 8x16")
     >>> s.placements, s.shape, s.local_shape
     ((Shard(0), Replicate()), (8, 16), (4, 16))
+
+Placements are read in mesh order; where axes cut a dim in another order, they say so themselves.
+
+    >>> t = tessera.Sharding.parse("dp=2,tp=2 : S0#1,S0#0 : 8x16")
+    >>> t.cut_order(0), t.placements
+    (('tp', 'dp'), (StridedShard(0, 2), Shard(0)))
     >>> s.boxes(rank=5)
     [((4, 0), (8, 16))])")
       .def(py::init([](const DeviceMesh& mesh, PlacementList placements,
@@ -183,7 +198,10 @@ void bind_sharding(py::module_& m) {
       .def_static("parse", &Sharding::parse, py::arg("text"))
       .def_property_readonly("mesh", &Sharding::mesh)
       .def_property_readonly("placements",
-                             [](const Sharding& s) { return tuple_of(s.placements()); })
+                             [](const Sharding& s) {
+                               const auto list = placements_in_mesh_order(s);
+                               return tuple_of(std::span<const Placement>(list));
+                             })
       .def_property_readonly("shape", [](const Sharding& s) { return tuple_of(s.shape()); })
       .def_property_readonly("stride", [](const Sharding& s) { return tuple_of(s.stride()); })
       .def_property_readonly(
@@ -192,7 +210,7 @@ void bind_sharding(py::module_& m) {
                              [](const Sharding& s) { return tuple_of(s.local_shape()); })
       .def_property_readonly("local_offset",
                              [](const Sharding& s) { return tuple_of(s.local_offset()); })
-      .def_property_readonly("order", &Sharding::order)
+      .def("cut_order", cut_order, py::arg("dim"))
       .def("boxes", boxes_of, py::arg("rank") = py::none())
       .def(
           "with_placements",
@@ -200,6 +218,13 @@ void bind_sharding(py::module_& m) {
             return s.with_placements(std::move(placements.list), order);
           },
           py::arg("placements"), py::arg("order") = std::vector<int>())
+      .def(
+          "for_tensor",
+          [](const Sharding& s, const std::vector<int64_t>& shape, const py::object& dtype) {
+            const Sharding of = s.with_shape(shape);
+            return dtype.is_none() ? of : of.with_dtype(dtype_from(dtype));
+          },
+          py::arg("shape"), py::arg("dtype") = py::none())
       .def("replicated", &Sharding::replicated)
       .def("__str__", &Sharding::to_text)
       .def("__repr__", [](const Sharding& s) { return join_text("Sharding('", s, "')"); })

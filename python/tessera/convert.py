@@ -50,10 +50,6 @@ def to_torch_dtensor(tensor: torch.Tensor, device_mesh: Any | None = None) -> An
     from torch.distributed.tensor import DTensor
 
     sharding = _C.sharding(tensor)
-    if sharding.order != sorted(sharding.order):
-        raise _C.NotSupported(
-            f"PyTorch's DTensor has no order of cuts like that of {sharding}; redistribute it first"
-        )
     return DTensor.from_local(
         _C.to_local(tensor, None),
         device_mesh if device_mesh is not None else mesh_to_torch(sharding.mesh),

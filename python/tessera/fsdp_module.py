@@ -63,8 +63,8 @@ def placed_as(parameter: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """This rank's part of a whole tensor; a sharded one as it is."""
     if _C.is_dtensor(given):
         return given
-    has, mesh, shape = _C.sharding(parameter), _C.device_mesh(parameter), list(given.shape)
-    target = _C.Sharding(mesh, has.placements, shape, dtype=given.dtype, order=has.order)
+    mesh, shape = _C.device_mesh(parameter), list(given.shape)
+    target = _C.sharding(parameter).for_tensor(shape, given.dtype)
     everywhere = ",".join("R" for _ in range(mesh.ndim))
     whole = _C.from_local(given.detach(), mesh, everywhere, shape, None, False, True, None)
     return _C.redistribute_to(whole, target, None, None)

@@ -24,7 +24,17 @@ def sharding(tensor: torch.Tensor) -> Sharding:
 
 
 def placements(tensor: torch.Tensor) -> tuple[Placement, ...]:
-    """One placement for each axis of the tensor's mesh."""
+    """One placement for each axis of the tensor's mesh, to be read in mesh order: from_local of
+    to_local with these is the tensor again.
+
+        >>> def show(rank):
+        ...     mesh = tessera.init_device_mesh("dp=2,tp=2")
+        ...     x = distribute_tensor(torch.arange(8.), mesh, "R,R")
+        ...     x = redistribute(x, Sharding(mesh, "S0,S0", [8], order=[1, 0]))
+        ...     return placements(x), from_local(to_local(x), mesh, placements(x)).tolist()
+        >>> tessera.run_ranks(4, show)[0]
+        ((StridedShard(0, 2), Shard(0)), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    """
     return _C.placements(tensor)
 
 

@@ -15,6 +15,7 @@
 #include "tessera/dtensor/spread.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/sharding/local_shape.h"
+#include "tessera/sharding/mesh_order.h"
 
 namespace tessera {
 namespace {
@@ -84,8 +85,8 @@ const Sharding& sharding(const at::Tensor& tensor) {
   return meta_or_throw(tensor, "sharding").sharding();
 }
 
-std::span<const Placement> placements(const at::Tensor& tensor) {
-  return meta_or_throw(tensor, "placements").sharding().placements();
+std::vector<Placement> placements(const at::Tensor& tensor) {
+  return placements_in_mesh_order(meta_or_throw(tensor, "placements").sharding());
 }
 
 const DeviceMesh& device_mesh(const at::Tensor& tensor) {
@@ -109,9 +110,6 @@ at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh,
     as = Sharding(
         mesh, std::move(placements), *options.shape,
         {.dtype = dtype_of(local), .stride = options.stride.value_or(std::vector<int64_t>())});
-    require(!mesh.contains_me() || std::ranges::equal(local.sizes(), as.local_shape()),
-            "from_local: the local tensor is ", shape_text(local.sizes()), ", this rank's part of ",
-            as, " is ", shape_text(as.local_shape()));
   } else if (!mesh.contains_me()) {
     throw InvalidArgument(
         join_text("from_local on a rank outside mesh ", mesh, " needs the global shape"));
@@ -120,6 +118,9 @@ at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh,
   } else {
     as = dtensor::assume_even(local, mesh, std::move(placements));
   }
+  require(!mesh.contains_me() || std::ranges::equal(local.sizes(), as.local_shape()),
+          "from_local: the local tensor is ", shape_text(local.sizes()), ", this rank's part of ",
+          as, " is ", shape_text(as.local_shape()));
   if (options.run_check && mesh.contains_me() && mesh.size() > 1) {
     dtensor::check_metadata(local, mesh);
     dtensor::check_replicas(local, as);
@@ -149,8 +150,8 @@ at::Tensor redistribute(const at::Tensor& tensor, const Sharding& to,
 at::Tensor redistribute(const at::Tensor& tensor, std::vector<Placement> placements,
                         const RedistributeOptions& options) {
   const Sharding& from = meta_or_throw(tensor, "redistribute").sharding();
-  const bool same = std::ranges::equal(placements, from.placements()) && from.has_default_order();
-  if (same && !options.forward_dtype && !options.backward_dtype) return tensor;
+  if (says_same(placements, from) && !options.forward_dtype && !options.backward_dtype)
+    return tensor;
   return redistribute(tensor, from.with_placements(std::move(placements)), options);
 }
 
@@ -202,7 +203,7 @@ at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
   require(mesh.defined(), "distribute_tensor needs a mesh");
   if (is_dtensor(full)) {
     const Sharding& has = sharding(full);
-    require(has.mesh() == mesh && std::ranges::equal(has.placements(), placements),
+    require(has.mesh() == mesh && says_same(placements, has),
             "distribute_tensor of a tensor that is sharded already, ", has, "; use redistribute");
     return full;
   }

@@ -28,7 +28,10 @@ bool is_dtensor(const at::Tensor& tensor);
 
 /// The sharding of a DTensor; an error for a plain tensor.
 const Sharding& sharding(const at::Tensor& tensor);
-std::span<const Placement> placements(const at::Tensor& tensor);
+/// One placement for each axis of the mesh, to be read in mesh order: from_local(to_local(x),
+/// device_mesh(x), placements(x)) is x again. Where axes cut a dim in another order, strided and
+/// ragged shards say so (sharding/mesh_order.h); NotSupported where they cannot.
+std::vector<Placement> placements(const at::Tensor& tensor);
 const DeviceMesh& device_mesh(const at::Tensor& tensor);
 /// Shape of this rank's part, and the global index of its first element (the dim's size where it
 /// holds nothing of the dim). Other ranks': local_shape.h.

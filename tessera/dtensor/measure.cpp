@@ -12,6 +12,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/world.h"
+#include "tessera/sharding/cuts.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::dtensor {
@@ -124,6 +125,24 @@ bool is_chunked(std::span<const int64_t> sizes, int64_t axis_size) {
   return true;
 }
 
+/// A strided shard of other sizes than its own has no description: which rows a rank holds is not
+/// known. Alike on all ranks, which see the same sizes.
+void check_strided(std::span<const int64_t> sizes, const Placement& placement, int64_t ranks) {
+  for (size_t outer = 0; outer < sizes.size(); outer += static_cast<size_t>(ranks)) {
+    const auto part = sizes.subspan(outer, static_cast<size_t>(ranks));
+    const int64_t n = std::accumulate(part.begin(), part.end(), static_cast<int64_t>(0));
+    for (int64_t i = 0; i < ranks; ++i) {
+      const Cut one{&placement, static_cast<int>(ranks), static_cast<int>(i)};
+      int64_t said = 0;
+      for (const Interval& interval : cut(n, std::span(&one, 1))) said += interval.size();
+      require(part[static_cast<size_t>(i)] == said, "from_local as ", placement,
+              ": the ranks bring ", list_text(part), " of dim ", placement.dim(), ", and rank ", i,
+              " of the axis has ", said, " of ", n,
+              "; give the shape, or describe the parts by a RaggedShard");
+    }
+  }
+}
+
 std::vector<int> axes_on_dim(std::span<const Placement> placements, int dim) {
   std::vector<int> axes;
   for (size_t a = 0; a < placements.size(); ++a) {
@@ -158,7 +177,11 @@ Sharding measure(const at::Tensor& local, const DeviceMesh& mesh,
     for (size_t level = axes.size(); level-- > 0;) {
       const int64_t k = mesh.size(axes[level]);
       Placement& p = placements[static_cast<size_t>(axes[level])];
-      if (!is_chunked(sizes, k)) p = RaggedShard(dim, sizes);
+      if (p.kind() == Placement::Kind::strided) {
+        check_strided(sizes, p, k);
+      } else if (p.kind() == Placement::Kind::ragged || !is_chunked(sizes, k)) {
+        p = RaggedShard(dim, sizes);
+      }
       std::vector<int64_t> outer(sizes.size() / static_cast<size_t>(k), 0);
       for (size_t i = 0; i < sizes.size(); ++i) outer[i / static_cast<size_t>(k)] += sizes[i];
       sizes = std::move(outer);

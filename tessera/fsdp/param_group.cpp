@@ -158,7 +158,7 @@ at::Tensor ParamGroup::produced_from(size_t index, const at::Tensor& computed) c
   const auto data_axes = static_cast<size_t>(mesh_.mesh().ndim());
   std::vector<Placement> inner;
   std::vector<Placement> all(data_axes);
-  for (const Placement& placement : placements(computed).subspan(data_axes)) {
+  for (const Placement& placement : sharding(computed).placements().subspan(data_axes)) {
     inner.push_back(placement.is_partial() ? Replicate() : placement);
     all.push_back(inner.back());
   }

@@ -248,6 +248,16 @@ INTEROP = """
     layer(x).sum().backward()
     assert torch.equal(tessera.full_tensor(layer.weight.grad), torch.full((6, 4), 2.0))
 
+    # Tensor parallelism cuts first: PyTorch writes that as a strided shard.
+    first_tp = torch.nn.Linear(3, 8, bias=False)
+    rows = torch.arange(24.0).view(8, 3)
+    first_tp.load_state_dict({"weight": rows})
+    tessera.distribute_(first_tp.weight, mesh["tp"], [theirs.Shard(0)])
+    tessera.fully_shard(first_tp, mesh["dp"])
+    as_theirs = tessera.to_torch_dtensor(first_tp.weight.detach(), mesh)
+    assert str(as_theirs.placements) == "(_StridedShard(dim=0, sf=2), Shard(dim=0))", as_theirs.placements
+    assert torch.equal(as_theirs.full_tensor(), rows)
+
     # Theirs to ours and back, without a copy.
     theirs_x = theirs.distribute_tensor(full, mesh, [theirs.Shard(0), theirs.Replicate()])
     ours = tessera.from_torch_dtensor(theirs_x)

@@ -24,7 +24,7 @@ at::Tensor full_input(const Input& input) {
 
 /// Partial gradients do not exist for a caller: replicated there.
 std::vector<Placement> grad_placements(const at::Tensor& result) {
-  std::vector<Placement> out(placements(result).begin(), placements(result).end());
+  std::vector<Placement> out = placements(result);
   for (auto& p : out) p = p.is_partial() ? Replicate() : p;
   return out;
 }
