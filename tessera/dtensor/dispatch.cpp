@@ -14,6 +14,7 @@
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/local_call.h"
 #include "tessera/dtensor/view_replay.h"
+#include "tessera/dtensor/write_count.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -97,7 +98,10 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (entry.is_view) record_view_function();
   if (LazyLocal::any() && dispatch_lazy(entry, op, stack)) return;
-  if (!entry.written.empty()) adopt_internal(entry, stack);
+  if (!entry.written.empty()) {
+    adopt_internal(entry, stack);
+    count_writes(entry, stack);
+  }
   if (entry.handler != nullptr && entry.handler(entry, op, stack)) return;
   const size_t base = stack.size() - entry.args.size();
   DecisionKey key;

@@ -13,6 +13,7 @@
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/local_call.h"
 #include "tessera/dtensor/view_replay.h"
+#include "tessera/dtensor/write_count.h"
 
 /// The short way for ops that are called often: arguments and results stay what they are in C++,
 /// where the boxed kernel puts each on a stack and takes it off again, twice. It serves the call
@@ -185,6 +186,7 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
   template <size_t... I>
   Result run(const Decision& decision, std::index_sequence<I...>, Args... args) {
     if constexpr (kInPlace) {
+      count_write(local_of(first_of(args...)));
       call_(LocalArg<Args>(decision, static_cast<int>(I), std::forward<Args>(args)).get()...);
       return std::get<0>(std::tie(args...));
     } else {

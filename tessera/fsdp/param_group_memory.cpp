@@ -7,6 +7,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/write_count.h"
 #include "tessera/fsdp/param_group.h"
 #include "tessera/fsdp/timeline.h"
 
@@ -24,7 +25,10 @@ void ParamGroup::lay_out(std::vector<ParamShape> shapes) {
 void ParamGroup::make_pieces() {
   const c10::InferenceMode ordinary(false);  // those of inference do not count what is written
   pieces_.clear();
-  for (const Slot& slot : layout_->slots()) pieces_.push_back(rest_.zeros(slot.piece, slot.dtype));
+  for (const Slot& slot : layout_->slots()) {
+    pieces_.push_back(rest_.zeros(slot.piece, slot.dtype));
+    if (!rest_.on_meta()) dtensor::count_writes_to_memory(pieces_.back());
+  }
   for (size_t i = 0; i < params_.size(); ++i) {
     params_[i].shard = layout_->shard_in(i, pieces_[layout_->slot_of(i)]);
   }

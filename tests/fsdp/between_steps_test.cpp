@@ -1,8 +1,10 @@
 // What programs do with parameters beside forward and backward: averages, norms, snapshots, updates
 // of their own. With and without gradients recorded, it happens on the shards; nothing is gathered.
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <gtest/gtest.h>
 
+#include "tessera/fsdp/state.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
@@ -88,6 +90,39 @@ TEST(BetweenSteps, NormsSendNumbersOnly) {
       }
       EXPECT_EQ(recorder.count(CommOp::all_gather), 0) << recorder.to_text();
       EXPECT_EQ(gathered_memory(mesh).peak_bytes, 0);
+    });
+  }
+}
+
+/// What stays gathered after a forward is gathered again once the shards have changed, by whatever
+/// handle and on whatever way.
+TEST(BetweenSteps, WritesToTheTensorsOfAStateChangeTheNextForward) {
+  const std::vector<std::function<void(const at::Tensor&)>> writes = {
+      [](const at::Tensor& v) { v.mul_(0.5); },
+      [](const at::Tensor& v) {
+        if (v.dim() > 1) v.select(1, 0).mul_(0.5);
+      },
+      [](const at::Tensor& v) { v.narrow(0, 0, 2).zero_(); },
+      [](const at::Tensor& v) { v.detach().view(v.sizes()).add_(1); },
+      [](const at::Tensor& v) { v.copy_(at::ones(v.sizes(), v.options())); },
+      [](const at::Tensor& v) { at::_foreach_mul_({v}, 0.5); },
+      [](const at::Tensor& v) {
+        const c10::InferenceMode inference;
+        v.mul_(0.5);
+      },
+  };
+  for (size_t i = 0; i < writes.size(); ++i) {
+    run_ranks(2, [&](int) {
+      const DeviceMesh mesh = init_device_mesh("dp=2");
+      const Batch batch = make_batch(4, 6, 4);
+      auto plain = make_mlp({6, 4});
+      auto net = make_mlp({6, 4});
+      fully_shard(*net, mesh, {.reshard_after_forward = false});
+      const torch::NoGradGuard no_grad;
+      EXPECT_TRUE(at::allclose(net->forward(batch.x), plain->forward(batch.x)));
+      for (const auto& [name, tensor] : sharded_state(*net)) writes[i](tensor);
+      for (const at::Tensor& p : plain->parameters()) writes[i](p.detach());
+      EXPECT_TRUE(at::allclose(net->forward(batch.x), plain->forward(batch.x))) << "write " << i;
     });
   }
 }
