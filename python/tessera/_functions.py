@@ -49,7 +49,8 @@ def _composite(function: Callable[..., Any]) -> Callable[..., Any]:
         tensors = [
             leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)
         ]
-        if not any(_C.is_dtensor(tensor) for tensor in tensors):
+        # A parameter of fully_shard is whole and plain where plain tensors meet it.
+        if all(_C.in_group(tensor) or not _C.is_dtensor(tensor) for tensor in tensors):
             return function(*args, **kwargs)
         _check_plain(function.__name__, tensors)
         # Their derivatives, where those are written in Python too, make plain gradients.

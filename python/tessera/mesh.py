@@ -132,14 +132,53 @@ def same_mesh(ours: DeviceMesh, theirs: Any) -> None:
 
 
 def _part_of_root(mesh: Any) -> DeviceMesh | None:
-    """Axes of a larger PyTorch mesh are the same axes of ours, so that tensors on one and on another
-    (tensor parallelism and fully_shard) meet. A mesh of its own, or flattened, is none of these."""
+    """A mesh that PyTorch made from another one, of some of its axes, flattened or unflattened, is
+    made from ours alike, so that tensors on one and on another (tensor parallelism and fully_shard)
+    meet. None for a mesh of its own."""
     root = mesh._get_root_mesh()
     names = mesh.mesh_dim_names
-    if root is mesh or not names or not set(names) <= set(root.mesh_dim_names or ()):
+    if root is mesh or not names:
         return None
-    part = mesh_from_torch(root)[tuple(names)]
+    ours = mesh_from_torch(root)
+    if set(names) <= set(root.mesh_dim_names or ()):
+        part = ours[tuple(names)]
+    else:
+        axes = _axes_in(ours.ranks, mesh.mesh, names)
+        if axes is None:
+            return None
+        flat = ours if ours.ndim == 1 else ours.flatten("_root")
+        part = flat.unflatten(flat.axis_names[0], axes)[tuple(names)]
     return part if part.ranks == mesh.mesh.flatten().tolist() else None
+
+
+def _axes_in(
+    ranks: Sequence[int], mesh: torch.Tensor, names: Sequence[str]
+) -> list[tuple[str, int]] | None:
+    """The list of ranks as axes among which are those of a mesh of some of them, outermost first;
+    None if the mesh does not go through the list in equal strides.
+
+        >>> _axes_in(range(8), torch.tensor([1, 3]), ["ep"])
+        [('_outer0', 2), ('ep', 2), ('_inner', 2)]
+    """
+    place = {rank: i for i, rank in enumerate(ranks)}
+    at = mesh.clone().apply_(lambda rank: place.get(rank, -1))
+    strides: list[tuple[int, str, int]] = []
+    for axis, name in enumerate(names):
+        size = at.size(axis)
+        steps = at.diff(dim=axis).unique().tolist()
+        if len(steps) > 1 or (steps and steps[0] <= 0):
+            return None
+        strides.append((steps[0] if steps else 0, name, size))
+    axes: list[tuple[str, int]] = []
+    left = len(ranks)  # of the list, inside the axes so far
+    for i, (stride, name, size) in enumerate(sorted(strides, reverse=True)):
+        if size > 1:
+            if left % (stride * size):
+                return None
+            axes.append((f"_outer{i}", left // (stride * size)))
+            left = stride
+        axes.append((name, size))
+    return [*axes, ("_inner", left)]
 
 
 def mesh_as_given(mesh: DeviceMesh) -> Any:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/lazy_recipes.h"
 
@@ -195,6 +196,16 @@ void run_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
   }
 }
 
+/// Ranks look up different rows, and one that a rank alone renormalises is another on the others.
+void refuse_renorm(const OpEntry& entry) {
+  if (entry.name != "aten::embedding_renorm_") return;
+  throw NotSupported(
+      "embedding with max_norm of a parameter that is gathered on demand (fully_shard): each rank "
+      "would renormalise the rows that it looks up and the others would not; renormalise the "
+      "weight "
+      "itself between steps (torch.renorm), or leave it out of the group");
+}
+
 void tell_of_writes(const OpEntry& entry, const Stack& stack) {
   for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t arg) {
     if (std::ranges::find(entry.written, static_cast<int>(arg)) == entry.written.end()) return;
@@ -228,6 +239,7 @@ bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
     return true;
   }
   if (company.written) {
+    refuse_renorm(entry);
     tell_of_writes(entry, stack);
   } else if (!company.own_mesh && entry.written.empty()) {
     compute_on_shards(entry, op, stack);

@@ -13,9 +13,18 @@ InternTable<DeviceMesh::Node>& mesh_table() {
   return *table;
 }
 
+bool is_axis_name(std::string_view name) {
+  const auto is_letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  };
+  const auto may_follow = [&](char c) {
+    return is_letter(c) || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '/';
+  };
+  return !name.empty() && is_letter(name[0]) && std::ranges::all_of(name, may_follow);
+}
+
 namespace {
 
-/// A name that the text of a mesh can hold.
 bool is_name(std::string_view name) {
   Scanner scanner(name);
   return scanner.accept_name() == name;
@@ -46,8 +55,8 @@ void DeviceMesh::Node::check() const {
   std::set<std::string_view> names;
   for (const auto& axis : axes) {
     require(axis.size >= 1, "mesh axis ", axis.name, " has size ", axis.size, "; at least 1");
-    require(is_name(axis.name), "\"", axis.name,
-            "\" cannot name a mesh axis; a name is like dp or tp_inner");
+    require(is_axis_name(axis.name), "\"", axis.name,
+            "\" cannot name a mesh axis; a name is like dp, tp_inner or mesh-0");
     require(names.insert(axis.name).second, "two mesh axes are called ", axis.name);
     count = std::min(count * axis.size, kMaxRanks + 1);
   }

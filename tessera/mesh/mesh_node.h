@@ -47,4 +47,7 @@ struct DeviceMesh::Lineage {
 
 InternTable<DeviceMesh::Node>& mesh_table();
 
+/// [A-Za-z_][A-Za-z0-9_./-]*: what the text of a mesh can hold.
+bool is_axis_name(std::string_view name);
+
 }  // namespace tessera

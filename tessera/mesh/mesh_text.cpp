@@ -41,6 +41,16 @@ std::vector<int> parse_ranks(Scanner& scanner) {
   return ranks;
 }
 
+/// Beside letters, digits and '_', PyTorch's programs use '-', '.' and '/': "mesh-0".
+std::string read_axis_name(Scanner& scanner, std::string_view what) {
+  std::string name = scanner.expect_name(what);
+  for (char c = scanner.peek(); is_axis_name(name + c); c = scanner.peek()) {
+    scanner.expect(c);
+    name += c;
+  }
+  return name;
+}
+
 }  // namespace
 
 std::string DeviceMesh::Node::to_text() const {
@@ -59,10 +69,10 @@ DeviceMesh DeviceMesh::parse(std::string_view text) {
   Scanner scanner(text);
   std::string device = "cpu";
   std::vector<MeshAxis> axes;
-  std::string name = scanner.expect_name("the name of a mesh axis or a device");
+  std::string name = read_axis_name(scanner, "the name of a mesh axis or a device");
   if (scanner.accept(':')) {
     device = name;
-    name = scanner.expect_name("the name of a mesh axis");
+    name = read_axis_name(scanner, "the name of a mesh axis");
   }
   while (true) {
     scanner.expect('=');
@@ -71,7 +81,7 @@ DeviceMesh DeviceMesh::parse(std::string_view text) {
             "\"");
     axes.push_back({name, static_cast<int>(size)});
     if (!scanner.accept(',')) break;
-    name = scanner.expect_name("the name of a mesh axis");
+    name = read_axis_name(scanner, "the name of a mesh axis");
   }
   if (scanner.accept('@')) {
     auto ranks = parse_ranks(scanner);

@@ -27,6 +27,8 @@ TEST(MeshText, HasOneFormForEveryWayToWriteAMesh) {
       {"dp=3@2,1,0", "dp=3@2,1,0"},
       {"dp=1@5-5", "dp=1@5"},
       {"_a=1,b_2=3", "_a=1,b_2=3"},
+      {"mesh-0=2,a.b=1,dp/fs=2@4-7", "mesh-0=2,a.b=1,dp/fs=2@4-7"},
+      {"cuda:mesh-0=2", "cuda:mesh-0=2"},
   };
   for (const auto& [text, canonical] : cases) {
     EXPECT_EQ(DeviceMesh::parse(text).to_text(), canonical) << text;

@@ -141,9 +141,11 @@ class FSDPModule:
 
         _change_collectives(self, all_reduce=reduce)
 
-    def set_post_optim_event(self, event: torch.Event) -> None:
-        """The current stream waits for the event, and gathers follow the current stream."""
-        event.wait()
+    def set_post_optim_event(self, event: torch.Event | None) -> None:
+        """The current stream waits for the event, and gathers follow the current stream. CPUs have
+        no streams: what their record_event gives is None, and there is nothing to wait for."""
+        if event is not None:
+            event.wait()
 
     def set_allocate_memory_from_process_group_for_comm(self, enable: bool) -> None:
         """Memory for messages comes from the process group, where that has any to give."""

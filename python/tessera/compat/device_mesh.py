@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from ..mesh import init_device_mesh as _init_device_mesh
 from ..mesh import mesh_from_group, mesh_from_torch, mesh_on_paper, same_mesh
 from ..ranks import current_world, has_world
 
+_MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _entered = threading.local()  # .meshes: those of the `with` blocks that this thread is in
 
 
@@ -25,13 +27,16 @@ class _IsMesh(type):
 
 
 def _torch_has_these_ranks() -> bool:
-    """Whether the calling rank is one of torch.distributed's too, and not a thread of run_ranks.
-    Under torchrun a program's first mesh initialises torch.distributed, as in PyTorch."""
+    """Whether the calling rank is one of torch.distributed's too, and not a thread of run_ranks. A
+    program's first mesh initialises torch.distributed, as in PyTorch, under torchrun and whatever
+    else sets the variables by which ranks meet."""
     distributed = torch.distributed
     initialised = bool(distributed.is_available() and distributed.is_initialized())
     if _C.entered_world() is not None:
         return initialised and bool(distributed.get_backend() == "threaded")
-    return initialised or (not has_world() and bool(distributed.is_torchelastic_launched()))
+    if initialised or has_world() or not distributed.is_available():
+        return initialised
+    return bool(distributed.is_torchelastic_launched()) or all(map(os.environ.get, _MEETING))
 
 
 def _with_groups_of_our_own(theirs: Any) -> Any:

@@ -114,7 +114,8 @@ fully_shard.state = states.get  # type: ignore[attr-defined]
 def _check(module: nn.Module) -> None:
     if module in states:
         raise Asserted(f"fully_shard once more on one {type(module).__name__}, which is an FSDPModule")
-    if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+    is_container = isinstance(module, (nn.ModuleList, nn.ModuleDict))
+    if is_container and type(module).forward is nn.Module.forward:
         raise _C.InvalidArgument(
             f"fully_shard on a {type(module).__name__}, which has no forward; give the modules in it, "
             "one by one or as a list"
