@@ -5,7 +5,6 @@
 #include <torch/nn/module.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/call_site.h"
 #include "tessera/dtensor/sharded_tensor.h"
 
 namespace tessera {
@@ -64,23 +63,6 @@ void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
   };
   replicate(module.named_parameters(), "parameter");
   replicate(module.named_buffers(), "buffer");
-}
-
-void reduce_gradients(torch::nn::Module& module) { reduce_gradients(module.parameters()); }
-
-void reduce_gradients(std::span<const at::Tensor> parameters) {
-  for (const at::Tensor& parameter : parameters) {
-    if (!is_dtensor(parameter) || !parameter.requires_grad()) continue;
-    // The hook belongs to the parameter, so it must not own it.
-    c10::TensorImpl* impl = parameter.unsafeGetTensorImpl();
-    parameter.register_hook([impl](const at::Tensor& grad) {
-      if (!grad.defined() || !is_dtensor(grad)) return grad;
-      const Sharding& as = dtensor::meta_of(impl).sharding();
-      if (sharding(grad).placements_text() == as.placements_text()) return grad;
-      const comm::CallSite site({.op = "reduce_gradients"});
-      return redistribute(grad, as.with_dtype(sharding(grad).dtype()));
-    });
-  }
 }
 
 std::function<void(std::span<at::Tensor* const>)> dtensor::border_of(const BorderFn& border,

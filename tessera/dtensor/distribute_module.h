@@ -47,6 +47,8 @@ void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
 /// From now on the gradient of each sharded parameter arrives placed as the parameter. Without it a
 /// gradient stays as backward left it, often Partial over the axis that cuts the batch, and is
 /// reduced at each use: three times by Adam. Before accumulating over several backwards do without.
+/// Small gradients share messages, which are sent when backward ends: hooks see what they are made
+/// of.
 void reduce_gradients(torch::nn::Module& module);
 void reduce_gradients(std::span<const at::Tensor> parameters);
 

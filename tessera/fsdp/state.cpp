@@ -5,9 +5,9 @@
 #include <torch/nn/module.h>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/buckets.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/lazy.h"
-#include "tessera/dtensor/spread.h"
 #include "tessera/fsdp/agree.h"
 
 namespace tessera {
@@ -79,16 +79,38 @@ std::string difference_of_full(const NamedTensors& own, const NamedTensors& give
   return difference(own, given);
 }
 
-/// This rank's part of a tensor whose value the first rank of `wide` has. Tensors of a smaller mesh
-/// are whole on every rank for a moment: the first rank cannot see all such meshes.
-at::Tensor part_from_first(const at::Tensor& tensor, const DeviceMesh& wide,
-                           const at::Tensor& value) {
-  if (is_dtensor(tensor) && device_mesh(tensor) == wide) {
-    return dtensor::scatter_from(value, /*source=*/0, sharding(tensor));
+/// Writes tensors whose values the first rank of `wide` has, some at a time. Tensors of a smaller
+/// mesh are whole on every rank for a moment: the first rank cannot see all such meshes.
+class ScatteredState {
+ public:
+  explicit ScatteredState(const DeviceMesh& wide) : wide_(wide) {}
+
+  void add(const at::Tensor& tensor, const at::Tensor& rest, const at::Tensor& value) {
+    const bool is_wide = is_dtensor(tensor) && device_mesh(tensor) == wide_;
+    const Sharding sent = is_wide ? sharding(tensor) : replicated_on(wide_, tensor);
+    tensors_.push_back(tensor);
+    rests_.push_back(rest);
+    values_.push_back(value);
+    sent_.push_back(sent.with_dtype(static_cast<DType>(rest.scalar_type())));
+    bytes_ += sent.numel() * static_cast<int64_t>(rest.element_size());
+    if (bytes_ >= dtensor::kBucketBytes) flush();
   }
-  const at::Tensor whole = dtensor::scatter_from(value, /*source=*/0, replicated_on(wide, tensor));
-  return is_dtensor(tensor) ? to_local(cut(whole, sharding(tensor))) : whole;
-}
+
+  void flush() {
+    const auto parts = dtensor::scatter_all_from(values_, /*source=*/0, sent_);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const bool whole = is_dtensor(tensors_[i]) && !(device_mesh(tensors_[i]) == wide_);
+      rests_[i].copy_(whole ? to_local(cut(parts[i], sharding(tensors_[i]))) : parts[i]);
+    }
+    *this = ScatteredState(wide_);
+  }
+
+ private:
+  DeviceMesh wide_;
+  std::vector<at::Tensor> tensors_, rests_, values_;
+  std::vector<Sharding> sent_;  // how each is sent
+  int64_t bytes_ = 0;
+};
 
 /// Where the values rest: this rank's part, or the whole of a plain tensor.
 at::Tensor at_rest(const at::Tensor& tensor) {
@@ -103,12 +125,27 @@ FullState full_state(const torch::nn::Module& module, const FullStateOptions& op
   const DeviceMesh wide = widest_mesh(own);
   const bool keep = !options.rank0_only || !wide.defined() || is_first_of(wide);
   FullState out;
+  std::vector<at::Tensor> sharded;
+  std::vector<at::Tensor*> places;  // in the state; nodes of a map stay where they are
   for (const auto& [name, tensor] : own) {
     require(!tensor.is_meta(), "full_state: ", name, " is on meta and has no values");
     const at::Tensor value = tensor.detach();
-    const at::Tensor whole = is_dtensor(value) ? full_tensor(value) : value;
-    if (keep) out.emplace(name, whole.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
+    at::Tensor* place = keep ? &out[name] : nullptr;
+    if (is_dtensor(value)) {
+      sharded.push_back(value);
+      places.push_back(place);
+    } else if (keep) {
+      *place = value.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    }
   }
+  dtensor::TakeFull take;
+  if (keep) {
+    take = [&](size_t i, const at::Tensor& full) {
+      const bool shares = full.is_cpu() && full.is_alias_of(to_local(sharded[i]));
+      *places[i] = shares ? full.clone() : full.to(at::kCPU);
+    };
+  }
+  dtensor::gather_full_tensors(sharded, take);
   return out;
 }
 
@@ -122,16 +159,18 @@ void load_full_state(torch::nn::Module& module, const FullState& state,
   std::string wrong = has_state ? difference_of_full(own, state) : "";
   if (sent) wrong = fsdp::said_by_first(wide, wrong);
   require(wrong.empty(), "load_full_state: ", wrong);
+  ScatteredState scattered(wide);
   for (const auto& [name, tensor] : own) {
     const at::Tensor rest = at_rest(tensor);
     const at::Tensor value = has_state ? state.at(name).to(rest.device(), rest.scalar_type())
                                        : at::empty({0}, rest.options());
     if (sent) {
-      rest.copy_(part_from_first(tensor, wide, value));
+      scattered.add(tensor, rest, value);
     } else {
       rest.copy_(is_dtensor(tensor) ? to_local(cut(value, sharding(tensor))) : value);
     }
   }
+  if (sent) scattered.flush();
 }
 
 NamedTensors sharded_state(const torch::nn::Module& module) {

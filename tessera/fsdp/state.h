@@ -28,8 +28,8 @@ struct FullStateOptions {
   bool rank0_only = false;
 };
 
-/// Whole copies on the CPU; gathered one by one, so that no rank holds more than the state and one
-/// tensor.
+/// Whole copies on the CPU. Small tensors are gathered together, large ones one by one, so that no
+/// rank holds more than the state and one message.
 FullState full_state(const torch::nn::Module& module, const FullStateOptions& options = {});
 
 /// Takes the values of a state with the same names and shapes. Each rank copies its parts and
