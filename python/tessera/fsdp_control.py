@@ -75,8 +75,10 @@ def set_gradient_divide_factor(module: Modules, factor: float, *, recurse: bool 
 
 
 def set_reduce_unused_parameters(module: Modules, reduce: bool, *, recurse: bool = True) -> None:
-    """True: parameters that got no gradient count as zeros, for programs whose ranks use different
-    parameters of a group. Gradients are then reduced at the end of backward."""
+    """True: what a rank skips, parameters or whole groups, counts as zeros, for programs whose ranks
+    use different layers (experts without tokens). The ranks then agree on each gather by a small
+    message; gradients are reduced at the end of backward. Each rank uses at least one parameter in
+    each backward; after an evaluation that skips whole groups, call reshard()."""
     _C.set_reduce_unused_parameters(groups_of(module, recurse), reduce)
 
 

@@ -18,6 +18,15 @@ std::shared_ptr<const FlatLayout> joined(std::span<ParamGroup* const> groups, co
   return std::make_shared<FlatLayout>(FlatLayout::joined(layouts));
 }
 
+/// Grows with every write to any of its shards.
+int64_t version_of_shards(const ParamGroup& member) {
+  int64_t sum = 0;
+  for (const at::Tensor& piece : member.pieces()) {
+    sum += piece.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+  return sum;
+}
+
 }  // namespace
 
 Bundle::Bundle(std::vector<ParamGroup*> members)
@@ -39,9 +48,10 @@ Bundle::Bundle(std::vector<ParamGroup*> members)
 
 std::shared_ptr<Bundle> Bundle::make(std::vector<ParamGroup*> members) {
   std::shared_ptr<Bundle> bundle(new Bundle(std::move(members)));
+  size_t place = 0;
   size_t first_param = 0;
   for (ParamGroup* member : bundle->members_) {
-    member->travel_in(bundle, first_param);
+    member->travel_in(bundle, place++, first_param);
     first_param += member->params();
   }
   return bundle;
@@ -59,15 +69,12 @@ const GroupOptions& Bundle::options() const { return members_[0]->options(); }
 const DataMesh& Bundle::mesh() const { return members_[0]->mesh(); }
 size_t Bundle::number() const { return members_[0]->number(); }
 
-/// Grows with every write to any of them.
-int64_t Bundle::version_of_shards() const {
-  int64_t sum = 0;
-  for (const ParamGroup* member : members_) {
-    for (const at::Tensor& piece : member->pieces()) {
-      sum += piece.unsafeGetTensorImpl()->version_counter().current_version();
-    }
-  }
-  return sum;
+bool Bundle::is_current() const {
+  return std::ranges::all_of(members_, [this](auto* member) { return is_current(*member); });
+}
+
+bool Bundle::is_current(const ParamGroup& member) const {
+  return !versions_.empty() && versions_[member.place_in_bundle()] == version_of_shards(member);
 }
 
 /// In the layout's type; where several groups share the slot, one after another.
@@ -89,7 +96,8 @@ void Bundle::start(bool async) {
   Timeline& timeline = *members_[0]->timeline();
   std::vector<at::Tensor> sent = parts_;
   if (parts_.empty()) {
-    version_ = version_of_shards();
+    versions_.clear();
+    for (const ParamGroup* member : members_) versions_.push_back(version_of_shards(*member));
     for (size_t s = 0; s < sources_.size(); ++s) sent.push_back(shard_of_slot(s));
   }
   const comm::Group& group = parts_.empty() ? *mesh().shard_group() : *options().smaller_group;
@@ -110,9 +118,20 @@ bool Bundle::start_gather() {
   return true;
 }
 
-void Bundle::gather() {
+bool Bundle::needs_gather(const ParamGroup& member) const {
+  return mesh().shard_group() != nullptr &&
+         (gathered_.stage() == Gathered::Stage::released || !is_current(member));
+}
+
+void Bundle::gather_anew() {
   if (mesh().shard_group() == nullptr) return;
-  if (!is_current()) release();
+  release();
+  start(/*async=*/true);
+}
+
+void Bundle::gather_for(const ParamGroup& member) {
+  if (mesh().shard_group() == nullptr) return;
+  if (!is_current(member)) release();
   if (gathered_.stage() == Gathered::Stage::released) start(/*async=*/false);
   finish_gather();
 }

@@ -40,8 +40,13 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
   /// Whether somebody holds any of what is gathered, as an op under way does.
   bool is_held() const { return is_gathered() && gathered_.is_held(); }
   bool start_gather();  ///< returns at once; false: it is gathered or under way, or has no need
-  void gather();        ///< the parameters are there when it returns
-  void finish_gather() { gathered_.wait(); }     ///< of the one under way, if any
+  /// A member's parameters are there when it returns, and current; those of other members may be
+  /// stale until they are asked for. Constant time if they are there: every op that uses one asks.
+  void gather_for(const ParamGroup& member);
+  /// Whether a member's parameters are neither there nor under way.
+  bool needs_gather(const ParamGroup& member) const;
+  void gather_anew();                         ///< starts a gather of all ranks, whatever is there
+  void finish_gather() { gathered_.wait(); }  ///< of the one under way, if any
   void drop_prefetch() { gathered_.release(); }  ///< what was started is not used after all
   void release();
   void release_after_backward();  ///< unless the options say that it stays
@@ -68,8 +73,8 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
 
   explicit Bundle(std::vector<ParamGroup*> members);
   void start(bool async);
-  bool is_current() const { return version_ == version_of_shards(); }
-  int64_t version_of_shards() const;
+  bool is_current() const;
+  bool is_current(const ParamGroup& member) const;
   at::Tensor shard_of_slot(size_t slot) const;
 
   std::vector<ParamGroup*> members_;
@@ -77,7 +82,7 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
   std::shared_ptr<const FlatLayout> reduce_layout_;  // in the type of the reduction
   std::vector<std::vector<PieceOf>> sources_;        // by slot of what is gathered
   Gathered gathered_;
-  int64_t version_ = -1;                  // of the shards that it was gathered from
+  std::vector<int64_t> versions_;         // of the members' shards that it was gathered from
   std::vector<at::Tensor> parts_;         // for a gather in the smaller group
   std::shared_ptr<Reduction> reduction_;  // that gradients are added to
   int awaited_ = -1;  // gradients that are still to come; -1: no backward has brought one

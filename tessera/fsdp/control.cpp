@@ -2,8 +2,8 @@
 
 #include <torch/nn/module.h>
 
-#include <algorithm>
 #include <functional>
+#include <set>
 #include <string_view>
 
 #include "tessera/base/errors.h"
@@ -18,9 +18,10 @@ using fsdp::ParamGroup;
 
 std::vector<std::shared_ptr<ParamGroup>> fsdp::groups_in(const torch::nn::Module& module) {
   std::vector<std::shared_ptr<ParamGroup>> out;
+  std::set<const ParamGroup*> seen;
   for (const at::Tensor& parameter : module.parameters()) {
     auto group = group_of_parameter(parameter);
-    if (group != nullptr && std::ranges::find(out, group) == out.end()) out.push_back(group);
+    if (group != nullptr && seen.insert(group.get()).second) out.push_back(std::move(group));
   }
   return out;
 }
@@ -56,11 +57,13 @@ void set_prefetch(const torch::nn::Module& module, std::span<torch::nn::Module* 
 }  // namespace
 
 void unshard(torch::nn::Module& module) {
-  for (const auto& group : groups_in(module)) group->bundle()->gather();
+  for (const auto& group : groups_in(module)) group->timeline()->gather(*group);
 }
 
 void reshard(torch::nn::Module& module) {
-  for (const auto& group : groups_in(module)) group->bundle()->release();
+  const auto groups = groups_in(module);
+  if (!groups.empty()) groups[0]->timeline()->end_rounds();
+  for (const auto& group : groups) group->bundle()->release();
 }
 
 UnshardHandle::UnshardHandle(std::span<const std::shared_ptr<ParamGroup>> groups)
@@ -74,7 +77,13 @@ void UnshardHandle::wait() {
 
 UnshardHandle unshard_async(torch::nn::Module& module) {
   const auto groups = groups_in(module);
-  for (const auto& group : groups) group->bundle()->start_gather();
+  for (const auto& group : groups) {
+    if (group->timeline()->agrees()) {
+      group->timeline()->gather(*group);
+    } else {
+      group->bundle()->start_gather();
+    }
+  }
   return UnshardHandle(groups);
 }
 
@@ -122,6 +131,8 @@ void set_gradient_divide_factor(torch::nn::Module& module, double factor) {
 void set_reduce_unused_parameters(torch::nn::Module& module, bool reduce) {
   change_options("set_reduce_unused_parameters", module,
                  [&](auto& options, const auto&) { options.reduce_unused = reduce; });
+  const auto groups = groups_in(module);
+  if (!groups.empty()) groups[0]->timeline()->agree_on(groups, reduce);
 }
 
 void set_collectives(torch::nn::Module& module, const Collectives& collectives) {

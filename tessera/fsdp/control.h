@@ -67,9 +67,13 @@ void set_requires_all_reduce(torch::nn::Module& module, bool all_reduce);
 /// As FullyShardOptions::gradient_divide_factor; what is divided by before the sum stays.
 void set_gradient_divide_factor(torch::nn::Module& module, double factor);
 
-/// True: parameters that forward could have used and that got no gradient count as zeros. For
-/// programs whose ranks use different parameters of a group. Gradients are then reduced at the end
-/// of backward, since before it no rank knows what will come.
+/// True: what a rank skips, parameters of a group or whole groups, counts as zeros in the mean of
+/// gradients, if any rank used the group. For programs whose ranks use different layers, as experts
+/// without tokens. While it is on for any group, the ranks agree on every gather of any group by a
+/// small message before it (rank_agreement.h): nothing is prefetched or merged, and gradients are
+/// reduced at the end of backward. Each rank must use at least one parameter in each backward.
+/// After a forward without backward in which whole groups were skipped, call reshard(): until a
+/// rank does so, or uses parameters again, others may wait for it.
 void set_reduce_unused_parameters(torch::nn::Module& module, bool reduce);
 
 /// From now on the module's groups send with these functions; empty ones are the library's.

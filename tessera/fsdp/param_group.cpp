@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/buckets.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/fsdp/timeline.h"
@@ -86,47 +87,57 @@ void ParamGroup::forget_tensors() {
   }
 }
 
-void ParamGroup::travel_in(std::shared_ptr<Bundle> bundle, size_t first_param) {
+void ParamGroup::travel_in(std::shared_ptr<Bundle> bundle, size_t place, size_t first_param) {
   bundle_ = std::move(bundle);
+  place_in_bundle_ = place;
   first_param_ = first_param;
 }
 
-/// My part of the parameter, on the device where it was; says how it lies.
-at::Tensor ParamGroup::part_of(Param& param, const Taken& item) const {
-  const at::Tensor data = item.tensor.detach();
-  if (is_dtensor(data)) param.inner = sharding(data);
-  const at::Tensor whole = param.inner ? to_local(data) : data;
-  Sharding outer;
-  at::Tensor part;
-  if (whole.is_meta()) {
-    outer = Sharding(mesh_.mesh(), mesh_.placements(item.dim), whole.sizes().vec(),
-                     {.dtype = static_cast<DType>(whole.scalar_type())});
-    const auto shape = outer.local_shape();
-    part = at::empty(at::IntArrayRef(shape.data(), shape.size()), whole.options());
-  } else {
-    const at::Tensor made =
-        distribute_tensor(whole, mesh_.mesh(), mesh_.placements(item.dim), {item.source});
-    outer = sharding(made);
-    part = to_local(made);
+/// My parts of the tensors, on the device where they were; sent by their source, if that is asked.
+std::vector<at::Tensor> ParamGroup::parts_of(const std::vector<Taken>& taken,
+                                             std::span<const Sharding> shardings) const {
+  std::vector<at::Tensor> wholes;
+  for (const Taken& item : taken) {
+    const at::Tensor data = item.tensor.detach();
+    wholes.push_back(is_dtensor(data) ? to_local(data) : data);
   }
-  param.sharding = param.inner ? combined(*param.inner, mesh_, outer) : outer;
-  return part;
+  const auto source = taken[0].source;
+  if (source && mesh_.mesh().size() > 1 && !wholes[0].is_meta()) {
+    return dtensor::scatter_all_from(wholes, *source, shardings);
+  }
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < wholes.size(); ++i) {
+    if (wholes[i].is_meta()) {
+      const auto shape = shardings[i].local_shape();
+      parts.push_back(at::empty(at::IntArrayRef(shape.data(), shape.size()), wholes[i].options()));
+      continue;
+    }
+    parts.push_back(to_local(distribute_tensor(
+        wholes[i], mesh_.mesh(), mesh_.placements(taken[i].dim), {.source = std::nullopt})));
+  }
+  return parts;
 }
 
 void ParamGroup::take(const std::vector<Taken>& taken) {
   const c10::AutoGradMode no_grad(false);
   std::vector<ParamShape> shapes;
-  std::vector<at::Tensor> parts;
+  std::vector<Sharding> outers;
   for (const Taken& item : taken) {
     Param param;
-    parts.push_back(part_of(param, item));
-    const auto whole = param.inner ? param.inner->local_shape() : param.sharding.shape();
+    if (is_dtensor(item.tensor)) param.inner = sharding(item.tensor);
+    const auto whole =
+        param.inner ? param.inner->local_shape() : std::span<const int64_t>(item.tensor.sizes());
+    outers.emplace_back(mesh_.mesh(), mesh_.placements(item.dim),
+                        std::vector<int64_t>(whole.begin(), whole.end()),
+                        ShardingOptions{.dtype = static_cast<DType>(item.tensor.scalar_type())});
+    param.sharding = param.inner ? combined(*param.inner, mesh_, outers.back()) : outers.back();
     shapes.push_back({{whole.begin(), whole.end()},
                       item.tensor.scalar_type(),
                       mesh_.shard_size() == 1 ? kWhole : item.dim});
     params_.push_back(std::move(param));
   }
   lay_out(std::move(shapes));
+  const auto parts = parts_of(taken, outers);
   rest_ = Rest::of(parts[0].device(), mesh_.mesh(), options_);
   make_pieces();
   for (size_t i = 0; i < params_.size(); ++i) {
@@ -254,7 +265,7 @@ void ParamGroup::accept(size_t index, at::Tensor gradient) {
   }
   if (!first || !bundle_->count_arrival()) return;
   bundle_->release_after_backward();
-  if (!options_.reduce_unused) bundle_->reduce_arrived();
+  if (!timeline_->agrees()) bundle_->reduce_arrived();
 }
 
 void ParamGroup::add_kept() {
@@ -262,17 +273,23 @@ void ParamGroup::add_kept() {
   for (size_t i = 0; i < params_.size(); ++i) {
     const at::Tensor kept = std::exchange(params_[i].kept, at::Tensor());
     if (kept.defined()) bundle_->reduction().add(first_param_ + i, kept);
-    if (options_.reduce_unused) add_unused(i);
+    if (options_.reduce_unused && reduces_unused_) add_unused(i);
     if (!params_[i].kept_part.defined() || !options_.all_reduce_gradients) continue;
     bundle_->reduction().add_part(first_param_ + i,
                                   std::exchange(params_[i].kept_part, at::Tensor()));
   }
 }
 
-/// Of a group that took part in the step: the ranks of the others wait for it.
+bool ParamGroup::took_part() const {
+  return state() != TrainingState::idle || std::ranges::any_of(params_, [](const Param& p) {
+           return p.kept.defined() || p.kept_part.defined();
+         });
+}
+
+/// The other ranks may have a gradient of it.
 void ParamGroup::add_unused(size_t index) {
   const at::Tensor tensor = alive(params_[index]);
-  if (!tensor.defined() || !tensor.requires_grad() || state() == TrainingState::idle) return;
+  if (!tensor.defined() || !tensor.requires_grad()) return;
   bundle_->reduction().add_zeros(first_param_ + index, rest_.compute);
 }
 

@@ -62,8 +62,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// This rank's shards, one flat tensor for each slot of the layouts.
   std::span<const at::Tensor> pieces() const { return pieces_; }
   const std::shared_ptr<Bundle>& bundle() const { return bundle_; }
-  /// `first_param` is the place of this group's first parameter among those of the bundle.
-  void travel_in(std::shared_ptr<Bundle> bundle, size_t first_param);
+  /// `place` is that of this group among the bundle's members, `first_param` that of its first
+  /// parameter among those of the bundle.
+  void travel_in(std::shared_ptr<Bundle> bundle, size_t place, size_t first_param);
+  size_t place_in_bundle() const { return place_in_bundle_; }
 
   // What dispatch asks, by parameter.
   at::Tensor produced(size_t param);
@@ -81,6 +83,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void forget_kept();
   void take_reduced(const Reduction& reduction, size_t first_param);
   void forget_arrived();  ///< the next backward begins anew
+  /// Whether this rank has used it in the step, or has gradients of it that were kept back.
+  bool took_part() const;
+  /// With GroupOptions::reduce_unused: whether any rank has, so that all reduce it.
+  void set_reduces_unused(bool reduces) { reduces_unused_ = reduces; }
   bool requires_gradient_sync = true;
 
   /// The groups to gather when this one is used, in place of the next of the learned order.
@@ -115,7 +121,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   ParamGroup(std::shared_ptr<Timeline> timeline, DataMesh mesh, GroupOptions options);
   void take(const std::vector<Taken>& taken);
-  at::Tensor part_of(Param& param, const Taken& item) const;
+  std::vector<at::Tensor> parts_of(const std::vector<Taken>& taken,
+                                   std::span<const Sharding> shardings) const;
   void lay_out(std::vector<ParamShape> shapes);
   void make_pieces();
   void hold(const at::Tensor& tensor, size_t index);
@@ -130,6 +137,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   GroupOptions options_;
   Rest rest_;
   StateOfGroup state_;
+  bool reduces_unused_ = false;
   bool forward_records_ = false;                     // the last forward did, for autograd
   std::unique_ptr<FlatLayout> layout_;               // at rest
   std::shared_ptr<const FlatLayout> gather_layout_;  // the same in the type of gathered parameters
@@ -137,6 +145,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::vector<Param> params_;
   std::vector<at::Tensor> pieces_;
   std::shared_ptr<Bundle> bundle_;
+  size_t place_in_bundle_ = 0;
   size_t first_param_ = 0;
   size_t number_ = 0;
 };

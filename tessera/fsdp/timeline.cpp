@@ -71,7 +71,7 @@ std::shared_ptr<Timeline> Timeline::of(const DeviceMesh& mesh) {
       slot = timeline;
     }
   }
-  timeline->drop_unused();
+  timeline->drop_unused_now_and_then();
   return timeline;
 }
 
@@ -86,6 +86,15 @@ void Timeline::world_ends(const World& world) {
   if (timeline != nullptr) timeline->drop_unused();
 }
 
+/// A program that makes thousands of groups asks for the timeline with each: looking at all of them
+/// every time would take longer than to make them.
+void Timeline::drop_unused_now_and_then() {
+  constexpr size_t kShare = 16;
+  if (++asked_ <= groups_.size() / kShare) return;
+  asked_ = 0;
+  drop_unused();
+}
+
 void Timeline::drop_unused() {
   std::vector<std::shared_ptr<ParamGroup>> unused;
   for (ParamGroup* group : groups_) {
@@ -96,6 +105,10 @@ void Timeline::drop_unused() {
 
 size_t Timeline::add(ParamGroup& group) {
   groups_.push_back(&group);
+  const DeviceMesh& mesh = group.mesh().mesh();
+  const bool wider = !widest_mesh_.defined() || mesh.size() > widest_mesh_.size();
+  if (wider) widest_mesh_ = mesh;
+  if (agrees()) make_agreement();
   return groups_made_++;
 }
 
@@ -133,7 +146,7 @@ std::vector<Bundle*> Timeline::bundles() const {
 void Timeline::let_go(Bundle& bundle) {
   if (in_backward()) {
     bundle.release_after_backward();
-  } else if (bundle.options().reshard_after_forward && !c10::GradMode::is_enabled()) {
+  } else if (bundle.options().reshard_after_forward && (!c10::GradMode::is_enabled() || agrees())) {
     bundle.release();
   } else if (bundle.options().reshard_after_forward) {
     bundle.release_after_forward();
@@ -167,13 +180,14 @@ void Timeline::touch(ParamGroup& group) {
   }
   order_.count_touch();
   Bundle& bundle = *group.bundle();
-  bundle.gather();
+  gather(group);
   if (!begins) return;
   if (held_by_op_.empty()) prefetch_after(bundle);
   log_->note(StepLog::What::use, StepLog::When::starts, bundle.number());
 }
 
 void Timeline::prefetch_after(const Bundle& bundle) {
+  if (agrees()) return;
   bool told = false;
   for (const ParamGroup* member : bundle.members()) {
     const auto& wanted = in_backward() ? member->backward_prefetch : member->forward_prefetch;
@@ -191,7 +205,7 @@ void Timeline::prefetch_after(const Bundle& bundle) {
 void Timeline::touched(ParamGroup& group) {
   Bundle* bundle = group.bundle().get();
   if (!held_by_op_.empty()) end_op_on_several();
-  if (bundle == order_.current() && order_.is_last_touch()) let_go(*bundle);
+  if (bundle == order_.current() && order_.is_last_touch() && !agrees()) let_go(*bundle);
 }
 
 /// What it held makes room for what comes next.
@@ -239,6 +253,8 @@ void Timeline::end_backward(int task) {
     backwards_.erase(task);
     return;
   }
+  end_rounds();
+  agree_on_reductions();
   // What is left: bundles of which some parameters took no part.
   for (Bundle* bundle : bundles()) bundle->reduce_arrived();
   while (!flights_.empty()) finish_oldest_reduction();
@@ -249,7 +265,12 @@ void Timeline::end_backward(int task) {
 }
 
 void Timeline::end_step() {
-  merge(order_.end());
+  const StepOrder::Step& step = order_.end();
+  if (agrees()) {
+    reduced_whole_.clear();
+  } else {
+    merge(step);
+  }
   drop_unused();
 }
 
@@ -282,6 +303,7 @@ void Timeline::clean_up() {
   for (const Flight& flight : flights_) flight.reduction->abandon();
   flights_.clear();
   held_by_op_.clear();
+  gathered_for_others_.clear();
   for (Bundle* bundle : bundles()) {
     bundle->forget_arrived();
     bundle->release();

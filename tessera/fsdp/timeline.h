@@ -5,9 +5,11 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "tessera/fsdp/gathered.h"
+#include "tessera/fsdp/rank_agreement.h"
 #include "tessera/fsdp/reduction.h"
 #include "tessera/fsdp/step_log.h"
 #include "tessera/fsdp/step_order.h"
@@ -34,6 +36,16 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   /// Each group of the bundle travels alone again, until the next step has ended.
   void part(Bundle& bundle);
+
+  /// While any group agrees, ranks may use different parameters, and all groups of the rank are
+  /// gathered in rounds (rank_agreement.h): no prefetch, no learned order, no merging, and
+  /// gradients are reduced when backward ends.
+  void agree_on(std::span<const std::shared_ptr<ParamGroup>> groups, bool agrees);
+  bool agrees() const { return agreement_ != nullptr; }
+  /// The group's parameters are gathered when this returns.
+  void gather(const ParamGroup& group);
+  /// Takes part in the gathers of the other ranks until all have come here.
+  void end_rounds();
 
   /// An op is about to use the group: it is gathered when this returns.
   void touch(ParamGroup& group);
@@ -65,12 +77,16 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   static OfWorlds& of_worlds();
   static void world_ends(const World& world);
   void drop_unused();
+  void drop_unused_now_and_then();
   void begin_run(ParamGroup& group);
   void let_go(Bundle& bundle);
   void prefetch_after(const Bundle& bundle);
   void end_op_on_several();
   std::vector<Bundle*> bundles() const;
   void finish_oldest_reduction();
+  void make_agreement();
+  bool take_part_in_round(int64_t needed);
+  void agree_on_reductions();
   void end_backward(int task);
   void end_step();
   void merge(const StepOrder::Step& step);
@@ -81,6 +97,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   std::vector<ParamGroup*> groups_;  // in order of creation, alike on all ranks
   size_t groups_made_ = 0;
+  size_t asked_ = 0;                        // since unused groups were dropped
   std::set<ParamGroup*> settled_;           // those that merging has seen
   std::vector<ParamGroup*> reduced_whole_;  // groups without gathers, as their gradients came
   std::shared_ptr<StepLog> log_ = std::make_shared<StepLog>();
@@ -88,8 +105,12 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   StepOrder order_;
   std::weak_ptr<Bundle> prefetched_;               // because the order says that it comes next
   std::vector<std::weak_ptr<Bundle>> held_by_op_;  // beside the current one, by the op under way
-  std::set<int> backwards_;                        // autograd's tasks under way
-  std::deque<Flight> flights_;                     // reductions under way, the oldest first
+  DeviceMesh widest_mesh_;                         // of all groups there were
+  std::unique_ptr<RankAgreement> agreement_;
+  std::set<size_t> agreed_groups_;                          // numbers of the groups that want it
+  std::vector<std::weak_ptr<Bundle>> gathered_for_others_;  // in the last round
+  std::set<int> backwards_;                                 // autograd's tasks under way
+  std::deque<Flight> flights_;  // reductions under way, the oldest first
   std::mutex failed_mutex_;
   std::vector<int> failed_;  // tasks that ended without their callback
 };

@@ -1,0 +1,92 @@
+// What is gathered and reduced while ranks may use different parameters (rank_agreement.h).
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/errors.h"
+#include "tessera/fsdp/param_group.h"
+#include "tessera/fsdp/timeline.h"
+
+namespace tessera::fsdp {
+
+/// Numbers of groups are alike on all ranks, and stay in the list when a group ends: ranks may hear
+/// of that at different times.
+void Timeline::agree_on(std::span<const std::shared_ptr<ParamGroup>> groups, bool agrees) {
+  for (const auto& group : groups) {
+    if (agrees) {
+      agreed_groups_.insert(group->number());
+    } else {
+      agreed_groups_.erase(group->number());
+    }
+  }
+  const bool had = agreement_ != nullptr;
+  agreement_.reset();
+  if (!agreed_groups_.empty()) make_agreement();
+  if (had == (agreement_ != nullptr)) return;
+  order_ = {};  // what each rank has learned by itself must not decide what it sends
+  prefetched_.reset();
+  for (Bundle* bundle : bundles()) bundle->release();
+}
+
+/// Of all ranks that any group sends to.
+void Timeline::make_agreement() {
+  const DeviceMesh* checked = nullptr;
+  for (const ParamGroup* group : groups_) {
+    const DeviceMesh& mesh = group->mesh().mesh();
+    if (checked != nullptr && mesh == *checked) continue;
+    checked = &mesh;
+    const bool holds = std::ranges::all_of(
+        mesh.ranks(), [&](int rank) { return widest_mesh_.coordinate_of(rank).has_value(); });
+    if (!holds) {
+      throw NotSupported(join_text("set_reduce_unused_parameters with groups on ", widest_mesh_,
+                                   " and ", mesh,
+                                   ": neither holds the ranks of both, which must agree"));
+    }
+  }
+  agreement_ = std::make_unique<RankAgreement>(widest_mesh_);
+}
+
+void Timeline::gather(const ParamGroup& group) {
+  Bundle& bundle = *group.bundle();
+  if (agreement_ != nullptr && bundle.needs_gather(group)) {
+    take_part_in_round(static_cast<int64_t>(bundle.number()));
+  }
+  bundle.gather_for(group);
+}
+
+/// False if all ranks have ended.
+bool Timeline::take_part_in_round(int64_t needed) {
+  for (const auto& weak : std::exchange(gathered_for_others_, {})) {
+    const auto bundle = weak.lock();
+    if (bundle != nullptr && bundle.get() != order_.current()) bundle->release();
+  }
+  const auto numbers = agreement_->exchange(needed);
+  for (const int64_t number : numbers) {
+    const auto group = std::ranges::lower_bound(groups_, static_cast<size_t>(number), {},
+                                                [](const ParamGroup* g) { return g->number(); });
+    ensure(group != groups_.end() && std::cmp_equal((*group)->number(), number),
+           "another rank gathers a group that this one does not have");
+    Bundle& bundle = *(*group)->bundle();
+    if (number != needed && bundle.needs_gather(**group)) {
+      gathered_for_others_.push_back(bundle.weak_from_this());
+    }
+    bundle.gather_anew();
+  }
+  return !numbers.empty();
+}
+
+void Timeline::end_rounds() {
+  if (agreement_ == nullptr) return;
+  while (take_part_in_round(RankAgreement::kEnded)) {
+  }
+}
+
+/// A group that any rank has used is reduced on all.
+void Timeline::agree_on_reductions() {
+  if (agreement_ == nullptr) return;
+  std::vector<uint8_t> took_part(groups_made_, 0);
+  for (const ParamGroup* group : groups_) took_part[group->number()] = group->took_part() ? 1 : 0;
+  took_part = agreement_->any(took_part);
+  for (ParamGroup* group : groups_) group->set_reduces_unused(took_part[group->number()] != 0);
+}
+
+}  // namespace tessera::fsdp
