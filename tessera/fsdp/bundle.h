@@ -45,7 +45,7 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
   void gather_for(const ParamGroup& member);
   /// Whether a member's parameters are neither there nor under way.
   bool needs_gather(const ParamGroup& member) const;
-  void gather_anew();  ///< starts a gather of all ranks, whatever is there
+  void gather_anew();                         ///< starts a gather of all ranks, whatever is there
   void finish_gather() { gathered_.wait(); }  ///< of the one under way, if any
   void drop_prefetch() { gathered_.release(); }  ///< what was started is not used after all
   void release();

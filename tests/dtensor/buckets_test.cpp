@@ -2,6 +2,7 @@
 #include "tessera/dtensor/buckets.h"
 
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
@@ -119,43 +120,44 @@ TEST(Buckets, ReduceGradientsSendsOneMessageForAll) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
     const at::Tensor x = test_numbers({8, 3}, 1);
-    Wide plain(20);
-    Wide net(20);
-    distribute_module(net, mesh, [](const std::string&, torch::nn::Module& module, const auto& on) {
-      if (auto* linear = module.as<torch::nn::Linear>()) {
-        distribute_in_place(linear->weight, on, {Replicate(), Shard(0)});
-        distribute_in_place(linear->bias, on, {Replicate(), Shard(0)});
-      }
-    });
-    reduce_gradients(net);
+    const auto plain = std::make_shared<Wide>(20);
+    const auto net = std::make_shared<Wide>(20);
+    distribute_module(*net, mesh,
+                      [](const std::string&, torch::nn::Module& module, const auto& on) {
+                        if (auto* linear = module.as<torch::nn::Linear>()) {
+                          distribute_in_place(linear->weight, on, {Replicate(), Shard(0)});
+                          distribute_in_place(linear->bias, on, {Replicate(), Shard(0)});
+                        }
+                      });
+    reduce_gradients(*net);
     const at::Tensor mine = distribute_tensor(x, mesh, {Shard(0), Replicate()});
-    torch::optim::SGD alone(plain.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    torch::optim::SGD alone(plain->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     for (int step = 0; step < 3; ++step) {
       alone.zero_grad();
       optimizer.zero_grad();
-      plain.forward(x).backward();
-      const at::Tensor loss = net.forward(mine);
+      plain->forward(x).backward();
+      const at::Tensor loss = net->forward(mine);
       Recorder recorder(*comm::current_world());
       loss.backward();
       EXPECT_LE(recorder.count(), 3) << recorder.to_text();
-      for (const auto& item : net.named_parameters()) {
+      for (const auto& item : net->named_parameters()) {
         const at::Tensor grad = item.value().grad();
         ASSERT_EQ(sharding(grad).placements_text(), sharding(item.value()).placements_text());
-        ASSERT_TRUE(at::allclose(full_tensor(grad), plain.named_parameters()[item.key()].grad()));
+        ASSERT_TRUE(at::allclose(full_tensor(grad), plain->named_parameters()[item.key()].grad()));
       }
       recorder.stop();
       alone.step();
       optimizer.step();
     }
     // Twice without a reset: what comes is added to what is placed.
-    plain.forward(x).backward();
-    net.forward(mine).backward();
-    for (const auto& item : net.named_parameters()) {
+    plain->forward(x).backward();
+    net->forward(mine).backward();
+    for (const auto& item : net->named_parameters()) {
       ASSERT_TRUE(at::allclose(full_tensor(item.value().grad()),
-                               plain.named_parameters()[item.key()].grad()));
+                               plain->named_parameters()[item.key()].grad()));
     }
-    const auto asked = torch::autograd::grad({net.forward(mine)}, {net.layers[0]->weight});
+    const auto asked = torch::autograd::grad({net->forward(mine)}, {net->layers[0]->weight});
     EXPECT_EQ(sharding(asked[0]).placements_text(), "R,S0");
   });
 }

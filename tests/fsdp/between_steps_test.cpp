@@ -99,7 +99,9 @@ TEST(BetweenSteps, NormsSendNumbersOnly) {
 TEST(BetweenSteps, WritesToTheTensorsOfAStateChangeTheNextForward) {
   const std::vector<std::function<void(const at::Tensor&)>> writes = {
       [](const at::Tensor& v) { v.mul_(0.5); },
-      [](const at::Tensor& v) { v.select(0, 0).mul_(0.5); },
+      [](const at::Tensor& v) {
+        if (v.dim() > 1) v.select(1, 0).mul_(0.5);
+      },
       [](const at::Tensor& v) { v.narrow(0, 0, 2).zero_(); },
       [](const at::Tensor& v) { v.detach().view(v.sizes()).add_(1); },
       [](const at::Tensor& v) { v.copy_(at::ones(v.sizes(), v.options())); },
