@@ -11,7 +11,7 @@ WORLDS ?= 0,2
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test pure demo bench coverage check format asan tsan fuzz sweep install clean
+.PHONY: help setup build test pure demo bench models coverage check format asan tsan fuzz sweep install clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -41,6 +41,9 @@ demo: build  ## run the main job
 bench: build  ## build the benchmarks and print the figures
 	@cmake --build --preset dev -j $(JOBS) --target benchmarks
 	@benchmarks/run.sh
+
+models: build  ## train small copies of published models under fully_shard in bfloat16
+	@tools/models.sh
 
 coverage: setup  ## write docs/op_coverage.md anew, from the rules and libtorch's ops
 	@tools/configure.sh dev

@@ -18,6 +18,7 @@
 #include "tessera/dtensor/policy.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/fsdp/clip_grad.h"
+#include "tessera/fsdp/compute_dtype.h"
 #include "tessera/fsdp/convert.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/fsdp/meta_init.h"

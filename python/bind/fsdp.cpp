@@ -4,6 +4,7 @@
 
 #include "bind/bind.h"
 #include "tessera/fsdp/clip_grad.h"
+#include "tessera/fsdp/compute_dtype.h"
 #include "tessera/fsdp/convert.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/fsdp/overlap.h"
@@ -231,6 +232,16 @@ void bind_fsdp(py::module_& m) {
       .def(py::init(&mirror_of_module));
   m.def("fully_shard", shard<kFullyShard>);
   m.def("replicate_module", shard<&replicate>);
+  using fsdp::ComputeDtypeScope;
+  py::class_<ComputeDtypeScope>(m, "ComputeDtypeScope")
+      .def(py::init(
+          [](const std::vector<at::Tensor>& parameters) { return ComputeDtypeScope(parameters); }))
+      .def("empty", &ComputeDtypeScope::empty)
+      .def("enter", &ComputeDtypeScope::enter)
+      .def("leave", &ComputeDtypeScope::leave)
+      .def("watch", [](const ComputeDtypeScope& scope, const std::vector<at::Tensor>& outputs) {
+        scope.watch(outputs);
+      });
   bind_control(m);
   m.def("communication_time", [](const comm::Recorder& recorder) {
     const CommunicationTime time = communication_time(recorder);

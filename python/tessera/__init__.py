@@ -64,6 +64,7 @@ from .fsdp import (
     replicate,
     to_empty,
 )
+from .fsdp_compute_dtype import compute_dtype
 from .fsdp_control import (
     reshard,
     set_collectives,
@@ -137,6 +138,7 @@ __all__ = [
     "clear_decisions",
     "clip_grad_norm_",
     "communication_time",
+    "compute_dtype",
     "current_world",
     "decision_stats",
     "default_machine",

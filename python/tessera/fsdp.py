@@ -22,6 +22,7 @@ from torch import nn
 
 from . import _C
 from ._C import DeviceMesh
+from .fsdp_compute_dtype import add_dtype_hooks
 from .fsdp_module import add_state_hooks, placed_as, take
 from .fsdp_precision import MixedPrecision as MixedPrecision
 from .fsdp_precision import add_casts
@@ -203,6 +204,7 @@ def _claim(
         _claimed[part] = (mirror, free)
         if mixed_precision is not None:
             add_casts(part, mixed_precision)
+    add_dtype_hooks(_modules_of(module))
     add_state_hooks(_modules_of(module))
     return module
 

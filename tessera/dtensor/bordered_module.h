@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -20,14 +21,20 @@ class BorderedModule {
  public:
   /// Changes the tensors among the arguments, or those in the result, where they are.
   using Border = std::function<void(std::span<at::Tensor* const> tensors)>;
+  /// Makes what lives from before the input border until after the output border.
+  using Scope = std::function<std::shared_ptr<void>()>;
 
-  BorderedModule(Held module, Border input, Border output)
-      : module_(std::move(module)), input_(std::move(input)), output_(std::move(output)) {}
+  BorderedModule(Held module, Border input, Border output, Scope scope = {})
+      : module_(std::move(module)),
+        input_(std::move(input)),
+        output_(std::move(output)),
+        scope_(std::move(scope)) {}
 
   /// The input border, the module's forward, the output border.
   template <class... Arguments>
   auto forward(Arguments... given) {
     std::tuple<Arguments...> arguments(std::move(given)...);
+    const std::shared_ptr<void> scope = scope_ ? scope_() : nullptr;
     if (input_) input_(dtensor::tensors_in(arguments));
     auto result = std::apply(
         [this](auto&... argument) { return module_->forward(std::move(argument)...); }, arguments);
@@ -47,6 +54,7 @@ class BorderedModule {
   Held module_;
   Border input_;
   Border output_;
+  Scope scope_;
 };
 
 }  // namespace tessera

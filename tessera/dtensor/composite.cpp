@@ -13,6 +13,7 @@
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/instance_norm.h"
 #include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/lazy_dtypes.h"
 #include "tessera/exec/redistribute.h"
 
 namespace tessera::dtensor {
@@ -180,6 +181,11 @@ class CompositeKernel final : public c10::OperatorKernel {
     check_plain(*entry_, *stack);
     for (const auto& [op_name, arg] : kRead) {
       if (entry_->name == op_name) read_whole(*entry_, *stack, arg);
+    }
+    ReportComputeDtypes as_computed;
+    if (LazyLocal::any()) {
+      as_computed.add_arguments(*entry_, *stack);
+      match_running_statistics(*entry_, *stack);
     }
     const InsideComposite inside;
     if (entry_->name == "aten::gather_backward" && gather_backward(*entry_, *stack)) return;

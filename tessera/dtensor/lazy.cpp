@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/lazy_dtypes.h"
 #include "tessera/dtensor/lazy_recipes.h"
 
 namespace tessera::dtensor {
@@ -32,6 +34,8 @@ void LazyLocal::keep_view(KnownView view) {
 
 namespace {
 
+thread_local bool outside_backward = false;
+
 /// Calls visit(tensor, argument index) for each defined tensor among the arguments.
 template <class Visit>
 void for_each_tensor(const OpEntry& entry, const Stack& stack, const Visit& visit) {
@@ -48,7 +52,7 @@ void for_each_tensor(const OpEntry& entry, const Stack& stack, const Visit& visi
   }
 }
 
-/// Puts change(tensor) in the place of each lazy tensor among the arguments.
+/// Puts change(tensor, lazy, argument index) in the place of each lazy tensor among the arguments.
 template <class Change>
 void replace_lazy(const OpEntry& entry, Stack& stack, const Change& change) {
   const size_t base = stack.size() - entry.args.size();
@@ -56,19 +60,21 @@ void replace_lazy(const OpEntry& entry, Stack& stack, const Change& change) {
     c10::IValue& value = stack[base + i];
     if (entry.args[i] == ArgKind::tensor) {
       if (!value.isTensor()) continue;
-      if (LazyLocal* lazy = lazy_local(value.toTensor())) value = change(value.toTensor(), *lazy);
+      if (LazyLocal* lazy = lazy_local(value.toTensor())) {
+        value = change(value.toTensor(), *lazy, i);
+      }
     } else if (entry.args[i] == ArgKind::tensor_list && value.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const at::Tensor& tensor : value.toTensorVector()) {
         LazyLocal* lazy = lazy_local(tensor);
-        list.push_back(lazy != nullptr ? change(tensor, *lazy) : tensor);
+        list.push_back(lazy != nullptr ? change(tensor, *lazy, i) : tensor);
       }
       value = std::move(list);
     } else if (entry.args[i] == ArgKind::tensor_list && value.isList()) {
       c10::List<std::optional<at::Tensor>> list;
       for (const c10::IValue& item : value.toListRef()) {
         LazyLocal* lazy = item.isTensor() ? lazy_local(item.toTensor()) : nullptr;
-        list.push_back(lazy != nullptr   ? std::optional(change(item.toTensor(), *lazy))
+        list.push_back(lazy != nullptr   ? std::optional(change(item.toTensor(), *lazy, i))
                        : item.isTensor() ? std::optional(item.toTensor())
                                          : std::nullopt);
       }
@@ -83,9 +89,18 @@ struct Company {
   bool other_mesh = false;  ///< sharded over other axes: activations of tensor parallelism
   bool own_mesh = false;    ///< sharded as parameters are: gradients, optimizer state
   bool lazy_view = false;
+  bool switched = false;       ///< one that is read reports another dtype than its shards have
   bool written = false;        ///< a lazy tensor is written to
   bool requires_grad = false;  ///< any of them, so that autograd may record the op
 };
+
+bool is_written(const OpEntry& entry, size_t arg) {
+  return std::ranges::find(entry.written, static_cast<int>(arg)) != entry.written.end();
+}
+
+bool reports_other_dtype(const at::Tensor& tensor, const ShardedMeta& meta) {
+  return meta.local().defined() && meta.local().scalar_type() != tensor.scalar_type();
+}
 
 const DeviceMesh* mesh_of_lazy(const OpEntry& entry, const Stack& stack) {
   const DeviceMesh* mesh = nullptr;
@@ -108,8 +123,9 @@ Company company_of(const OpEntry& entry, const Stack& stack, const DeviceMesh& m
       out.other_mesh = out.other_mesh || (!own && tensor.dim() > 0);
     } else {
       out.lazy_view = out.lazy_view || is_lazy_view(*meta);
-      out.written = out.written ||
-                    std::ranges::find(entry.written, static_cast<int>(arg)) != entry.written.end();
+      const bool written = is_written(entry, arg);
+      out.written = out.written || written;
+      out.switched = out.switched || (!written && reports_other_dtype(tensor, *meta));
     }
   });
   return out;
@@ -118,7 +134,7 @@ Company company_of(const OpEntry& entry, const Stack& stack, const DeviceMesh& m
 bool autograd_records_or_replays(const Company& company) {
   constexpr int kNoBackward = -1;
   return (c10::GradMode::is_enabled() && company.requires_grad) ||
-         torch::autograd::get_current_graph_task_id() != kNoBackward;
+         (torch::autograd::get_current_graph_task_id() != kNoBackward && !outside_backward);
 }
 
 bool computes(const Company& company) {
@@ -140,17 +156,35 @@ void run_plainly(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
   }
 }
 
+/// Floating-point tensors of two dtypes, which many ops refuse.
+bool mixes_dtypes(const OpEntry& entry, const Stack& stack) {
+  std::optional<at::ScalarType> first;
+  bool mixes = false;
+  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
+    if (!tensor.is_floating_point()) return;
+    mixes = mixes || (first && *first != tensor.scalar_type());
+    first = tensor.scalar_type();
+  });
+  return mixes;
+}
+
 void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   c10::SmallVector<std::shared_ptr<LazyLocal>, 4> used;
+  bool mixed = false;
   const auto tell = [&used] {
     for (const auto& lazy : used) lazy->used();
   };
   try {
-    replace_lazy(entry, stack, [&used](const at::Tensor& tensor, LazyLocal& lazy) {
+    replace_lazy(entry, stack, [&used](const at::Tensor& tensor, LazyLocal& lazy, size_t) {
       used.push_back(sharded_meta(tensor)->lazy());
       return lazy.produced();
     });
+    mixed = mixes_dtypes(entry, stack);
     run_plainly(entry, op, stack);
+  } catch (c10::Error& error) {
+    if (mixed) explain_dtypes(error, used);
+    tell();
+    throw;
   } catch (...) {
     tell();
     throw;
@@ -165,7 +199,9 @@ void compute_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stac
   for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
     if (lazy_local(tensor) != nullptr) of = sharded_meta(tensor)->lazy();
   });
-  replace_lazy(entry, stack, [](const at::Tensor&, LazyLocal& lazy) { return lazy.shards(); });
+  replace_lazy(entry, stack, [](const at::Tensor& tensor, LazyLocal& lazy, size_t) {
+    return shards_to_read(tensor, lazy);
+  });
   op.callBoxed(&stack);
   for (size_t r = 0; r < entry.result_alias.size(); ++r) {
     c10::IValue& value = stack[base + r];
@@ -181,12 +217,15 @@ void compute_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stac
 }
 
 /// Views of lazy tensors take part as views of the shards; what they are written with stays there.
+/// What is only read takes part in the dtype that it reports.
 void run_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   std::vector<c10::IValue> written;
   for (const int i : entry.written) written.push_back(stack[base + static_cast<size_t>(i)]);
-  replace_lazy(entry, stack, [](const at::Tensor& tensor, LazyLocal& lazy) {
-    return is_lazy_view(*sharded_meta(tensor)) ? lazy.shards() : tensor;
+  replace_lazy(entry, stack, [&entry](const at::Tensor& tensor, LazyLocal& lazy, size_t arg) {
+    const bool view = is_lazy_view(*sharded_meta(tensor));
+    if (!is_written(entry, arg)) return shards_to_read(tensor, lazy);
+    return view ? lazy.shards() : tensor;
   });
   op.callBoxed(&stack);
   for (size_t r = 0; r < entry.result_alias.size(); ++r) {
@@ -208,12 +247,20 @@ void refuse_renorm(const OpEntry& entry) {
 
 void tell_of_writes(const OpEntry& entry, const Stack& stack) {
   for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t arg) {
-    if (std::ranges::find(entry.written, static_cast<int>(arg)) == entry.written.end()) return;
+    if (!is_written(entry, arg)) return;
     if (LazyLocal* lazy = lazy_local(tensor)) lazy->shards_change();
   });
 }
 
 }  // namespace
+
+OutsideBackward::OutsideBackward() : before_(std::exchange(outside_backward, true)) {}
+OutsideBackward::~OutsideBackward() { outside_backward = before_; }
+
+at::Tensor shards_to_read(const at::Tensor& tensor, LazyLocal& lazy) {
+  const at::Tensor shards = lazy.shards();
+  return shards.scalar_type() == tensor.scalar_type() ? shards : shards.to(tensor.scalar_type());
+}
 
 bool takes_lazy(const OpEntry& entry, const Stack& stack) {
   return LazyLocal::any() && mesh_of_lazy(entry, stack) != nullptr;
@@ -245,7 +292,7 @@ bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
     compute_on_shards(entry, op, stack);
     return true;
   }
-  if (!company.lazy_view) return false;
+  if (!company.lazy_view && !company.switched) return false;
   run_on_shards(entry, op, stack);
   return true;
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tessera/dtensor/op_entry.h"
@@ -23,6 +24,9 @@
 /// An op on lazy tensors alone computes with the produced value where autograd records it (one of
 /// them requires a gradient) or replays it, and works on the shards elsewhere, as optimizers do.
 /// Its result is lazy then: it may yet come together with plain tensors.
+///
+/// A lazy tensor may report another dtype than its shards have (report_dtype), the one that it is
+/// computed with. Writes still go to the shards as they are; what reads them gets the reported one.
 ///
 /// This room does not know who produces. Where no lazy tensor exists, an op pays one load for it.
 namespace tessera::dtensor {
@@ -45,6 +49,8 @@ class LazyLocal {
   virtual at::Tensor shards() = 0;
   /// The shards are about to be written to.
   virtual void shards_change() = 0;
+  /// The dtype of produced(); nullopt: the one that the tensor reports.
+  virtual std::optional<at::ScalarType> compute_dtype() const { return std::nullopt; }
 
   /// What views of it, and views of those, are like: the same ones are made in every step, and to
   /// ask libtorch takes longer than to look.
@@ -68,10 +74,26 @@ class LazyLocal {
   static std::atomic<int64_t> alive_;
 };
 
+/// While it lives, a backward that runs on this thread does not count: ops on lazy tensors alone
+/// work on the shards. For what a backward calls and is no part of it: a hook with an optimizer.
+class OutsideBackward {
+ public:
+  OutsideBackward();
+  ~OutsideBackward();
+  OutsideBackward(const OutsideBackward&) = delete;
+  OutsideBackward& operator=(const OutsideBackward&) = delete;
+
+ private:
+  bool before_;
+};
+
 /// As become() of sharded_tensor.h, for a lazy tensor that is computed with on another device than
 /// it rests on: it reports the one it is computed with, where its gradients come from.
 void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding,
             std::shared_ptr<LazyLocal> lazy, c10::Device device);
+
+/// The shards of a lazy tensor in the dtype that it reports; not to be written to.
+at::Tensor shards_to_read(const at::Tensor& tensor, LazyLocal& lazy);
 
 /// Runs the op if a lazy tensor is among its arguments and it must not go the common way.
 bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& stack);

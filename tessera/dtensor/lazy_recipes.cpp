@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/lazy_dtypes.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -22,14 +24,16 @@ class LazyResult final : public LazyLocal {
   }
   at::Tensor shards() override { return computed_; }
   void shards_change() override {}
+  std::optional<at::ScalarType> compute_dtype() const override { return computed_.scalar_type(); }
 
  private:
   at::Tensor computed_;
   std::shared_ptr<LazyLocal> of_;
 };
 
+/// Of what is at rest: a view that inference mode makes of it counts nothing.
 int64_t version_of(LazyLocal& lazy) {
-  const at::Tensor shards = lazy.shards();
+  const at::Tensor shards = lazy.root().shards();
   return sharded_meta(shards)->local().unsafeGetTensorImpl()->version_counter().current_version();
 }
 
@@ -59,6 +63,7 @@ class LazyCast final : public LazyLocal {
   }
   at::Tensor shards() override { return computed_; }
   void shards_change() override { changed_ = true; }
+  std::optional<at::ScalarType> compute_dtype() const override { return computed_.scalar_type(); }
 
  private:
   std::shared_ptr<LazyLocal> base_;
@@ -91,6 +96,8 @@ struct Recipe {
   Stack args;                  ///< the first is the base's place
   std::optional<size_t> item;  ///< of a list of results
   bool retypes = false;        ///< reads the same bytes as another type
+  /// What the base reported when the view was taken. Of consequence to one that retypes.
+  at::ScalarType base_dtype = at::kFloat;
 };
 
 class LazyView final : public LazyLocal {
@@ -110,8 +117,22 @@ class LazyView final : public LazyLocal {
   at::Tensor produced_from(const at::Tensor& computed) override {
     return base_->produced_from(computed);
   }
-  at::Tensor shards() override { return replayed(base_->shards()); }
-  void shards_change() override { base_->shards_change(); }
+  at::Tensor shards() override {
+    at::Tensor base = base_->shards();
+    if (recipe_.retypes) base = base.to(recipe_.base_dtype);
+    return replayed(std::move(base));
+  }
+  void shards_change() override {
+    if (recipe_.retypes && base_->shards().scalar_type() != recipe_.base_dtype) {
+      throw NotSupported(
+          "a write to the bytes of a fully_shard parameter that computes in another dtype than it "
+          "rests in (mixed_precision.param_dtype); write to it outside of the module's forward");
+    }
+    base_->shards_change();
+  }
+  std::optional<at::ScalarType> compute_dtype() const override {
+    return recipe_.retypes ? std::nullopt : base_->compute_dtype();
+  }
   LazyLocal& root() override { return base_->root(); }
 
  private:
@@ -152,6 +173,12 @@ std::optional<std::vector<int64_t>> as_numbers(const Stack& args) {
   return out;
 }
 
+/// A tensor may report another dtype than it rests in, and its views do then.
+Sharding as_reported(const at::Tensor& tensor, const Sharding& sharding) {
+  const auto dtype = static_cast<DType>(tensor.scalar_type());
+  return sharding.dtype() == dtype ? sharding : sharding.with_dtype(dtype);
+}
+
 bool is_identity(const OpEntry& entry) {
   return entry.name == "aten::detach" || entry.name == "aten::alias";
 }
@@ -181,7 +208,7 @@ void cast_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
   c10::IValue& argument = stack[stack.size() - entry.args.size()];
   const std::shared_ptr<LazyLocal> lazy = sharded_meta(argument.toTensor())->lazy();
   const c10::VariableVersion writes = argument.toTensor().unsafeGetTensorImpl()->version_counter();
-  argument = lazy->shards();
+  argument = shards_to_read(argument.toTensor(), *lazy);
   op.callBoxed(&stack);
   const at::Tensor computed = torch::jit::pop(stack).toTensor();
   const ShardedMeta& meta = *sharded_meta(computed);
@@ -196,11 +223,12 @@ void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
   if (is_identity(entry)) {
     torch::jit::drop(stack, entry.args.size());
     torch::jit::push(stack, wrap_lazy(meta.local(), meta.sharding(), self.device(), meta.lazy()));
+    report_dtype(stack.back().toTensor(), self.scalar_type());
     return;
   }
   Stack args(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end());
   args[0] = c10::IValue();
-  LazyLocal::KnownView view{&op.schema(), {}, meta.sharding(), {}, 0};
+  LazyLocal::KnownView view{&op.schema(), {}, as_reported(self, meta.sharding()), {}, 0};
   const auto numbers = as_numbers(args);
   if (numbers) {
     view.arguments = *numbers;
@@ -214,7 +242,7 @@ void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
     }
   }
   const auto wrapped = [&](const at::Tensor& like, std::optional<size_t> item) {
-    Recipe recipe{op, args, item, like.scalar_type() != self.scalar_type()};
+    Recipe recipe{op, args, item, like.scalar_type() != self.scalar_type(), self.scalar_type()};
     // On paper whole on every rank: the recipe says what it is.
     return wrap_lazy(at::Tensor(), as_replicated(like, meta.sharding().mesh()), self.device(),
                      std::make_shared<LazyView>(meta.lazy(), std::move(recipe)));

@@ -16,6 +16,7 @@
 #include "tessera/dtensor/composite.h"
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/handlers.h"
+#include "tessera/dtensor/lazy_dtypes.h"
 #include "tessera/dtensor/placed_gradient.h"
 #include "tessera/dtensor/typed_kernel.h"
 
@@ -142,6 +143,11 @@ void register_kernels() {
       if (is_composite(*op) && makes_tensors(name)) {
         for (const auto key : {kKey, c10::DispatchKey::AutogradPrivateUse3}) {
           add_kernel(name, key, composite_kernel(entry_for(*op)));
+        }
+      }
+      if (is_composite(*op)) {
+        for (const auto key : {kKey, c10::DispatchKey::AutogradPrivateUse3}) {
+          if (auto kernel = dtype_kernel(name)) add_kernel(name, key, *std::move(kernel));
         }
       }
       if (!takes(*op, name)) continue;

@@ -5,11 +5,13 @@
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <algorithm>
+#include <deque>
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/buckets.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/lazy_dtypes.h"
 #include "tessera/fsdp/timeline.h"
 
 namespace tessera::fsdp {
@@ -28,6 +30,9 @@ class HeldParameter final : public dtensor::LazyLocal {
   }
   at::Tensor shards() override { return group_->shards(index_); }
   void shards_change() override { group_->shards_change(); }
+  std::optional<at::ScalarType> compute_dtype() const override {
+    return group_->compute_dtype(index_);
+  }
   const std::shared_ptr<ParamGroup>& group() const { return group_; }
   size_t index() const { return index_; }
 
@@ -156,6 +161,7 @@ void ParamGroup::hold(const at::Tensor& tensor, size_t index) {
                   std::make_shared<HeldParameter>(shared_from_this(), index), rest_.compute);
   param.tensor = WeakTensor(tensor.getIntrusivePtr());
   param.node = install_gradient_node(tensor, weak_from_this(), index);
+  if (computes()) dtensor::report_dtype(tensor, compute_dtype(index));
 }
 
 at::Tensor ParamGroup::shards(size_t index) const {
@@ -294,6 +300,16 @@ void ParamGroup::add_unused(size_t index) {
 }
 
 void ParamGroup::take_reduced(const Reduction& reduction, size_t first_param) {
+  std::deque<dtensor::ReportedDtype> at_rest;  // a hook may step an optimizer of all of them
+  const bool has_hooks =
+      switches_dtype_ && std::ranges::any_of(params_, [this](const Param& param) {
+        const at::Tensor tensor = alive(param);
+        return tensor.defined() && torch::autograd::impl::post_acc_grad_hooks(tensor) != nullptr;
+      });
+  for (const Param& param : params_) {
+    const at::Tensor tensor = has_hooks ? alive(param) : at::Tensor();
+    if (tensor.defined()) at_rest.emplace_back(tensor, param.shard.scalar_type());
+  }
   for (size_t i = 0; i < params_.size(); ++i) {
     if (!reduction.has(first_param + i)) continue;
     const at::Tensor shard = reduction.shard(first_param + i);
@@ -322,14 +338,14 @@ void ParamGroup::add_to_grad(Param& param, const at::Tensor& shard) {
   if (!tensor.defined()) return;
   const c10::AutoGradMode no_grad(false);
   at::Tensor& grad = tensor.mutable_grad();
-  const at::Tensor home = rest_.brought_home(shard, tensor.scalar_type());
+  const at::Tensor home = rest_.brought_home(shard, param.shard.scalar_type());
   const at::Tensor wrapped = dtensor::wrap(home, param.sharding);
   if (grad.defined()) {
     grad.add_(wrapped);
   } else {
     grad = wrapped;
   }
-  if (auto& hook = torch::autograd::impl::post_acc_grad_hooks(tensor)) (*hook)(tensor);
+  run_hook_at_rest(param, tensor);
 }
 
 }  // namespace tessera::fsdp

@@ -67,6 +67,14 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void travel_in(std::shared_ptr<Bundle> bundle, size_t place, size_t first_param);
   size_t place_in_bundle() const { return place_in_bundle_; }
 
+  // The dtype that parameters report: the one that they compute in while a module computes
+  // (ComputeDtypeGuard) or a backward runs, else the one that they rest in.
+  void enter_compute();
+  void leave_compute();
+  void set_in_backward(bool in_backward);
+  at::ScalarType compute_dtype(size_t param) const { return gather_layout_->param(param).dtype; }
+  bool switches_dtype() const { return switches_dtype_; }  ///< whether the two differ
+
   // What dispatch asks, by parameter.
   at::Tensor produced(size_t param);
   void used();
@@ -127,6 +135,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void make_pieces();
   void hold(const at::Tensor& tensor, size_t index);
   void note_use();
+  bool computes() const { return computing_ > 0 || in_backward_; }
+  void report_dtypes() const;
+  void run_hook_at_rest(const Param& param, const at::Tensor& tensor) const;
   at::Tensor local_gradient(Param& param, const at::Tensor& gradient);
   void add_unused(size_t index);
   void add_to_grad(Param& param, const at::Tensor& shard);
@@ -148,6 +159,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   size_t place_in_bundle_ = 0;
   size_t first_param_ = 0;
   size_t number_ = 0;
+  int computing_ = 0;  // scopes that were entered
+  bool in_backward_ = false;
+  bool switches_dtype_ = false;
 };
 
 /// The group that holds a parameter; nullptr if none does.

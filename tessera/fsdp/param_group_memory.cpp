@@ -20,6 +20,10 @@ void ParamGroup::lay_out(std::vector<ParamShape> shapes) {
   };
   gather_layout_ = in_type(options_.param_dtype);
   reduce_layout_ = in_type(options_.reduce_dtype ? options_.reduce_dtype : options_.param_dtype);
+  switches_dtype_ = false;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    switches_dtype_ = switches_dtype_ || compute_dtype(i) != layout_->param(i).dtype;
+  }
 }
 
 void ParamGroup::make_pieces() {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/dtensor/bordered_module.h"
+#include "tessera/fsdp/compute_dtype.h"
 #include "tessera/fsdp/fully_shard.h"
 
 /// A module under fully_shard with the casts at its borders:
@@ -12,6 +13,8 @@
 ///   auto net = fully_shard(model, mesh, {.mixed_precision = {.param_dtype = at::kBFloat16,
 ///                                                            .output_dtype = at::kFloat}});
 ///   at::Tensor out = net(x);      // x as bfloat16, out as float32; gradients are cast back
+///
+/// While it computes, parameters report the dtype that they compute in (compute_dtype.h).
 namespace tessera {
 
 namespace fsdp {
@@ -22,6 +25,14 @@ inline auto cast_to(at::ScalarType dtype) {
     for (at::Tensor* tensor : tensors) {
       if (tensor->defined() && tensor->is_floating_point()) *tensor = tensor->to(dtype);
     }
+  };
+}
+
+/// Entered around a forward. Groups that were made before, of modules inside, are entered as well.
+inline auto enters(const std::shared_ptr<ComputeDtypeScope>& scope) {
+  return [scope]() -> std::shared_ptr<void> {
+    scope->enter();
+    return {nullptr, [scope](void*) { scope->leave(); }};
   };
 }
 
@@ -39,8 +50,16 @@ BorderedModule<Held> fully_shard(Held module, const Mesh& mesh,
   fully_shard(*module, mesh, inside);
   typename BorderedModule<Held>::Border input, output;
   if (types.param_dtype && types.cast_forward_inputs) input = fsdp::cast_to(*types.param_dtype);
-  if (types.output_dtype) output = fsdp::cast_to(*types.output_dtype);
-  return BorderedModule<Held>(std::move(module), std::move(input), std::move(output));
+  const auto scope = std::make_shared<fsdp::ComputeDtypeScope>(module->parameters());
+  if (scope->empty() && !types.output_dtype) {
+    return BorderedModule<Held>(std::move(module), std::move(input), {});
+  }
+  output = [scope, dtype = types.output_dtype](std::span<at::Tensor* const> tensors) {
+    if (dtype) fsdp::cast_to (*dtype)(tensors);
+    for (const at::Tensor* tensor : tensors) scope->watch({tensor, 1});
+  };
+  return BorderedModule<Held>(std::move(module), std::move(input), std::move(output),
+                              fsdp::enters(scope));
 }
 
 }  // namespace tessera

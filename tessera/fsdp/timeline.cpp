@@ -222,6 +222,7 @@ void Timeline::enter_backward() {
   if (task == kNoBackward || backwards_.contains(task)) return;
   forget_failed_tasks();
   backwards_.insert(task);
+  if (backwards_.size() == 1) set_in_backward(true);
   auto watch = std::make_shared<BackwardWatch>(weak_from_this(), task);
   torch::autograd::Engine::get_default_engine().queue_callback([watch] { watch->end(); });
 }
@@ -259,6 +260,7 @@ void Timeline::end_backward(int task) {
   for (Bundle* bundle : bundles()) bundle->reduce_arrived();
   while (!flights_.empty()) finish_oldest_reduction();
   backwards_.erase(task);
+  set_in_backward(false);
   for (Bundle* bundle : bundles()) bundle->release_after_backward();
   for (ParamGroup* group : groups_) group->enter(TrainingState::idle);
   end_step();
@@ -274,9 +276,19 @@ void Timeline::end_step() {
   drop_unused();
 }
 
+void Timeline::set_in_backward(bool in_backward) {
+  for (ParamGroup* group : groups_) group->set_in_backward(in_backward);
+}
+
+/// The rest is done when parameters are used next; but what the program reads of them before, their
+/// dtype, must be right at once. Elsewhere than on its own thread it may read them at this moment.
 void Timeline::note_failure(int task) {
   std::lock_guard lock(failed_mutex_);
   failed_.push_back(task);
+  if (std::this_thread::get_id() != thread_) return;
+  const bool all_failed = std::ranges::all_of(
+      backwards_, [this](int one) { return std::ranges::find(failed_, one) != failed_.end(); });
+  if (all_failed) set_in_backward(false);
 }
 
 /// Of backwards that threw where no forward came after them, but another backward.
@@ -299,6 +311,7 @@ void Timeline::leave_failed_backward() {
 }
 
 void Timeline::clean_up() {
+  set_in_backward(false);
   // Gradients of a failed backward do not arrive after it: the caller may have reset them since.
   for (const Flight& flight : flights_) flight.reduction->abandon();
   flights_.clear();

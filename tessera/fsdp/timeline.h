@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "tessera/fsdp/gathered.h"
@@ -52,11 +53,15 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   /// The op needs it no more.
   void touched(ParamGroup& group);
 
-  /// Something happens in backward; at its end all is reduced and let go.
+  /// Something happens in backward; at its end all is reduced and let go. Until then parameters
+  /// report the dtype that they compute in: recomputation may read it anywhere.
   void enter_backward();
 
   /// Forgets backwards that threw, if any did. Called when parameters are used.
   void leave_failed_backward();
+
+  /// A module of groups that switch their dtype is about to compute, on the program's own thread.
+  void note_thread() { thread_ = std::this_thread::get_id(); }
 
   /// Starts a bundle's reduction; `done` runs after it, at the latest when backward ends. One
   /// reduce_scatter at a time is under way, which bounds the memory of gradients.
@@ -91,6 +96,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   void end_step();
   void merge(const StepOrder::Step& step);
   std::vector<std::vector<ParamGroup*>> rows_to_merge(const StepOrder::Step& step) const;
+  void set_in_backward(bool in_backward);
   void note_failure(int task);
   void forget_failed_tasks();
   void clean_up();
@@ -113,6 +119,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::deque<Flight> flights_;  // reductions under way, the oldest first
   std::mutex failed_mutex_;
   std::vector<int> failed_;  // tasks that ended without their callback
+  std::thread::id thread_;   // that modules compute on, where one has said so
 };
 
 }  // namespace tessera::fsdp

@@ -22,6 +22,7 @@ from torch import nn
 
 from .. import _C, fsdp
 from .._C import UnshardHandle as UnshardHandle
+from ..fsdp_compute_dtype import compute_dtype, watch_outputs
 from ..mesh import mesh_from_torch
 from ._fsdp_module import FSDPModule as FSDPModule
 from ._fsdp_module import (
@@ -140,7 +141,8 @@ def _adopt_at_first_forward(module: nn.Module) -> None:
 
 
 def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
-    """Arguments and results of the method are cast as forward's are. To gather, nothing is to be done:
+    """Arguments and results of the method are cast as forward's are, and parameters report the dtype
+    that they compute in. To gather, nothing is to be done:
     whatever touches a parameter does, also outside forward."""
     if not isinstance(module, FSDPModule):
         return
@@ -151,7 +153,9 @@ def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
 
     @functools.wraps(method)
     def with_casts(*args: Any, **kwargs: Any) -> Any:
-        result = method(*policy.cast_input(args), **policy.cast_input(kwargs))
+        with compute_dtype(module):
+            result = method(*policy.cast_input(args), **policy.cast_input(kwargs))
+        watch_outputs(module, result)
         return policy.cast_output(result)
 
     setattr(module, method_name, with_casts)

@@ -1,0 +1,64 @@
+#include "tessera/fsdp/compute_dtype.h"
+
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+
+#include <set>
+
+#include "tessera/fsdp/param_group.h"
+#include "tessera/fsdp/timeline.h"
+
+namespace tessera {
+
+fsdp::ComputeDtypeScope::ComputeDtypeScope(std::span<const at::Tensor> parameters) {
+  std::set<const ParamGroup*> seen;
+  for (const at::Tensor& parameter : parameters) {
+    const auto group = group_of_parameter(parameter);
+    if (group != nullptr && group->switches_dtype() && seen.insert(group.get()).second) {
+      groups_.push_back(group);
+    }
+  }
+}
+
+void fsdp::ComputeDtypeScope::enter() {
+  const Timeline* last = nullptr;
+  for (const auto& weak : groups_) {
+    const auto group = weak.lock();
+    if (group == nullptr) continue;
+    if (Timeline* timeline = group->timeline().get(); timeline != last) {
+      last = timeline;
+      timeline->leave_failed_backward();
+      if (!timeline->in_backward()) timeline->note_thread();
+    }
+    group->enter_compute();
+  }
+}
+
+void fsdp::ComputeDtypeScope::leave() {
+  for (const auto& weak : groups_) {
+    if (const auto group = weak.lock()) group->leave_compute();
+  }
+}
+
+void fsdp::ComputeDtypeScope::watch(std::span<const at::Tensor> outputs) const {
+  std::shared_ptr<Timeline> timeline;
+  for (const auto& weak : groups_) {
+    const auto group = weak.lock();
+    if (group != nullptr) timeline = group->timeline();
+  }
+  if (timeline == nullptr || timeline->in_backward()) return;
+  for (const at::Tensor& output : outputs) {
+    // A leaf may be anything, a parameter too, and would keep the hook.
+    if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
+    output.register_hook([weak = std::weak_ptr(timeline)](const at::Tensor&) {
+      if (const auto alive = weak.lock()) alive->enter_backward();
+    });
+  }
+}
+
+ComputeDtypeGuard::ComputeDtypeGuard(const torch::nn::Module& module)
+    : scope_(module.parameters()) {
+  scope_.enter();
+}
+
+}  // namespace tessera

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+/// Which dtype a parameter of fully_shard with a mixed precision policy reports. At rest, for the
+/// optimizer and in state dicts, it is the one that its shards have. While its module computes it
+/// is `param_dtype`: unmodified code compares, and casts to, the dtype of its weights.
+///
+///   auto net = fully_shard(model, mesh, {.mixed_precision = {.param_dtype = at::kBFloat16}});
+///   net(x);                                 // inside, parameters of model report kBFloat16
+///
+///   fully_shard(*model, mesh, ...);         // nothing is returned that could be called instead
+///   {
+///     const ComputeDtypeGuard guard(*model);
+///     model->encode(x);                     // as inside; also for methods beside forward
+///   }
+///   model->parameters()[0].scalar_type();   // kFloat
+///
+/// From the first gradient to the end of a backward all parameters of the rank report the dtype
+/// that they compute in, since checkpointing computes again there. Gradients and what optimizers do
+/// in post-accumulate-grad hooks are in the dtype at rest. Modules of several threads must not
+/// compute with the same parameters at the same time.
+namespace tessera {
+
+namespace fsdp {
+
+class ParamGroup;
+
+/// The groups of some parameters that switch their dtype, to enter again and again.
+class ComputeDtypeScope {
+ public:
+  explicit ComputeDtypeScope(std::span<const at::Tensor> parameters);
+
+  bool empty() const { return groups_.empty(); }
+  void enter();
+  void leave();
+  /// The next backward that reaches one of these results of a forward begins with it, before any
+  /// parameter is touched: what is recomputed may read a dtype first.
+  void watch(std::span<const at::Tensor> outputs) const;
+
+ private:
+  std::vector<std::weak_ptr<ParamGroup>> groups_;
+};
+
+}  // namespace fsdp
+
+/// While it lives, the parameters of a module, and of the modules inside, report the dtype that
+/// they compute in. Guards may be nested. No effect on parameters without a policy.
+class ComputeDtypeGuard {
+ public:
+  explicit ComputeDtypeGuard(const torch::nn::Module& module);
+  ~ComputeDtypeGuard() { scope_.leave(); }
+  ComputeDtypeGuard(const ComputeDtypeGuard&) = delete;
+  ComputeDtypeGuard& operator=(const ComputeDtypeGuard&) = delete;
+
+ private:
+  fsdp::ComputeDtypeScope scope_;
+};
+
+}  // namespace tessera
