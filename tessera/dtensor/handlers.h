@@ -15,5 +15,6 @@ void install_in_place_views();        ///< t_, transpose_, squeeze_, unsqueeze_,
 void install_convolution_handlers();  ///< over sharded spatial dims
 void install_pooling_handlers();      ///< over sharded spatial dims too
 void install_amp_handlers();          ///< gradient scaling
+void install_policy();                ///< what CommPolicy forbids is refused; in check_policy.cpp
 
 }  // namespace tessera::dtensor
