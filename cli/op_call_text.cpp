@@ -109,8 +109,8 @@ rules::Arg read_list(const std::string& text, const c10::TypePtr& of) {
     return out;
   }
   if (of->kind() == TypeKind::FloatType || of->kind() == TypeKind::NumberType) {
-    std::vector<double> out;
-    for (const auto& item : items) out.push_back(read_double(item));
+    std::vector<rules::Number> out;
+    for (const auto& item : items) out.emplace_back(read_double(item));
     return out;
   }
   std::vector<int64_t> out;
@@ -155,7 +155,10 @@ rules::Arg default_of(const c10::Argument& argument) {
   if (value.isDouble()) return value.toDouble();
   if (value.isString()) return value.toStringRef();
   if (value.isIntList()) return value.toIntVector();
-  if (value.isDoubleList()) return std::vector<double>(value.toDoubleVector());
+  if (value.isDoubleList()) {
+    const std::vector<double> list = value.toDoubleVector();
+    return std::vector<rules::Number>(list.begin(), list.end());
+  }
   return std::monostate();
 }
 

@@ -30,7 +30,8 @@ rules::Arg list_arg(const py::sequence& list, const DeviceMesh& mesh) {
   }
   if (list.size() > 0 && py::isinstance<py::bool_>(list[0])) return list.cast<std::vector<bool>>();
   if (list.size() > 0 && py::isinstance<py::float_>(list[0])) {
-    return list.cast<std::vector<double>>();
+    const auto numbers = list.cast<std::vector<double>>();
+    return std::vector<rules::Number>(numbers.begin(), numbers.end());
   }
   return list.cast<std::vector<int64_t>>();
 }

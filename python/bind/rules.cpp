@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "bind/bind.h"
 #include "tessera/dtensor/register.h"
 #include "tessera/rules/choose.h"
@@ -10,6 +12,18 @@ py::object to_python(const Sharding& sharding) {
   return sharding.defined() ? py::cast(sharding) : py::none();
 }
 
+py::object to_python(const rules::Number& number) {
+  switch (number.type()) {
+    case rules::NumberType::boolean:
+      return py::bool_(number.to_bool());
+    case rules::NumberType::integer:
+      return py::int_(number.to_int());
+    case rules::NumberType::floating:
+      return py::float_(number.to_double());
+  }
+  return py::none();
+}
+
 py::object to_python(const rules::Arg& arg) {
   if (const auto* sharding = std::get_if<Sharding>(&arg)) return to_python(*sharding);
   if (const auto* list = std::get_if<std::vector<Sharding>>(&arg)) {
@@ -17,11 +31,20 @@ py::object to_python(const rules::Arg& arg) {
     for (const auto& sharding : *list) out.append(to_python(sharding));
     return out;
   }
+  if (const auto* list = std::get_if<std::vector<rules::Number>>(&arg)) {
+    py::list out;
+    for (const auto& number : *list) out.append(to_python(number));
+    return out;
+  }
   return std::visit(
       [](const auto& value) -> py::object {
         using T = std::decay_t<decltype(value)>;
         if constexpr (std::is_same_v<T, std::monostate>) {
           return py::none();
+        } else if constexpr (std::is_same_v<T, rules::Number>) {
+          return to_python(value);
+        } else if constexpr (std::is_same_v<T, std::vector<rules::Number>>) {
+          return py::none();  // above
         } else {
           return py::cast(value);
         }
@@ -29,18 +52,61 @@ py::object to_python(const rules::Arg& arg) {
       arg);
 }
 
-/// The call as a Python rule sees it: plain values, good after the call has ended.
+/// The arguments by name. A value is made when it is asked for: a decision depends on the numbers
+/// that its rule looked at, and on no others.
+class ArgsView {
+ public:
+  explicit ArgsView(std::span<const rules::NamedArg> args) {
+    for (const auto& arg : args) args_.emplace_back(arg.name, arg.value);
+  }
+
+  size_t size() const { return args_.size(); }
+  bool contains(const std::string& name) const { return find(name) != nullptr; }
+  py::object get(const std::string& name, const py::object& otherwise) const {
+    const rules::Arg* arg = find(name);
+    return arg == nullptr ? otherwise : to_python(*arg);
+  }
+  py::object at(const std::string& name) const {
+    const rules::Arg* arg = find(name);
+    if (arg == nullptr) throw py::key_error(name);
+    return to_python(*arg);
+  }
+  py::list keys() const {
+    py::list out;
+    for (const auto& arg : args_) out.append(arg.first);
+    return out;
+  }
+  py::list values() const {
+    py::list out;
+    for (const auto& arg : args_) out.append(to_python(arg.second));
+    return out;
+  }
+  py::list items() const {
+    py::list out;
+    for (const auto& arg : args_) out.append(py::make_tuple(arg.first, to_python(arg.second)));
+    return out;
+  }
+
+ private:
+  const rules::Arg* find(const std::string& name) const {
+    const auto found = std::ranges::find(args_, name, [](const auto& arg) { return arg.first; });
+    return found == args_.end() ? nullptr : &found->second;
+  }
+
+  std::vector<std::pair<std::string, rules::Arg>> args_;
+};
+
+/// The call as a Python rule sees it, good after the call has ended.
 struct CallView {
   std::string op;
   DeviceMesh mesh;
   py::list operands;
-  py::dict args;
+  ArgsView args;
 };
 
 CallView view_of(const rules::OpCall& call) {
-  CallView view{std::string(call.op), call.mesh, py::list(), py::dict()};
+  CallView view{std::string(call.op), call.mesh, py::list(), ArgsView(call.args)};
   for (const auto& operand : call.operands()) view.operands.append(to_python(operand));
-  for (const auto& arg : call.args) view.args[py::str(arg.name)] = to_python(arg.value);
   return view;
 }
 
@@ -78,6 +144,15 @@ void register_function(const std::string& op, const py::function& function, int 
 }  // namespace
 
 void bind_rules(py::module_& m) {
+  py::class_<ArgsView>(m, "RuleArgs", "The arguments of a call, by name: read like a dict.")
+      .def("__len__", &ArgsView::size)
+      .def("__contains__", &ArgsView::contains, py::arg("name"))
+      .def("__getitem__", &ArgsView::at, py::arg("name"))
+      .def("__iter__", [](const ArgsView& args) { return py::iter(args.keys()); })
+      .def("get", &ArgsView::get, py::arg("name"), py::arg("default") = py::none())
+      .def("keys", &ArgsView::keys)
+      .def("values", &ArgsView::values)
+      .def("items", &ArgsView::items);
   py::class_<CallView>(m, "RuleCall", "A call of an op as its rule sees it: metadata only.")
       .def_readonly("op", &CallView::op)
       .def_readonly("mesh", &CallView::mesh)

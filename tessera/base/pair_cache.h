@@ -10,30 +10,30 @@
 #include "tessera/base/intern.h"
 
 /// A bounded cache from two interned values to something costly made of them, shared by all
-/// threads. The values must be kept alive by what is cached (a plan holds its shardings), so that a
-/// key's pointers stay valid as long as its entry.
+/// threads. `Handle` is a handle to an interned value with `id()`, its address. An entry holds both
+/// handles: an address in a key means the same value for as long as the entry exists.
 ///
-/// A look-up is a reader's lock and a hash of two pointers. A full cache starts over: a program
+/// A look-up is a reader's lock and a hash of two addresses. A full cache starts over: a program
 /// that sees ever new shapes does not grow for ever. Entries made under another `version` are
 /// stale.
 namespace tessera {
 
-template <typename Value>
+template <typename Handle, typename Value>
 class PairCache {
  public:
   explicit PairCache(size_t max_entries) : max_entries_(max_entries) {}
 
   /// The entry, or what `make()` gives; `make` runs outside the lock and may run twice at a race.
   template <typename Make>
-  std::shared_ptr<const Value> get(const void* a, const void* b, uint64_t version,
+  std::shared_ptr<const Value> get(const Handle& a, const Handle& b, uint64_t version,
                                    const Make& make) {
-    const Key key{a, b};
+    const Key key{a.id(), b.id()};
     {
       std::shared_lock lock(mutex_);
       if (version_ == version) {
         if (const auto it = entries_.find(key); it != entries_.end()) {
           hits_.fetch_add(1, std::memory_order_relaxed);
-          return it->second;
+          return it->second.value;
         }
       }
     }
@@ -45,19 +45,20 @@ class PairCache {
       old.swap(entries_);
       version_ = version;
     }
-    std::shared_ptr<const Value> kept = entries_.try_emplace(key, std::move(made)).first->second;
+    std::shared_ptr<const Value> kept =
+        entries_.try_emplace(key, Entry{a, b, std::move(made)}).first->second.value;
     lock.unlock();
     return kept;
   }
 
-  /// Drops the entries for which `stale(value)` holds.
+  /// Drops the entries for which `stale(a, b)` holds.
   template <typename Stale>
   void erase_if(const Stale& stale) {
     Entries old;
     std::unique_lock lock(mutex_);
     for (auto it = entries_.begin(); it != entries_.end();) {
       auto here = it++;
-      if (stale(*here->second)) old.insert(entries_.extract(here));
+      if (stale(here->second.a, here->second.b)) old.insert(entries_.extract(here));
     }
     lock.unlock();
   }
@@ -87,7 +88,12 @@ class PairCache {
       return hash_mix(std::hash<const void*>()(key.a), std::hash<const void*>()(key.b));
     }
   };
-  using Entries = std::unordered_map<Key, std::shared_ptr<const Value>, KeyHash>;
+  struct Entry {
+    Handle a;
+    Handle b;
+    std::shared_ptr<const Value> value;
+  };
+  using Entries = std::unordered_map<Key, Entry, KeyHash>;
 
   size_t max_entries_;
   mutable std::shared_mutex mutex_;

@@ -1,9 +1,13 @@
 #include "tessera/comm/call_site.h"
 
+#include <atomic>
+
 namespace tessera::comm {
 namespace {
 
 thread_local const CallSite* innermost = nullptr;
+
+constinit std::atomic<ImplicitCheck> implicit_check{nullptr};
 
 CallSiteFields merged(CallSiteFields fields, const CallSiteFields& outer) {
   if (fields.op.empty()) fields.op = outer.op;
@@ -25,6 +29,14 @@ CallSite::~CallSite() { innermost = outer_; }
 const CallSiteFields& CallSite::current() {
   static constexpr CallSiteFields kNone;
   return innermost == nullptr ? kNone : innermost->fields_;
+}
+
+void set_implicit_check(ImplicitCheck check) { implicit_check.store(check); }
+
+void check_implicit() {
+  const CallSiteFields& site = CallSite::current();
+  if (!site.implicit) return;
+  if (const ImplicitCheck check = implicit_check.load(std::memory_order_relaxed)) check(site);
 }
 
 }  // namespace tessera::comm

@@ -17,7 +17,7 @@ struct CallSiteFields {
   std::string_view axis = {};  ///< the mesh axis or axes, "tp" or "dp+tp"
   /// Compared between the ranks in checked mode, word for word; the sharding, for instance.
   std::string_view note = {};
-  bool implicit = false;  ///< communication that the caller did not write
+  bool implicit = false;  ///< communication that the caller did not write; see set_implicit_check
 };
 
 class CallSite {
@@ -34,5 +34,13 @@ class CallSite {
   CallSiteFields fields_;
   const CallSite* outer_;
 };
+
+/// Sets what is called before each collective inside an implicit site, on any thread; it throws to
+/// refuse the collective. Here the policy about implicit communication holds for all of it,
+/// whichever code it comes from.
+using ImplicitCheck = void (*)(const CallSiteFields& site);
+void set_implicit_check(ImplicitCheck check);
+/// Calls the check if the calling thread is in an implicit site.
+void check_implicit();
 
 }  // namespace tessera::comm

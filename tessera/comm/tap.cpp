@@ -261,6 +261,7 @@ class TapBackend final : public c10d::Backend, public ReducesInto, public PacksO
  private:
   template <typename Run>
   intrusive_ptr<Work> issue(CallInfo info, const Run& run) {
+    check_implicit();
     const MayBlock others_may_run;
     TappedCall call{std::move(info)};
     require(!call.info.lazy_view || reads_values_, CallText{*context_, call},

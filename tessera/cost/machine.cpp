@@ -49,8 +49,10 @@ bool runs_stay_in_host(std::span<const int> ranks, int64_t block, int64_t stride
 struct Default {
   std::mutex mutex;
   std::map<std::string, Machine> by_device = {{"cpu", Machine::cpu_processes()}};
-  std::atomic<uint64_t> version{0};
 };
+
+/// Apart from the machines: read by every look-up of a cached decision.
+constinit std::atomic<uint64_t> versions{0};
 
 Default& the_default() {
   static auto* instance = new Default();
@@ -133,9 +135,9 @@ Machine default_machine(const std::string& device) {
 void set_default_machine(const std::string& device, const Machine& machine) {
   std::lock_guard lock(the_default().mutex);
   the_default().by_device[device] = machine;
-  ++the_default().version;
+  ++versions;
 }
 
-uint64_t default_machine_version() { return the_default().version.load(); }
+uint64_t default_machine_version() { return versions.load(std::memory_order_acquire); }
 
 }  // namespace tessera::cost

@@ -52,6 +52,9 @@ bool unscale(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
     const DeviceMesh& mesh = meta->sharding().mesh();
     if (std::ranges::find(meshes, mesh) == meshes.end()) meshes.push_back(mesh);
   }
+  for (const at::Tensor& grad : grads) {  // before anything is written
+    if (const ShardedMeta* meta = sharded_meta(grad)) check_reduction(entry, meta->sharding());
+  }
   at::_amp_foreach_non_finite_check_and_unscale_(locals, found, scale);
   const comm::CallSite site({.op = entry.name, .implicit = true});
   // Ranks may share only some of the meshes: each round carries a flag one mesh further.

@@ -10,10 +10,10 @@
 namespace tessera::dtensor {
 namespace {
 
-void add_scalar(DecisionKey& key, const c10::IValue& value, bool by_value) {
-  if (value.isInt()) return words::add_number(key, value.toInt(), by_value);
-  if (value.isBool()) return words::add_number(key, value.toBool(), by_value);
-  if (value.isDouble()) return words::add_number(key, value.toDouble(), by_value);
+void add_scalar(DecisionKey& key, const c10::IValue& value) {
+  if (value.isInt()) return words::add_number(key, value.toInt());
+  if (value.isBool()) return words::add_number(key, value.toBool());
+  if (value.isDouble()) return words::add_number(key, value.toDouble());
   words::add_other_number(key);
 }
 
@@ -66,9 +66,9 @@ void add_arg(const OpEntry& entry, DecisionKey& key, ArgKind kind, const c10::IV
       return key.add(kList);
     }
     case ArgKind::scalar:
-      return add_scalar(key, value, entry.values_matter);
+      return add_scalar(key, value);
     case ArgKind::scalar_list:
-      for (const auto& item : value.toListRef()) add_scalar(key, item, entry.values_matter);
+      for (const auto& item : value.toListRef()) add_scalar(key, item);
       return key.add(kList);
     case ArgKind::text:
       return add_text(key, value.toStringView());

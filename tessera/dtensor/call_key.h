@@ -3,7 +3,7 @@
 #include <c10/core/Scalar.h>
 
 #include <bit>
-#include <functional>
+#include <cstring>
 #include <string_view>
 #include <type_traits>
 
@@ -28,24 +28,29 @@ inline void add_integer(DecisionKey& key, int64_t value) { key.add(static_cast<u
 inline void add_bool(DecisionKey& key, bool value) { key.add(static_cast<uint64_t>(value) + 2); }
 inline void add_list(DecisionKey& key, size_t size) { key.add(kList + (size << 8)); }
 
-/// A number's type can change the result's dtype; its value rarely matters to sharding.
+/// A number's type can change the result's dtype; its value matters as far as a rule asks for it.
 template <class Number>
-void add_number(DecisionKey& key, Number value, bool by_value) {
+void add_number(DecisionKey& key, Number value) {
   constexpr bool kIsBool = std::is_same_v<Number, bool>;
   constexpr bool kIsInt = std::is_same_v<Number, int64_t>;
   key.add(kNumber + (kIsInt ? 16 : kIsBool ? 48 : 32));
-  if (!by_value) return;
   if constexpr (kIsInt || kIsBool) {
-    key.add(static_cast<uint64_t>(value));
+    key.add_number(static_cast<uint64_t>(value));
   } else {
-    key.add(std::bit_cast<uint64_t>(value));
+    key.add_number(std::bit_cast<uint64_t>(value));
   }
 }
 inline void add_other_number(DecisionKey& key) { key.add(kNumber + 64); }
 
 inline void add_text(DecisionKey& key, std::string_view value) {
-  key.add(kText);
-  key.add(std::hash<std::string_view>()(value));
+  key.add(kText + (value.size() << 8));
+  while (!value.empty()) {
+    uint64_t word = 0;
+    const std::string_view part = value.substr(0, sizeof(word));
+    std::memcpy(&word, part.data(), part.size());
+    key.add(word);
+    value.remove_prefix(part.size());
+  }
 }
 
 void add_plain_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor);

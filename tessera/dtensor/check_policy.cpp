@@ -4,7 +4,9 @@
 #include <set>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/call_site.h"
 #include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/handlers.h"
 #include "tessera/dtensor/policy.h"
 #include "tessera/plan/plan.h"
 
@@ -46,17 +48,32 @@ Moved what_moves(const Decision& decision, std::span<const Operand> operands, bo
   return out;
 }
 
-/// True the first time a thing is said in this process.
-bool first_time(const std::string& what) {
+/// True the first time that something is said of the op in this process.
+bool first_time(const std::string& op) {
   static auto* mutex = new std::mutex();
   static auto* said = new std::set<std::string>();
   std::lock_guard lock(*mutex);
-  return said->insert(what).second;
+  return said->insert(op).second;
+}
+
+constexpr std::string_view kForbidden = ". Implicit redistribution is forbidden here, write it: ";
+
+/// Before each collective that a call site says is implicit. Ops that know what they will send check
+/// the policy themselves, with a better message; this holds for those that do not.
+void refuse_or_warn(const comm::CallSiteFields& site) {
+  if (CommPolicy::current() == ImplicitComm::allow) return;
+  const std::string said = join_text(site.op, " communicates");
+  if (CommPolicy::current() == ImplicitComm::forbid) {
+    throw NotSupported(join_text(said, kForbidden,
+                                 "redistribute its operands, or allow it here by "
+                                 "CommPolicy(ImplicitComm::allow)"));
+  }
+  if (first_time(std::string(site.op))) TORCH_WARN(said);
 }
 
 }  // namespace
 
-constexpr std::string_view kForbidden = ". Implicit redistribution is forbidden here, write it: ";
+void install_policy() { comm::set_implicit_check(refuse_or_warn); }
 
 void check_reduction(const OpEntry& entry, const Sharding& sharding) {
   const ImplicitComm policy = CommPolicy::current();
@@ -71,7 +88,7 @@ void check_reduction(const OpEntry& entry, const Sharding& sharding) {
     throw NotSupported(join_text(said, kForbidden, "redistribute(x, mesh, {",
                                  sharding.replicated().placements_text(), "})"));
   }
-  if (first_time(entry.name + " reduces")) TORCH_WARN(said);
+  if (first_time(entry.name)) TORCH_WARN(said);
 }
 
 void check_policy(const OpEntry& entry, const Decision& decision, const Stack& stack) {
@@ -100,9 +117,7 @@ void check_policy(const OpEntry& entry, const Decision& decision, const Stack& s
                       moved.text, ")")
           : join_text(entry.name, " communicates: ", moved.text);
   if (policy == ImplicitComm::warn || decision.replicates) {
-    if (first_time(entry.name + (decision.replicates ? " replicates" : " communicates"))) {
-      TORCH_WARN(said);
-    }
+    if (first_time(entry.name)) TORCH_WARN(said);
   }
 }
 

@@ -5,7 +5,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch.h"
-#include "tessera/dtensor/policy.h"
+#include "tessera/dtensor/rule_args.h"
 #include "tessera/dtensor/rule_handlers.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choose.h"
@@ -68,67 +68,6 @@ DeviceMesh mesh_of_op(const OpEntry& entry, std::span<const Operand> operands) {
       "; redistribute one to the other's mesh. Only a tensor of one element that all ranks of the "
       "other mesh hold may come from elsewhere. Operands: ",
       operands_text(operands)));
-}
-
-rules::Arg tensor_arg(const at::Tensor& tensor, const DeviceMesh& mesh) {
-  if (!tensor.defined()) return Sharding();
-  const ShardedMeta* meta = sharded_meta(tensor);
-  if (meta != nullptr && meta->sharding().mesh() == mesh) return meta->sharding();
-  return as_replicated(tensor, mesh);  // plain, or a visitor from another mesh
-}
-
-rules::Arg rule_arg(ArgKind kind, const c10::IValue& value, const DeviceMesh& mesh) {
-  if (kind == ArgKind::tensor) {
-    return value.isTensor() ? tensor_arg(value.toTensor(), mesh) : rules::Arg(Sharding());
-  }
-  if (value.isNone()) return std::monostate();
-  switch (kind) {
-    case ArgKind::tensor_list: {
-      std::vector<Sharding> list;
-      for (const auto& item : value.toListRef()) {
-        list.push_back(std::get<Sharding>(item.isTensor() ? tensor_arg(item.toTensor(), mesh)
-                                                          : rules::Arg(Sharding())));
-      }
-      return list;
-    }
-    case ArgKind::integer_list: {
-      if (value.isIntList()) return value.toIntVector();
-      std::vector<int64_t> ints;
-      std::vector<bool> bools;
-      for (const auto& item : value.toListRef()) {
-        if (item.isBool()) bools.push_back(item.toBool());
-        if (item.isInt()) ints.push_back(item.toInt());
-      }
-      if (!bools.empty()) return bools;
-      return ints;
-    }
-    case ArgKind::scalar_list: {
-      std::vector<double> out;
-      for (const auto& item : value.toListRef()) {
-        out.push_back(item.isDouble() ? item.toDouble() : item.isInt() ? double(item.toInt()) : 0);
-      }
-      return out;
-    }
-    case ArgKind::integer:
-    case ArgKind::scalar:
-      if (value.isBool()) return value.toBool();
-      if (value.isInt()) return value.toInt();
-      if (value.isDouble()) return value.toDouble();
-      return std::monostate();
-    case ArgKind::text:
-      return std::string(value.toStringView());
-    default:
-      return std::monostate();
-  }
-}
-
-c10::IValue to_ivalue(const rules::Arg& arg) {
-  if (const auto* ints = std::get_if<std::vector<int64_t>>(&arg)) return c10::IValue(*ints);
-  if (const auto* i = std::get_if<int64_t>(&arg)) return c10::IValue(*i);
-  if (const auto* b = std::get_if<bool>(&arg)) return c10::IValue(*b);
-  if (const auto* d = std::get_if<double>(&arg)) return c10::IValue(*d);
-  ensure(std::holds_alternative<std::monostate>(arg), "a rule localises to an unknown kind");
-  return c10::IValue();
 }
 
 /// Every operand replicated; the local results tell the rest.
@@ -196,12 +135,10 @@ void find_write_back(const OpEntry& entry, std::span<const Operand> operands, De
 /// True if the op's own kernel draws random numbers in an order of its own: on a shard it would
 /// draw those of other elements. Ops whose elements are independent have handlers (random.h) and do
 /// not come here.
-bool draws_in_order(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack) {
-  const size_t base = stack.size() - entry.args.size();
-  const auto& arguments = op.schema().arguments();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    // Attention draws in forward, and draws again in backward, only if it drops anything.
-    if (arguments[i].name() == "dropout_p") return stack[base + i].toDouble() > 0;
+bool draws_in_order(const c10::OperatorHandle& op, const rules::OpCall& call) {
+  // Attention draws in forward, and draws again in backward, only if it drops anything.
+  if (const rules::Arg* dropped = call.find("dropout_p")) {
+    if (const auto* number = std::get_if<rules::Number>(dropped)) return number->to_bool();
   }
   return op.hasTag(at::Tag::nondeterministic_seeded);
 }
@@ -268,69 +205,80 @@ void find_if_direct(const OpEntry& entry, Decision& decision) {
   decision.direct = true;
 }
 
-std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle& op,
-                                 const Stack& stack) {
+namespace {
+
+/// What is known of the results, and whether some sizes are left to the local run.
+struct Known {
+  std::vector<std::optional<rules::ResultMeta>> metas;
+  bool open = false;
+};
+
+/// From the op's kernel for meta tensors, or from its rule.
+Known known_results(const rules::Rule& rule, const rules::OpCall& call,
+                    std::vector<std::optional<rules::ResultMeta>> metas,
+                    std::span<const Operand> operands) {
+  // Of empty operands a rule that knows all sizes knows them better than many a Meta kernel.
+  if (!metas.empty() && !has_empty(operands)) return {std::move(metas)};
+  std::vector<std::optional<rules::ResultMeta>> known;
+  if (rule.infer) {
+    for (auto& meta : rule.infer(call)) known.emplace_back(std::move(meta));
+  }
+  const bool open = std::ranges::any_of(
+      known, [](const auto& meta) { return std::ranges::count(meta->shape, -1) > 0; });
+  if (metas.empty() || (!known.empty() && !open)) return {std::move(known), open};
+  return {std::move(metas)};
+}
+
+/// Decides by the rule; false if it places results whose global shapes nobody knows.
+bool decide_by_rule(const OpEntry& entry, const rules::Rule& rule, rules::OpCall& call,
+                    const Known& known, Decision& decision) {
+  for (const auto& meta : known.metas) call.results.push_back(meta.value_or(rules::ResultMeta{}));
+  const rules::Choice choice = rules::choose(rule, call);
+  const bool placed = std::ranges::any_of(choice.results, [](const auto& placements) {
+    return std::ranges::any_of(placements, [](const Placement& p) { return !p.is_replicate(); });
+  });
+  // A sharded result needs its global shape; without one only the replicated choice is safe.
+  const bool has_shapes = !known.metas.empty() && (!known.open || rule.localise.empty());
+  const bool can_place = has_shapes || (!placed && choice.handler.empty());
+  if (!can_place && entry.written.empty()) return false;
+  decision.operands = choice.operands;
+  if (known.open) {
+    decision.open = open_results(choice, known.metas);
+  } else {
+    decision.results = result_shardings(choice, decision.mesh, known.metas);
+  }
+  if (rule.scale) decision.scale = rule.scale(call, decision.operands);
+  if (!choice.handler.empty()) {
+    decision.handler = rule_handler(choice.handler);
+    decision.reduces = choice.handler != "mask";
+  }
+  localise(rule, call, decision);
+  return true;
+}
+
+}  // namespace
+
+Decided decide(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack) {
   auto decision = std::make_unique<Decision>();
   const auto operands = operands_of(entry, stack);
   if (has_several_meshes_in_lists(entry, stack)) {
     decision->by_mesh = true;
-    return decision;
+    return {std::move(decision), {}};
   }
   decision->mesh = mesh_of_op(entry, operands);
   decision->operands.resize(operands.size());
 
-  const rules::Rule* rule =
-      draws_in_order(entry, op, stack) ? nullptr : rules::find_rule(entry.name);
-  auto metas = infer_results(entry, op, stack);
+  const RuleArgs args(entry, op, stack, decision->mesh);
+  rules::OpCall call{entry.name, args.list(), decision->mesh, {}};
+  const rules::Rule* rule = draws_in_order(op, call) ? nullptr : rules::find_rule(entry.name);
+  Known known{infer_results(entry, op, stack)};
+  if (numbers_change_results(entry, op, stack, known.metas)) args.ask_for_all_numbers();
   if (rule != nullptr) {
-    const size_t base = stack.size() - entry.args.size();
-    std::vector<rules::NamedArg> args;
-    for (size_t i = 0; i < entry.args.size(); ++i) {
-      args.push_back({op.schema().arguments()[i].name(),
-                      rule_arg(entry.args[i], stack[base + i], decision->mesh)});
-    }
-    rules::OpCall call{entry.name, args, decision->mesh, {}};
-    bool open = false;
-    if (metas.empty() || has_empty(operands)) {
-      // Of empty operands a rule that knows all sizes knows them better than many a Meta kernel.
-      std::vector<std::optional<rules::ResultMeta>> known;
-      if (rule->infer) {
-        for (auto& meta : rule->infer(call)) known.emplace_back(std::move(meta));
-      }
-      const bool has_open = std::ranges::any_of(
-          known, [](const auto& meta) { return std::ranges::count(meta->shape, -1) > 0; });
-      if (metas.empty() || (!known.empty() && !has_open)) {
-        metas = std::move(known);
-        open = has_open;
-      }
-    }
-    for (const auto& meta : metas) call.results.push_back(meta.value_or(rules::ResultMeta{}));
-    const rules::Choice choice = rules::choose(*rule, call);
-    const bool placed = std::ranges::any_of(choice.results, [](const auto& placements) {
-      return std::ranges::any_of(placements, [](const Placement& p) { return !p.is_replicate(); });
-    });
-    // A sharded result needs its global shape; without one only the replicated choice is safe.
-    const bool known = !metas.empty() && (!open || rule->localise.empty());
-    const bool can_place = known || (!placed && choice.handler.empty());
-    if (can_place || !entry.written.empty()) {
-      decision->operands = choice.operands;
-      if (open) {
-        decision->open = open_results(choice, metas);
-      } else {
-        decision->results = result_shardings(choice, decision->mesh, metas);
-      }
-      if (rule->scale) decision->scale = rule->scale(call, decision->operands);
-      if (!choice.handler.empty()) {
-        decision->handler = rule_handler(choice.handler);
-        decision->reduces = choice.handler != "mask";
-      }
-      localise(*rule, call, *decision);
-    } else {
-      rule = nullptr;
-    }
+    known = known_results(*rule, call, std::move(known.metas), operands);
+    if (!decide_by_rule(entry, *rule, call, known, *decision)) rule = nullptr;
   }
   if (rule == nullptr) replicate_all(operands, *decision);
-  find_write_back(entry, operands, *decision, metas);
+  find_write_back(entry, operands, *decision, known.metas);
   for (size_t i = 0; i < operands.size(); ++i) {
     const ShardedMeta* meta = operands[i].sharded;
     const Sharding& target = decision->operands[i];
@@ -340,7 +288,7 @@ std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle
     }
   }
   find_if_direct(entry, *decision);
-  return decision;
+  return {std::move(decision), args.asked()};
 }
 
 }  // namespace tessera::dtensor

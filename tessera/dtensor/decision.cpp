@@ -13,12 +13,24 @@ namespace {
 
 /// Per op and thread. More shapes than this are no steady state; starting over bounds the memory.
 constexpr size_t kMaxEntries = 4096;
+/// Per thread, all ops together: some 20,000 decisions about a few tensors each.
+constexpr size_t kMaxBytes = size_t{64} << 20;
+/// Of one sharding that only a decision holds: its node, and what it has computed of itself.
+constexpr size_t kShardingBytes = 800;
 
 struct Entry {
   uint64_t hash = 0;
   std::vector<uint64_t> words;
   std::unique_ptr<Decision> decision;
   std::vector<Sharding> keep;
+
+  /// About what it takes. The shardings of a list are mostly those of other tensors too, or alike.
+  size_t bytes() const {
+    const size_t handles = decision->operands.size() + decision->results.size() + keep.size();
+    return sizeof(Entry) + sizeof(Decision) + words.size() * sizeof(uint64_t) +
+           handles * sizeof(Sharding) + decision->known.size() * sizeof(KnownResult) +
+           std::min<size_t>(handles, 4) * kShardingBytes;
+  }
 };
 
 /// Open addressing; a slot is an index into the entries, plus one.
@@ -37,6 +49,7 @@ class Table {
                       std::vector<Sharding> keep) {
     if (entries_.size() >= kMaxEntries) clear();
     entries_.push_back({key.hash(), key.to_vector(), std::move(decision), std::move(keep)});
+    bytes_ += entries_.back().bytes();
     if (entries_.size() * 2 > slots_.size()) {
       grow();
     } else {
@@ -48,8 +61,19 @@ class Table {
   void clear() {
     entries_.clear();
     slots_.clear();
+    bytes_ = 0;
   }
   size_t size() const { return entries_.size(); }
+  size_t bytes() const { return bytes_; }
+
+  /// What keys of this op answer.
+  const rules::NumberQuestions& questions() const { return questions_; }
+  /// Keys without the answers to these are of no use any more.
+  void ask(const rules::NumberQuestions& asked) {
+    bool more = false;
+    for (const auto& question : asked.list()) more = questions_.add(question) || more;
+    if (more) clear();
+  }
 
  private:
   void grow() {
@@ -66,6 +90,8 @@ class Table {
   std::vector<Entry> entries_;
   std::vector<uint32_t> slots_;
   size_t mask_ = 0;
+  size_t bytes_ = 0;
+  rules::NumberQuestions questions_;
 };
 
 struct ThreadCache;
@@ -88,6 +114,7 @@ struct ThreadCache {
   std::atomic<uint64_t> hits{0};
   std::atomic<uint64_t> misses{0};
   std::atomic<uint64_t> entries{0};
+  std::atomic<uint64_t> bytes{0};
 
   ThreadCache() {
     std::lock_guard lock(registry().mutex);
@@ -100,14 +127,19 @@ struct ThreadCache {
     registry().of_ended_threads.misses += misses;
   }
 
+  void clear() {
+    by_op.clear();
+    entries = 0;
+    bytes = 0;
+  }
+
   Table& table(uint32_t op) {
     // Both only grow, so a sum that did not change means that neither did.
     if (const uint64_t now =
             registry().generation.load(std::memory_order_relaxed) + rules::generation();
-        generation != now) {
+        generation != now) [[unlikely]] {
       generation = now;
-      by_op.clear();
-      entries = 0;
+      clear();
     }
     if (op >= by_op.size()) by_op.resize(op + 1);
     return by_op[op];
@@ -145,21 +177,48 @@ void DecisionKey::spill(uint64_t word) {
   ++count_;
 }
 
-const Decision* DecisionCache::find(uint32_t op, const DecisionKey& key) {
+void DecisionKey::spill_number(uint64_t bits) {
+  spilled_numbers_.push_back(bits);
+  ++number_count_;
+}
+
+uint64_t DecisionKey::number(size_t i) const {
+  if (i >= number_count_) return 0;  // the question was about a call that had more
+  return i < kInlineNumbers ? inline_numbers_[i] : spilled_numbers_[i - kInlineNumbers];
+}
+
+void DecisionKey::answer(std::span<const rules::NumberQuestion> questions) {
+  if (unanswered_.count == 0) unanswered_ = {count_, hash_};
+  count_ = unanswered_.count;
+  hash_ = unanswered_.hash;
+  spilled_.resize(count_ > kInline ? count_ - kInline : 0);
+  for (const auto& question : questions) add(question.answer(number(question.number)));
+}
+
+const Decision* DecisionCache::find(uint32_t op, DecisionKey& key) {
   ThreadCache& cache = this_thread();
-  const Decision* found = cache.table(op).find(key);
+  const Table& table = cache.table(op);
+  if (!table.questions().empty()) [[unlikely]] {
+    key.answer(table.questions().list());
+  }
+  const Decision* found = table.find(key);
   if (found != nullptr) bump(cache.hits);
   return found;
 }
 
-const Decision* DecisionCache::put(uint32_t op, const DecisionKey& key,
-                                   std::unique_ptr<Decision> decision, std::vector<Sharding> keep) {
+const Decision* DecisionCache::put(uint32_t op, DecisionKey& key, Decided decided,
+                                   std::vector<Sharding> keep) {
   ThreadCache& cache = this_thread();
   bump(cache.misses);
+  if (cache.bytes >= kMaxBytes) cache.clear();
   Table& table = cache.table(op);
-  const size_t before = table.size();
-  const Decision* made = table.put(key, std::move(decision), std::move(keep));
-  cache.entries.store(cache.entries.load() + table.size() - before);
+  const size_t entries = table.size();
+  const size_t bytes = table.bytes();
+  table.ask(decided.asked);
+  key.answer(table.questions().list());
+  const Decision* made = table.put(key, std::move(decided.decision), std::move(keep));
+  cache.entries.store(cache.entries.load() + table.size() - entries);
+  cache.bytes.store(cache.bytes.load() + table.bytes() - bytes);
   return made;
 }
 
@@ -170,6 +229,7 @@ DecisionStats decision_stats() {
     sum.hits += cache->hits;
     sum.misses += cache->misses;
     sum.entries += cache->entries;
+    sum.bytes += cache->bytes;
   }
   return sum;
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/rules/number.h"
 #include "tessera/sharding/sharding.h"
 
 /// What to do for one op on inputs sharded in one way: made once, looked up ever after.
@@ -90,7 +91,15 @@ struct Decision {
 /// Sets `direct` of a finished decision.
 void find_if_direct(const OpEntry& entry, Decision& decision);
 
-/// The words that a decision depends on: shardings by address, static arguments by value.
+/// A decision, and what it asked about the numbers of its call.
+struct Decided {
+  std::unique_ptr<Decision> decision;
+  rules::NumberQuestions asked;
+};
+
+/// The words that a decision depends on: shardings by address, static arguments by value, and
+/// answers to what decisions for this op have asked about numbers (rules/number.h). The numbers
+/// themselves are beside the words, so that kernels need not know which of them matter.
 class DecisionKey {
  public:
   void add(uint64_t word) {
@@ -101,6 +110,14 @@ class DecisionKey {
     inline_[count_++] = word;
   }
   void add(const void* pointer) { add(reinterpret_cast<uint64_t>(pointer)); }
+  /// A number, by its 64 bits; its type is a word.
+  void add_number(uint64_t bits) {
+    if (number_count_ >= kInlineNumbers) [[unlikely]]
+      return spill_number(bits);
+    inline_numbers_[number_count_++] = bits;
+  }
+  /// Makes the answers to these questions the last words, in the place of earlier answers.
+  void answer(std::span<const rules::NumberQuestion> questions);
 
   uint64_t hash() const { return hash_; }
   size_t size() const { return count_; }
@@ -119,13 +136,23 @@ class DecisionKey {
 
  private:
   static constexpr size_t kInline = 40;
+  static constexpr size_t kInlineNumbers = 8;
 
   void spill(uint64_t word);
+  void spill_number(uint64_t bits);
+  uint64_t number(size_t i) const;
 
   std::array<uint64_t, kInline> inline_;  // first `count_` are set
   std::vector<uint64_t> spilled_;
   size_t count_ = 0;
   uint64_t hash_ = 0;
+  std::array<uint64_t, kInlineNumbers> inline_numbers_;  // first `number_count_` are set
+  std::vector<uint64_t> spilled_numbers_;
+  size_t number_count_ = 0;
+  struct {
+    size_t count;
+    uint64_t hash;
+  } unanswered_{};  // the words without answers, once there were any
 };
 
 /// The decisions of the calling thread for one op. Threads share nothing, so nothing is locked;
@@ -134,16 +161,17 @@ class DecisionKey {
 /// A decision holds every sharding of its key, so the addresses in the key stay taken.
 class DecisionCache {
  public:
-  /// nullptr if there is none.
-  static const Decision* find(uint32_t op, const DecisionKey& key);
-  static const Decision* put(uint32_t op, const DecisionKey& key,
-                             std::unique_ptr<Decision> decision, std::vector<Sharding> keep);
+  /// nullptr if there is none. Completes the key by the answers to what the op's decisions ask.
+  static const Decision* find(uint32_t op, DecisionKey& key);
+  static const Decision* put(uint32_t op, DecisionKey& key, Decided decided,
+                             std::vector<Sharding> keep);
 };
 
 struct DecisionStats {
   uint64_t hits = 0;
   uint64_t misses = 0;
   uint64_t entries = 0;
+  uint64_t bytes = 0;  ///< of the entries, about; a thread that has 64 MiB of them starts over
 };
 
 /// Summed over all threads that live.

@@ -3,9 +3,9 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 
 #include "tessera/base/errors.h"
@@ -35,8 +35,6 @@ bool crosses_inference_mode(const OpEntry& entry, const Stack& stack) {
   return base.isTensor() && base.toTensor().defined() &&
          base.toTensor().is_inference() != c10::InferenceMode::is_enabled();
 }
-
-constexpr size_t kMaxWritten = 8;
 
 std::vector<at::Tensor> tensors_at(const OpEntry& entry, const Stack& stack,
                                    const std::vector<size_t>& operands) {
@@ -133,10 +131,10 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
   if (!decision->mesh.contains_me()) [[unlikely]] {
     return leave_out(entry, *decision, stack);
   }
-  std::array<c10::IValue, kMaxWritten> written;
-  for (size_t w = 0; w < entry.written.size(); ++w) {
-    written[w] = stack[base + static_cast<size_t>(entry.written[w])];
-    check_writable(entry, written[w]);
+  c10::SmallVector<c10::IValue, 4> written;
+  for (const int w : entry.written) {
+    written.push_back(stack[base + static_cast<size_t>(w)]);
+    check_writable(entry, written.back());
   }
   std::vector<at::Tensor> originals = tensors_at(entry, stack, decision->write_back);
   at::Tensor viewed;
@@ -151,13 +149,13 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
     error.add_context(join_text(entry.name, " of sharded tensors: ", operands_text(*decision)));
     throw;
   }
-  wrap_results(entry, *decision, stack, base, written);
+  wrap_results(entry, *decision, stack, base, {written.data(), written.size()});
   if (!originals.empty()) write_back(entry, *decision, originals, borrowed);
   if (viewed.defined()) [[unlikely]] {
     note_origin(*decision, viewed, copied, std::span(stack).subspan(base));
   }
-  for (size_t w = 0; w < entry.written.size(); ++w) {
-    if (written[w].isTensor()) write_through(entry, written[w].toTensor());
+  for (const c10::IValue& value : written) {
+    if (value.isTensor()) write_through(entry, value.toTensor());
   }
 }
 

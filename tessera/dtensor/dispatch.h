@@ -36,8 +36,7 @@ std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack);
 std::string operands_text(std::span<const Operand> operands);
 
 /// Makes the decision for a call that has none yet.
-std::unique_ptr<Decision> decide(const OpEntry& entry, const c10::OperatorHandle& op,
-                                 const Stack& stack);
+Decided decide(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack);
 
 /// Throws if plain tensors of more than one element are among the arguments and no guard lets them.
 void check_plain(const OpEntry& entry, const Stack& stack);
@@ -53,6 +52,11 @@ void check_reduction(const OpEntry& entry, const Sharding& sharding);
 std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry,
                                                             const c10::OperatorHandle& op,
                                                             const Stack& stack);
+
+/// True if the results would not be `metas` for other numbers among the arguments. Kernels for meta
+/// tensors do not say what they read, so this is found out by a second call.
+bool numbers_change_results(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack,
+                            std::span<const std::optional<rules::ResultMeta>> metas);
 
 /// True for foreach and fused ops, where each element of the lists stands for itself, if the
 /// elements lie on more than one mesh.

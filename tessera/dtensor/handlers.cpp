@@ -69,9 +69,8 @@ bool equal(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
     const Sharding common =
         a->sharding().has_partial() ? a->sharding().replicated() : a->sharding();
     const comm::CallSite site({.op = entry.name, .implicit = true});
-    same = agree(common.mesh(),
-                 at::equal(local_as(entry, self, common), local_as(entry, other, common)),
-                 self.device());
+    same = at::equal(local_as(entry, self, common), local_as(entry, other, common));
+    if (!common.is_replicated()) same = agree(common.mesh(), same, self.device());
   }
   torch::jit::push(stack, same);
   return true;
@@ -212,6 +211,7 @@ void install_handlers() {
   install_amp_handlers();
   install_random_handlers();
   enable_rule_handlers();
+  install_policy();
 }
 
 }  // namespace tessera::dtensor

@@ -70,7 +70,7 @@ std::vector<Told> gather_told(const at::Tensor& local, const DeviceMesh& mesh) {
   const auto group = comm::group_of(mesh, axes);
   if (mesh.device() == "cuda") mine = mine.to(local.device());
   at::Tensor all = at::empty({kWords * group->size()}, mine.options());
-  const comm::CallSite site({.op = "from_local", .implicit = true});
+  const comm::CallSite site({.op = "from_local"});
   group->backend(all.device().type())._allgather_base(all, mine)->wait();
   all = all.cpu();
   std::vector<Told> out(static_cast<size_t>(group->size()));

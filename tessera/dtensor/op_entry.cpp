@@ -2,9 +2,7 @@
 
 #include <ATen/core/function_schema.h>
 
-#include <array>
 #include <atomic>
-#include <string_view>
 
 namespace tessera::dtensor {
 namespace {
@@ -42,23 +40,6 @@ ArgKind kind_of(const c10::Type& type) {
   }
 }
 
-/// Ops whose legal placements hang on the value of a number: what is padded with, which norm.
-bool values_matter(std::string_view name) {
-  constexpr std::array<std::string_view, 12> kOps = {
-      "aten::constant_pad_nd",    "aten::norm",
-      "aten::linalg_vector_norm", "aten::dist",
-      "aten::_foreach_norm",      "aten::renorm",
-      "aten::native_dropout",     "aten::cdist",
-      "aten::_cdist_forward",     "aten::_pdist_forward",
-      "aten::norm_except_dim",    "aten::fill_diagonal_"};
-  for (const auto op : kOps) {
-    if (name.substr(0, op.size()) == op && (name.size() == op.size() || name[op.size()] == '.')) {
-      return true;
-    }
-  }
-  return false;
-}
-
 bool is_tensor_result(const c10::Argument& result) {
   const ArgKind kind = kind_of(*result.type());
   return kind == ArgKind::tensor || kind == ArgKind::tensor_list;
@@ -72,12 +53,10 @@ OpEntry::OpEntry(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   name = schema.name();
   if (!schema.overload_name().empty()) name += "." + schema.overload_name();
-  values_matter = dtensor::values_matter(name);
   bool any_alias = false;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto& arg = schema.arguments()[i];
     args.push_back(kind_of(*arg.type()));
-    if (arg.name() == "dropout_p") values_matter = true;  // none is a case of its own
     const auto* alias = arg.alias_info();
     if (alias == nullptr) continue;
     any_alias = true;

@@ -19,7 +19,7 @@ namespace tessera::dtensor {
 enum class ArgKind : uint8_t {
   tensor,       // Tensor, Tensor?
   tensor_list,  // Tensor[], Tensor?[]
-  scalar,       // Scalar, float: only its type can matter, unless the op says otherwise
+  scalar,       // Scalar, float: its type matters, its value as far as a rule asks
   scalar_list,
   integer,  // int, SymInt, bool, dtype, layout, memory format
   integer_list,
@@ -56,10 +56,9 @@ struct OpEntry {
   std::vector<int> result_alias;  // by return: the written argument that it is, or -1
   std::vector<bool> result_is_list;
   std::vector<bool> result_is_tensor;
-  bool is_out = false;         // the written arguments are out= arguments
-  bool is_view = false;        // results alias inputs without writing
-  bool values_matter = false;  // scalar arguments are part of the decision
-  uint32_t id = 0;             // dense, for per-thread caches
+  bool is_out = false;   // the written arguments are out= arguments
+  bool is_view = false;  // results alias inputs without writing
+  uint32_t id = 0;       // dense, for per-thread caches
   Handler handler = nullptr;
   OwnHandler own_handler = nullptr;  // what `handler` calls for an op of another library
   LocalKernel local_kernel = nullptr;

@@ -1,33 +1,49 @@
 #include "tessera/dtensor/policy.h"
 
-#include <utility>
+#include <memory>
+#include <string_view>
 
 namespace tessera {
 namespace {
 
-struct State {
+struct Policies {
   ImplicitComm comm = ImplicitComm::allow;
   bool strict = false;
   bool replicate = false;
 };
 
-State& state() {
-  thread_local State instance;
-  return instance;
+struct Carried final : c10::DebugInfoBase {
+  explicit Carried(const Policies& policies) : policies(policies) {}
+  Policies policies;
+};
+
+constexpr std::string_view kName = "tessera policies";
+
+c10::DebugInfoKind kind() { return c10::DebugInfoKind(&kName); }
+
+Policies current() {
+  const auto* carried = static_cast<const Carried*>(c10::ThreadLocalDebugInfo::get(kind()));
+  return carried != nullptr ? carried->policies : Policies{};
+}
+
+template <typename Value>
+std::shared_ptr<Carried> current_with(Value Policies::*field, Value value) {
+  Policies policies = current();
+  policies.*field = value;
+  return std::make_shared<Carried>(policies);
 }
 
 }  // namespace
 
-CommPolicy::CommPolicy(ImplicitComm policy) : outer_(std::exchange(state().comm, policy)) {}
-CommPolicy::~CommPolicy() { state().comm = outer_; }
-ImplicitComm CommPolicy::current() { return state().comm; }
+CommPolicy::CommPolicy(ImplicitComm policy)
+    : scope_(kind(), current_with(&Policies::comm, policy)) {}
+ImplicitComm CommPolicy::current() { return tessera::current().comm; }
 
-StrictRules::StrictRules(bool strict) : outer_(std::exchange(state().strict, strict)) {}
-StrictRules::~StrictRules() { state().strict = outer_; }
-bool StrictRules::current() { return state().strict; }
+StrictRules::StrictRules(bool strict) : scope_(kind(), current_with(&Policies::strict, strict)) {}
+bool StrictRules::current() { return tessera::current().strict; }
 
-ImplicitReplication::ImplicitReplication(bool on) : outer_(std::exchange(state().replicate, on)) {}
-ImplicitReplication::~ImplicitReplication() { state().replicate = outer_; }
-bool ImplicitReplication::current() { return state().replicate; }
+ImplicitReplication::ImplicitReplication(bool on)
+    : scope_(kind(), current_with(&Policies::replicate, on)) {}
+bool ImplicitReplication::current() { return tessera::current().replicate; }
 
 }  // namespace tessera

@@ -1,7 +1,12 @@
 #pragma once
 
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include <cstdint>
 
+/// Policies of the calling thread, each set by a guard while it lives. They hold in what the thread
+/// starts elsewhere too: libtorch carries them to the device threads on which autograd runs a
+/// backward() inside the guard. Guards nest.
 namespace tessera {
 
 /// What happens when an op needs communication that the caller did not write.
@@ -13,34 +18,28 @@ namespace tessera {
 /// whose spatial dim the caller cut.
 enum class ImplicitComm : uint8_t { allow, warn, forbid };
 
-/// Sets the policy for the calling thread while it lives. Guards nest; the innermost counts.
+/// Sets the policy while it lives; the innermost guard counts.
 ///
 ///   CommPolicy quiet(ImplicitComm::forbid);
 class CommPolicy {
  public:
   explicit CommPolicy(ImplicitComm policy);
-  ~CommPolicy();
-  CommPolicy(const CommPolicy&) = delete;
-  CommPolicy& operator=(const CommPolicy&) = delete;
 
   static ImplicitComm current();
 
  private:
-  ImplicitComm outer_;
+  c10::DebugInfoGuard scope_;
 };
 
 /// While it lives, an op that has no sharding rule throws instead of running on replicated inputs.
 class StrictRules {
  public:
   explicit StrictRules(bool strict = true);
-  ~StrictRules();
-  StrictRules(const StrictRules&) = delete;
-  StrictRules& operator=(const StrictRules&) = delete;
 
   static bool current();
 
  private:
-  bool outer_;
+  c10::DebugInfoGuard scope_;
 };
 
 /// While it lives, plain tensors among sharded ones are taken as replicated (PyTorch's
@@ -48,14 +47,11 @@ class StrictRules {
 class ImplicitReplication {
  public:
   explicit ImplicitReplication(bool on = true);
-  ~ImplicitReplication();
-  ImplicitReplication(const ImplicitReplication&) = delete;
-  ImplicitReplication& operator=(const ImplicitReplication&) = delete;
 
   static bool current();
 
  private:
-  bool outer_;
+  c10::DebugInfoGuard scope_;
 };
 
 }  // namespace tessera

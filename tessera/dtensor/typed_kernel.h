@@ -29,21 +29,17 @@ inline void add(const OpEntry& entry, DecisionKey& key, const at::Tensor& value)
 }
 inline void add(const OpEntry&, DecisionKey& key, int64_t value) { add_integer(key, value); }
 inline void add(const OpEntry&, DecisionKey& key, bool value) { add_bool(key, value); }
-inline void add(const OpEntry& entry, DecisionKey& key, double value) {
-  add_number(key, value, entry.values_matter);
-}
+inline void add(const OpEntry&, DecisionKey& key, double value) { add_number(key, value); }
 inline void add(const OpEntry&, DecisionKey& key, at::ScalarType value) {
   add_integer(key, static_cast<int64_t>(value));
 }
 inline void add(const OpEntry&, DecisionKey& key, at::MemoryFormat value) {
   add_integer(key, static_cast<int64_t>(value));
 }
-inline void add(const OpEntry& entry, DecisionKey& key, const at::Scalar& value) {
-  if (value.isIntegral(false)) {
-    return add_number(key, value.toLong(), entry.values_matter);
-  }
-  if (value.isBoolean()) return add_number(key, value.toBool(), entry.values_matter);
-  if (value.isFloatingPoint()) return add_number(key, value.toDouble(), entry.values_matter);
+inline void add(const OpEntry&, DecisionKey& key, const at::Scalar& value) {
+  if (value.isIntegral(false)) return add_number(key, value.toLong());
+  if (value.isBoolean()) return add_number(key, value.toBool());
+  if (value.isFloatingPoint()) return add_number(key, value.toDouble());
   add_other_number(key);
 }
 inline void add(const OpEntry& entry, DecisionKey& key, const c10::SymInt& value) {

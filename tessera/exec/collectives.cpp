@@ -2,7 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <cstring>
+#include <limits>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
@@ -128,6 +128,10 @@ InFlight start_moving(const Action& action, const at::Tensor& input, bool async)
   return flight;
 }
 
+at::Tensor flip_sign(const at::Tensor& longs) {
+  return longs.bitwise_xor(std::numeric_limits<int64_t>::min());
+}
+
 InFlight start_reducing(const Action& action, const at::Tensor& input,
                         const CollectiveOptions& options) {
   require(action.divide_by == 1 || c10::isFloatingType(input.scalar_type()) ||
@@ -137,6 +141,8 @@ InFlight start_reducing(const Action& action, const at::Tensor& input,
   InFlight flight;
   flight.send = packed(action, input);
   if (form.cast) flight.send = flight.send.to(form.dtype);
+  flight.flips_sign = form.flips_sign;
+  if (form.flips_sign) flight.send = flip_sign(flight.send);
   const bool fresh = form.cast || action.packs || !flight.send.is_same(input);
   auto& backend = backend_for(action, input);
   const at::ScalarType kept = form.cast ? form.dtype : input.scalar_type();
@@ -184,6 +190,7 @@ InFlight start_collective(const Action& action, const at::Tensor& input,
 at::Tensor finish_collective(const Action& action, InFlight flight) {
   flight.work->wait();
   at::Tensor received = std::move(flight.receive);
+  if (flight.flips_sign) received = flip_sign(received);
   if (received.scalar_type() != flight.dtype) received = received.to(flight.dtype);
   if (action.divide_by != 1) received.div_(action.divide_by);
   if (!action.unpacks) return alias(received, action.out_shape);

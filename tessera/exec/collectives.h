@@ -20,6 +20,7 @@ struct InFlight {
   at::Tensor receive;                 // flat, or the result itself
   at::Tensor result;                  // where the kept piece of an all_to_all lies already
   at::ScalarType dtype = at::kFloat;  // of the result
+  bool flips_sign = false;            // ReduceForm
 };
 
 struct CollectiveOptions {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "tessera/base/errors.h"
 #include "tessera/base/shape.h"
 #include "tessera/comm/world.h"
 #include "tessera/exec/compile_exchange.h"
@@ -180,11 +181,15 @@ bool takes_part(const plan::Step& step) {
 }  // namespace
 
 std::shared_ptr<const Program> compile(const plan::Plan& plan) {
+  require(plan.steps.empty() || plan.from.mesh().my_rank().has_value(), "redistribute ", plan.from,
+          " to ", plan.to,
+          ": the mesh was only parsed, so it has no ranks to move data between; make it with "
+          "init_device_mesh");
   std::vector<Action> actions;
   for (const auto& step : plan.steps) {
     if (takes_part(step)) actions.push_back(compile_step(step));
   }
-  return std::make_shared<const Program>(plan.from, std::move(actions));
+  return std::make_shared<const Program>(std::move(actions));
 }
 
 }  // namespace tessera::exec

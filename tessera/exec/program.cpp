@@ -6,20 +6,21 @@
 namespace tessera::exec {
 namespace {
 
-PairCache<Program>& the_cache();
+PairCache<Sharding, Program>& the_cache();
 
 /// Programs and plans of a world would keep it alive.
 void forget(const World& world) {
-  the_cache().erase_if(
-      [&](const Program& program) { return program.from().mesh().world().get() == &world; });
+  the_cache().erase_if([&](const Sharding& from, const Sharding& to) {
+    return from.mesh().world().get() == &world || to.mesh().world().get() == &world;
+  });
   plan::forget_plans(&world);
 }
 
-PairCache<Program>& the_cache() {
+PairCache<Sharding, Program>& the_cache() {
   // Never destroyed, see mesh_table().
   static auto* cache = [] {
     comm::on_world_end(forget);
-    return new PairCache<Program>(16'384);
+    return new PairCache<Sharding, Program>(16'384);
   }();
   return *cache;
 }
@@ -27,7 +28,7 @@ PairCache<Program>& the_cache() {
 }  // namespace
 
 std::shared_ptr<const Program> cached_program(const Sharding& from, const Sharding& to) {
-  return the_cache().get(from.id(), to.id(), cost::default_machine_version(),
+  return the_cache().get(from, to, cost::default_machine_version(),
                          [&] { return compile(*plan::cached_plan(from, to)); });
 }
 

@@ -56,14 +56,11 @@ struct Action {
 
 class Program {
  public:
-  Program(Sharding from, std::vector<Action> actions)
-      : from_(std::move(from)), actions_(std::move(actions)) {}
+  explicit Program(std::vector<Action> actions) : actions_(std::move(actions)) {}
 
-  const Sharding& from() const { return from_; }
   const std::vector<Action>& actions() const { return actions_; }
 
  private:
-  Sharding from_;
   std::vector<Action> actions_;
 };
 

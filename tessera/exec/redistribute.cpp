@@ -75,9 +75,18 @@ at::Tensor checked_input(const at::Tensor& local, const Sharding& from) {
   return local.is_conj() || local.is_neg() ? local.resolve_conj().resolve_neg() : local;
 }
 
-at::ScalarType wire_dtype(at::ScalarType now, at::ScalarType then,
+/// Types in which a sum of few numbers is what it is in a wider one, but for rounding.
+bool adds_up(at::ScalarType dtype) {
+  return dtype == at::kDouble || dtype == at::kFloat || dtype == at::kHalf ||
+         dtype == at::kBFloat16;
+}
+
+/// The smaller type travels, unless values are still to be combined and it could not hold them:
+/// 0.5 + 0.5 is 1, but as integers it is 0 + 0.
+at::ScalarType wire_dtype(const Sharding& from, at::ScalarType now, at::ScalarType then,
                           const RedistributeOptions& options) {
   if (options.wire_dtype) return *options.wire_dtype;
+  if (from.has_partial() && !(adds_up(now) && adds_up(then))) return now;
   return c10::elementSize(then) < c10::elementSize(now) ? then : now;
 }
 
@@ -143,7 +152,7 @@ at::Tensor redistribute(const at::Tensor& given, const Sharding& from, const Sha
   if (from == to && local.scalar_type() == then) return local;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto program = cached_program(from, to);
-  const at::ScalarType wire = wire_dtype(local.scalar_type(), then, options);
+  const at::ScalarType wire = wire_dtype(from, local.scalar_type(), then, options);
   Traveller traveller(local, wire, options);
   traveller.take(program->actions(), options.may_alias);
   const at::Tensor& value = traveller.value;
@@ -169,7 +178,7 @@ Pending redistribute_async(const at::Tensor& given, const Sharding& from, const 
     return pending;
   }
   const auto before = static_cast<size_t>(actions.rend() - last) - 1;
-  Traveller traveller(local, wire_dtype(local.scalar_type(), state.dtype, options), options);
+  Traveller traveller(local, wire_dtype(from, local.scalar_type(), state.dtype, options), options);
   traveller.take(actions.first(before), true);
   state.last = &*last;
   state.after = actions.subspan(before + 1);

@@ -20,7 +20,8 @@ namespace tessera::exec {
 
 struct RedistributeOptions {
   /// Cast to this before the first message, and to the target's dtype after the last; by default
-  /// the target's dtype if it is the smaller one.
+  /// the target's dtype if it is the smaller one, except that partial values are not cast between
+  /// other types than floating point ones before they are reduced.
   std::optional<at::ScalarType> wire_dtype = std::nullopt;
   /// The result may share memory with the input (a slice is then a view). Without it, the result is
   /// fresh unless there is nothing to do.

@@ -70,7 +70,10 @@ ReduceForm reduce_form(at::ScalarType dtype, ReduceOp op) {
   if (is_bitwise(op) && c10::isFloatingType(dtype)) no_such_reduction(dtype, op);
   if (moves_as_it_is(dtype)) return {dtype, op};
   if (c10::isFloatingType(dtype)) return {at::kFloat, op, true};
-  if (dtype == at::kUInt32 || dtype == at::kUInt64) return {at::kLong, op, true};
+  if (dtype == at::kUInt64) {
+    return {at::kLong, op, true, op == ReduceOp::max || op == ReduceOp::min};
+  }
+  if (dtype == at::kUInt32) return {at::kLong, op, true};
   return {at::kInt, op, true};
 }
 

@@ -20,6 +20,8 @@ struct ReduceForm {
   at::ScalarType dtype;  // to see (same size) or cast the data as
   ReduceOp op;
   bool cast = false;  // a conversion rather than another view of the bytes
+  /// After the cast, and before the cast back: the order of int64 is then that of the uint64.
+  bool flips_sign = false;
 };
 
 /// Throws NotSupported where the reduction has no meaning (the maximum of complex numbers).

@@ -4,15 +4,15 @@
 namespace tessera::plan {
 namespace {
 
-PairCache<Plan>& the_cache() {
-  static auto* cache = new PairCache<Plan>(16'384);  // never destroyed, see mesh_table()
+PairCache<Sharding, Plan>& the_cache() {
+  static auto* cache = new PairCache<Sharding, Plan>(16'384);  // never destroyed, see mesh_table()
   return *cache;
 }
 
 }  // namespace
 
 std::shared_ptr<const Plan> cached_plan(const Sharding& from, const Sharding& to) {
-  return the_cache().get(from.id(), to.id(), cost::default_machine_version(), [&] {
+  return the_cache().get(from, to, cost::default_machine_version(), [&] {
     return std::make_shared<const Plan>(
         make_plan(from, to, cost::default_machine(from.mesh().device())));
   });
@@ -21,7 +21,9 @@ std::shared_ptr<const Plan> cached_plan(const Sharding& from, const Sharding& to
 CacheStats cache_stats() { return {the_cache().hits(), the_cache().misses(), the_cache().size()}; }
 
 void forget_plans(const World* world) {
-  the_cache().erase_if([&](const Plan& plan) { return plan.from.mesh().world().get() == world; });
+  the_cache().erase_if([&](const Sharding& from, const Sharding& to) {
+    return from.mesh().world().get() == world || to.mesh().world().get() == world;
+  });
 }
 
 void clear_cache() { the_cache().clear(); }

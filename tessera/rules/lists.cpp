@@ -104,7 +104,7 @@ std::vector<NamedArg> element_args(const OpCall& call, size_t i) {
       out.push_back({arg.name, (*list)[i]});
     } else if (const auto* one = std::get_if<Sharding>(&arg.value)) {
       out.push_back({arg.name, one->defined() ? one->replicated() : *one});
-    } else if (std::holds_alternative<std::vector<double>>(arg.value)) {
+    } else if (std::holds_alternative<std::vector<Number>>(arg.value)) {
       out.push_back({arg.name, std::monostate()});
     } else {
       out.push_back(arg);
@@ -154,11 +154,12 @@ Choice decide_each(const Rule& any_element, const OpCall& call) {
   }
   std::optional<std::vector<int>> order;
   std::map<std::vector<const Sharding::Node*>, Choice> known;  // many elements are alike
+  std::vector<Sharding> keys;  // the addresses in `known` stay taken
   for (size_t i = 0; i < list_length(call); ++i) {
     const auto args = element_args(call, i);
     const OpCall sub{element.op, args, call.mesh, {}};
     std::vector<const Sharding::Node*> key;
-    for (const auto& s : sub.operands()) key.push_back(s.id());
+    for (const auto& s : sub.operands()) key.push_back(keys.emplace_back(s).id());
     auto [it, fresh] = known.try_emplace(std::move(key));
     if (fresh) it->second = choose(element, sub);
     const Choice& mine = it->second;

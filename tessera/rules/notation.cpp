@@ -308,7 +308,7 @@ bool Condition::holds(const OpCall& call) const {
       if (value.empty()) {
         if (const auto* b = std::get_if<bool>(arg)) is = *b;
         if (const auto* i = std::get_if<int64_t>(arg)) is = *i != 0;
-        if (const auto* d = std::get_if<double>(arg)) is = *d != 0;
+        if (const auto* n = std::get_if<Number>(arg)) is = n->to_bool();
       }
     }
     if (value == "none") is = !is;
@@ -319,8 +319,8 @@ bool Condition::holds(const OpCall& call) const {
       is = *s == value;
     } else if (const auto* i = std::get_if<int64_t>(arg)) {
       is = std::to_string(*i) == value;
-    } else if (const auto* d = std::get_if<double>(arg)) {
-      is = value == "inf" ? *d > 1e308 : value == "-inf" ? *d < -1e308 : std::stod(value) == *d;
+    } else if (const auto* n = std::get_if<Number>(arg)) {
+      is = n->equals(std::stod(value));  // reads inf and -inf too
     }
   }
   return is != negated;

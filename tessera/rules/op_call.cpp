@@ -14,6 +14,9 @@ int64_t OpCall::int_or(std::string_view name, int64_t otherwise) const {
   if (arg == nullptr) return otherwise;
   if (const auto* i = std::get_if<int64_t>(arg)) return *i;
   if (const auto* b = std::get_if<bool>(arg)) return *b ? 1 : 0;
+  if (const auto* n = std::get_if<Number>(arg); n != nullptr && n->type() != NumberType::floating) {
+    return n->to_int();
+  }
   return otherwise;
 }
 

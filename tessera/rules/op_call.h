@@ -7,19 +7,21 @@
 #include <variant>
 #include <vector>
 
+#include "tessera/rules/number.h"
 #include "tessera/sharding/sharding.h"
 
 /// An op's call as rules see it: metadata only, the same on every rank.
 ///
-/// A tensor argument is its Sharding (undefined: the optional tensor was not given). Scalars that
-/// cannot matter to sharding arrive as their type alone.
+/// A tensor argument is its Sharding (undefined: the optional tensor was not given). A number
+/// (Scalar, float) is a Number, which records what is asked about it; one that is known for good (a
+/// line of the command line) may be a bool or an int.
 namespace tessera::rules {
 
 using Arg = std::variant<std::monostate,                      // None, or something no rule looks at
                          Sharding,                            // Tensor, Tensor?
                          std::vector<Sharding>,               // Tensor[], Tensor?[]
-                         bool, int64_t, double, std::string,  //
-                         std::vector<int64_t>, std::vector<double>, std::vector<bool>>;
+                         bool, int64_t, Number, std::string,  //
+                         std::vector<int64_t>, std::vector<Number>, std::vector<bool>>;
 
 struct NamedArg {
   std::string_view name;  ///< as in the schema: "self", "dim"
@@ -31,6 +33,7 @@ struct ResultMeta {
   std::vector<int64_t> shape;
   std::vector<int64_t> stride;
   DType dtype = DType::f32;
+  bool operator==(const ResultMeta&) const = default;
 };
 
 struct OpCall {

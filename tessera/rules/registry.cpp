@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "tessera/base/errors.h"
+#include "tessera/cost/machine.h"
 #include "tessera/rules/derive.h"
 #include "tessera/rules/expand.h"
 #include "tessera/rules/tables.h"
@@ -107,14 +108,13 @@ Handlers& handlers() {
   return *made;
 }
 
-std::atomic<uint64_t>& generations() {
-  static std::atomic<uint64_t> count{0};
-  return count;
-}
+constinit std::atomic<uint64_t> generations{0};
 
 }  // namespace
 
-uint64_t generation() { return generations().load(std::memory_order_relaxed); }
+uint64_t generation() {
+  return generations.load(std::memory_order_relaxed) + cost::default_machine_version();
+}
 
 const Rule* find_rule(std::string_view op) { return registry().find(op); }
 void register_rule(std::string_view op, std::string_view notation) {
@@ -122,14 +122,14 @@ void register_rule(std::string_view op, std::string_view notation) {
 }
 void register_rule(Rule rule) {
   registry().add(std::move(rule));
-  ++generations();
+  ++generations;
 }
 std::vector<std::string> ruled_ops() { return registry().ops(); }
 
 void enable_handler(std::string_view name) {
   std::lock_guard lock(handlers().mutex);
   handlers().names.emplace(name);
-  ++generations();
+  ++generations;
 }
 void set_flag(std::string_view name, bool on) {
   require(name == "sequence", "there is no flag '", name, "' of rules; there is sequence");
@@ -139,7 +139,7 @@ void set_flag(std::string_view name, bool on) {
   } else {
     handlers().flags.erase(std::string(name));
   }
-  ++generations();
+  ++generations;
 }
 bool flag_set(std::string_view name) {
   std::lock_guard lock(handlers().mutex);

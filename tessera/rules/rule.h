@@ -118,7 +118,8 @@ std::string_view handler_name(std::string_view name);
 void set_flag(std::string_view name, bool on);
 bool flag_set(std::string_view name);
 
-/// Changes whenever a rule, handler or flag does: choices made before may be others now.
+/// Grows whenever a rule, handler, flag or default machine changes: choices made before may be
+/// others now.
 uint64_t generation();
 
 /// All ops that have a rule of their own, sorted; forms that derive from them are not listed.

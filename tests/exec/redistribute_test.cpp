@@ -323,5 +323,69 @@ TEST(Redistribute, ReachesRandomTargetsOnThreadRanks) {
   });
 }
 
+/// The cache of programs is keyed by addresses; those of shardings that it does not hold would come
+/// back as others'.
+TEST(Redistribute, ProgramsHoldBothShardingsOfTheirKey) {
+  run_ranks(2, [](int) {
+    const Sharding from = on_world("tp=2 : S0 : 4x6");
+    const at::Tensor full = at::arange(24, at::kFloat).view({4, 6});
+    const at::Tensor mine = part_of(full, from, me(from));
+    for (int i = 0; i < 20; ++i) {
+      const Sharding::Node* id = nullptr;
+      {
+        const Sharding columns = from.with(0, Shard(1));
+        id = columns.id();
+        expect_part(redistribute(mine, from, columns), full, columns);
+      }
+      plan::clear_cache();
+      const Sharding whole = from.replicated();
+      EXPECT_NE(whole.id(), id) << "an address in use";
+      expect_part(redistribute(mine, from, whole), full, whole);
+    }
+  });
+}
+
+TEST(Redistribute, AMeshThatWasOnlyParsedHasNoRanksToMoveBetween) {
+  const Sharding from = Sharding::parse("tp=2 : S0 : 4x6");
+  const at::Tensor part = at::ones({2, 6});
+  EXPECT_THROW(redistribute(part, from, from.replicated()), InvalidArgument);
+  EXPECT_THROW(redistribute(part, from, from.with(0, Shard(1))), InvalidArgument);
+  EXPECT_TRUE(redistribute(part, from, from).is_same(part));
+}
+
+TEST(Redistribute, OrdersUnsignedNumbersOf64Bits) {
+  run_ranks(2, [](int rank) {
+    const auto reduced = [&](ReduceOp op) {
+      const Sharding from = on_world("tp=2 : R : 2").with_dtype(DType::u64).with(0, Partial(op));
+      at::Tensor mine = at::empty({2}, at::kUInt64);
+      auto* values = static_cast<uint64_t*>(mine.mutable_data_ptr());
+      values[0] = rank == 0 ? 3 : (uint64_t{1} << 63) + 5;
+      values[1] = rank == 0 ? ~uint64_t{0} : 7;
+      const at::Tensor got = redistribute(mine, from, from.replicated());
+      const auto* out = static_cast<const uint64_t*>(got.const_data_ptr());
+      return std::pair{out[0], out[1]};
+    };
+    EXPECT_EQ(reduced(ReduceOp::max), std::pair((uint64_t{1} << 63) + 5, ~uint64_t{0}));
+    EXPECT_EQ(reduced(ReduceOp::min), std::pair(uint64_t{3}, uint64_t{7}));
+    EXPECT_EQ(reduced(ReduceOp::sum), std::pair((uint64_t{1} << 63) + 8, uint64_t{6}));
+  });
+}
+
+TEST(Redistribute, AddsBeforeItCastsToWhatCannotHoldTheAddends) {
+  run_ranks(2, [](int rank) {
+    const Sharding from = on_world("tp=2 : R : 3").with(0, Partial());
+    const at::Tensor mine =
+        rank == 0 ? at::tensor({0.5f, 1.5f, -1.0f}) : at::tensor({0.5f, 1.5f, 1.0f});
+    for (const at::ScalarType dtype : {at::kChar, at::kBool, at::kInt, at::kLong, at::kBFloat16}) {
+      const at::Tensor want = at::tensor({1.0f, 3.0f, 0.0f}).to(dtype);
+      for (const Sharding& to : {from.replicated(), from.replicated().with(0, Shard(0))}) {
+        const Sharding target = to.with_dtype(static_cast<DType>(dtype));
+        expect_part(redistribute(mine, from, target), want, target);
+        expect_part(exec::redistribute_async(mine, from, target).wait(), want, target);
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tessera

@@ -59,7 +59,10 @@ class Call {
     if (v.isDouble()) return v.toDouble();
     if (v.isString()) return v.toStringRef();
     if (v.isIntList()) return v.toIntVector();
-    if (v.isDoubleList()) return std::vector<double>(v.toDoubleVector());
+    if (v.isDoubleList()) {
+      const std::vector<double> list = v.toDoubleVector();
+      return std::vector<rules::Number>(list.begin(), list.end());
+    }
     return std::monostate();
   }
 

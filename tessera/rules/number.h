@@ -1,0 +1,75 @@
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+/// Numbers among an op's arguments (Scalar, float), as rules see them.
+///
+/// Decisions are cached, and a number that changes from step to step (a learning rate) must not
+/// make a new decision each time. So the key of a decision holds of a number only what was asked
+/// about it: a rule gets the number by asking, and the question is recorded.
+///
+///   number.equals(0)     the key holds whether it is 0: 2 and 3 share a decision
+///   number.to_double()   the key holds the number
+///   number.type()        free: types are always part of the key
+namespace tessera::rules {
+
+enum class NumberType : uint8_t { boolean, integer, floating };
+
+/// What was asked about one of a call's numbers.
+struct NumberQuestion {
+  uint32_t number = 0;  ///< its place among the call's numbers
+  NumberType type{};
+  bool whole = false;  ///< asked for the number itself, else whether it equals `other`
+  double other = 0;
+
+  /// The answer about a number of this type, given by its 64 bits; equal answers, equal decisions.
+  uint64_t answer(uint64_t bits) const;
+  bool operator==(const NumberQuestion&) const = default;
+};
+
+/// All that was asked about the numbers of one call, or of all calls of an op.
+class NumberQuestions {
+ public:
+  /// False if the answers so far tell the answer to this one too. After several comparisons of one
+  /// number the number itself takes their place.
+  bool add(const NumberQuestion& question);
+  bool empty() const { return list_.empty(); }
+  std::span<const NumberQuestion> list() const { return list_; }
+
+ private:
+  std::vector<NumberQuestion> list_;
+};
+
+class Number {
+ public:
+  // Only of these types: a pointer is no boolean, and a `rules::Arg` is made of either.
+  Number(std::same_as<bool> auto value) : bits_(value ? 1 : 0), type_(NumberType::boolean) {}
+  Number(std::same_as<int64_t> auto value)
+      : bits_(static_cast<uint64_t>(value)), type_(NumberType::integer) {}
+  Number(std::same_as<double> auto value)
+      : bits_(std::bit_cast<uint64_t>(value)), type_(NumberType::floating) {}
+
+  NumberType type() const { return type_; }
+  bool equals(double other) const;
+  double to_double() const;
+  int64_t to_int() const;  ///< a floating one is truncated
+  bool to_bool() const;    ///< is it not zero
+
+  /// The same number, whose readers are recorded in `log` as those of the call's `place`-th number.
+  Number recorded(std::shared_ptr<NumberQuestions> log, uint32_t place) const;
+
+ private:
+  void read() const;
+
+  uint64_t bits_;
+  NumberType type_;
+  uint32_t place_ = 0;
+  std::shared_ptr<NumberQuestions> log_;
+};
+
+}  // namespace tessera::rules
