@@ -162,6 +162,14 @@ std::vector<OpenResult> open_results(const rules::Choice& choice,
   return out;
 }
 
+/// A plain tensor that the op writes to has no place for the other ranks' part of it.
+void refuse_plain_part(const OpEntry& entry, const Operand& operand, const Sharding& needed) {
+  require(operand.sharded != nullptr || !operand.tensor->defined() || !needed.defined() ||
+              needed.is_replicated(),
+          entry.name, " writes to a plain tensor of shape ", shape_text(operand.tensor->sizes()),
+          " what each rank knows a part of; distribute it");
+}
+
 /// What is written stays where it is: results that lie elsewhere are moved there. All that can be
 /// wrong with that is found here, before anything has happened.
 void find_write_back(const OpEntry& entry, std::span<const Operand> operands, Decision& decision,
@@ -169,9 +177,10 @@ void find_write_back(const OpEntry& entry, std::span<const Operand> operands, De
   size_t result = 0;
   for (size_t i = 0; i < operands.size(); ++i) {
     const ShardedMeta* meta = operands[i].sharded;
-    if (!operands[i].written || meta == nullptr) continue;
+    if (operands[i].hidden) refuse_plain_part(entry, operands[i], decision.operands[i]);
+    if ((!operands[i].written && !operands[i].hidden) || meta == nullptr) continue;
     const Sharding& original = meta->sharding();
-    const size_t r = result++;
+    const size_t r = operands[i].written ? result++ : metas.size();
     if (entry.is_out && r < metas.size() && metas[r]) {
       require(std::ranges::equal(metas[r]->shape, original.shape()), entry.name, ": the result is ",
               shape_text(metas[r]->shape), ", the tensor to write it to is ", original,

@@ -55,6 +55,18 @@ Sharding as_replicated(const at::Tensor& plain, const DeviceMesh& mesh) {
                    .stride = {plain.strides().begin(), plain.strides().end()}});
 }
 
+namespace {
+
+void mark_hidden(const OpEntry& entry, const Stack& stack, std::vector<Operand>& operands) {
+  const size_t base = stack.size() - entry.args.size();
+  for (const HiddenArg& hidden : entry.hidden) {
+    if (hidden.flag >= 0 && !stack[base + static_cast<size_t>(hidden.flag)].toBool()) continue;
+    for (Operand& operand : operands) operand.hidden |= operand.arg == hidden.argument;
+  }
+}
+
+}  // namespace
+
 std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack) {
   static const at::Tensor kAbsent;
   std::vector<Operand> out;
@@ -73,6 +85,7 @@ std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack) {
       }
     }
   }
+  if (!entry.hidden.empty()) mark_hidden(entry, stack, out);
   return out;
 }
 

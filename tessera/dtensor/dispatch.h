@@ -26,6 +26,7 @@ struct Operand {
   const ShardedMeta* sharded;  // nullptr for plain ones
   int arg;                     // which argument it is, or is in
   bool written;
+  bool hidden = false;  // written to, but not by the schema (hidden_writes.h)
 };
 
 /// All tensors among the arguments on top of the stack, lists flattened.
@@ -61,7 +62,8 @@ void dispatch_by_mesh(const OpEntry& entry, const c10::OperatorHandle& op, Stack
 
 /// A fresh local tensor for an operand that the op writes to, placed as the decision wants it: with
 /// the operand's values, unless it is an out= argument.
-at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, const Sharding& as);
+at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, const Sharding& as,
+                          bool is_out);
 /// Moves what the op left in the borrowed tensors into the originals.
 void write_back(const OpEntry& entry, const Decision& decision,
                 std::span<const at::Tensor> originals, std::span<const at::Tensor> borrowed);

@@ -216,6 +216,7 @@ void install_handlers() {
   install_foreach_norm();
   install_convolution_handlers();
   install_pooling_handlers();
+  install_batch_norm_handlers();
   install_in_place_views();
   install_amp_handlers();
   install_random_handlers();

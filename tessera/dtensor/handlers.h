@@ -14,6 +14,7 @@ void install_foreach_norm();          ///< norms of many tensors in one message
 void install_in_place_views();        ///< t_, transpose_, squeeze_, unsqueeze_, resize_
 void install_convolution_handlers();  ///< over sharded spatial dims
 void install_pooling_handlers();      ///< over sharded spatial dims too
+void install_batch_norm_handlers();   ///< in training, over a sharded batch or space
 void install_amp_handlers();          ///< gradient scaling
 
 }  // namespace tessera::dtensor

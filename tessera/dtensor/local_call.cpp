@@ -22,7 +22,10 @@ at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t 
   }
   const Sharding& target = decision.operands[index];
   if (std::ranges::find(decision.write_back, index) != decision.write_back.end()) {
-    return borrow_written(entry, *meta, target);
+    // out= arguments are the last ones; what is written without being one is read too.
+    const bool is_out = entry.is_out && (entry.hidden.empty() ||
+                                         index + entry.written.size() >= decision.operands.size());
+    return borrow_written(entry, *meta, target, is_out);
   }
   if (!target.defined() || (meta != nullptr && target == meta->sharding())) {
     return meta != nullptr ? meta->local() : tensor;

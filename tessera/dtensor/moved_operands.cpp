@@ -9,9 +9,10 @@
 namespace tessera::dtensor {
 
 MovedOperands::MovedOperands(const OpEntry& entry, const Stack& stack,
-                             std::vector<Sharding> targets)
+                             std::vector<Sharding> targets, std::vector<size_t> written)
     : entry_(entry), operands_(operands_of(entry, stack)) {
   decision_.operands = std::move(targets);
+  decision_.write_back = std::move(written);
   for (size_t i = 0; i < operands_.size(); ++i) {
     const ShardedMeta* meta = operands_[i].sharded;
     decision_.moves |= meta != nullptr && meta->sharding() != decision_.operands[i];
@@ -30,6 +31,17 @@ at::Tensor MovedOperands::local(size_t i) const {
   }
   return exec::redistribute(operand.sharded->local(), operand.sharded->sharding(), to,
                             {.may_alias = true});
+}
+
+void MovedOperands::write(size_t i, const at::Tensor& value) const {
+  const Operand& operand = operands_[i];
+  const Sharding& from = decision_.operands[i];
+  const comm::CallSite site({.op = entry_.name, .implicit = true});
+  const ShardedMeta* meta = operand.sharded;
+  const Sharding to =
+      meta != nullptr ? meta->sharding() : as_replicated(*operand.tensor, from.mesh());
+  const at::Tensor& place = meta != nullptr ? meta->local() : *operand.tensor;
+  place.copy_(exec::redistribute(value, from, to, {.may_alias = true}));
 }
 
 bool all_on(const DeviceMesh& mesh, const OpEntry& entry, const Stack& stack) {

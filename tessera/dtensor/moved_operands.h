@@ -10,11 +10,16 @@ namespace tessera::dtensor {
 /// would: the policy is asked first, and what travels is marked as the op's.
 class MovedOperands {
  public:
-  /// One target for each operand. Nothing moves before `local` is called.
-  MovedOperands(const OpEntry& entry, const Stack& stack, std::vector<Sharding> targets);
+  /// One target for each operand. Nothing moves before `local` is called. `written` are operands
+  /// that the op also writes to.
+  MovedOperands(const OpEntry& entry, const Stack& stack, std::vector<Sharding> targets,
+                std::vector<size_t> written = {});
 
   /// This rank's part; undefined for a tensor that was not given.
   at::Tensor local(size_t operand) const;
+
+  /// Moves a value that is placed as the target into the operand, which keeps its placement.
+  void write(size_t operand, const at::Tensor& value) const;
 
  private:
   const OpEntry& entry_;

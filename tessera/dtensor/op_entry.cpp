@@ -100,6 +100,7 @@ OpEntry::OpEntry(const c10::OperatorHandle& op) {
     result_is_tensor.push_back(is_tensor_result(result));
   }
   is_view = any_alias && written.empty();
+  hidden = hidden_args(schema);
 }
 
 }  // namespace tessera::dtensor

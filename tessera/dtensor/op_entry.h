@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/dtensor/hidden_writes.h"
 #include "tessera/rules/op_call.h"
 
 namespace tessera::dtensor {
@@ -51,6 +52,7 @@ struct OpEntry {
   std::string name;  // "aten::add.Tensor"
   std::vector<ArgKind> args;
   std::vector<int> written;       // arguments the op writes to: self of add_, out of add.out
+  std::vector<HiddenArg> hidden;  // those that the schema does not announce
   std::vector<int> result_alias;  // by return: the written argument that it is, or -1
   std::vector<bool> result_is_list;
   std::vector<bool> result_is_tensor;

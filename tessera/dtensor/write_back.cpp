@@ -11,9 +11,10 @@
 /// meaning.
 namespace tessera::dtensor {
 
-at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, const Sharding& as) {
+at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, const Sharding& as,
+                          bool is_out) {
   const at::Tensor& local = operand.local();
-  if (entry.is_out) {
+  if (is_out) {
     const auto shape = as.local_shape();
     return at::empty(at::IntArrayRef(shape.data(), shape.size()), local.options());
   }

@@ -1,8 +1,8 @@
 #include "tessera/rules/tables.h"
 
 /// Normalisation. What is averaged over is whole; gradients of weights are partial where the rest
-/// is sharded. Batch norm's statistics run over the batch: only its channels may be cut in
-/// training.
+/// is sharded. Batch norm's statistics run over the batch: in training its rows cut channels only,
+/// and a handler of the whole op reduces statistics where the batch or space is cut.
 namespace tessera::rules {
 namespace {
 

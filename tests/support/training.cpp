@@ -62,6 +62,9 @@ Results run_step(const Instance& instance, const std::vector<at::Tensor>& inputs
   for (const auto& item : instance.module->named_parameters()) {
     out["gradient of " + item.key()] = item.value().grad();
   }
+  for (const auto& item : instance.module->named_buffers()) {
+    out["buffer " + item.key()] = item.value();
+  }
   return out;
 }
 

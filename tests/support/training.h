@@ -38,7 +38,8 @@ void shard_parameters(torch::nn::Module& module, const DeviceMesh& mesh,
 /// Replicate or Shard of any dim, by dice, for each axis.
 std::vector<Placement> random_placements(Rng& rng, const DeviceMesh& mesh, int64_t ndim);
 
-/// Everything a training step yields, by name: "output", "loss", "gradient of weight".
+/// Everything a training step yields, by name: "output", "loss", "gradient of weight",
+/// "buffer running_mean".
 using Results = std::map<std::string, at::Tensor>;
 
 /// Forward, a mean squared error against `target`, backward.
