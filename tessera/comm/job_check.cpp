@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
-#include <array>
 #include <charconv>
 #include <vector>
 
@@ -25,9 +24,7 @@ std::string rank_key(int rank) { return join_text("rank/", rank); }
 
 /// A process, so that it recognises its own entry, and how messages name it: "process 12 on node3".
 std::string process_text() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return join_text("process ", getpid(), " on ", host.data(), "\n", machine_identity());
+  return join_text("process ", getpid(), " on ", host_name(), "\n", machine_identity());
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }

@@ -86,6 +86,12 @@ std::string address_towards(const std::string& host, int port) {
   return found.empty() || is_loopback(found) ? first_outer_address() : found;
 }
 
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
 bool answers_at(const std::string& host, int port, std::chrono::milliseconds timeout) {
   const Addresses targets = look_up(host, port, SOCK_STREAM);
   bool opens = false;
@@ -130,9 +136,7 @@ std::string machine_identity() {
   if (!boot.empty() && stat("/proc/self/ns/net", &network) == 0) {
     return boot + " net " + std::to_string(network.st_dev) + ":" + std::to_string(network.st_ino);
   }
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return std::string(name.data()) + " " + boot;
+  return host_name() + " " + boot;
 }
 
 }  // namespace tessera::comm

@@ -14,6 +14,9 @@ bool is_loopback(const std::string& host);
 /// a machine's own name to 127.0.1.1), the first other one; "" if there is none.
 std::string address_towards(const std::string& host, int port);
 
+/// This machine's name.
+std::string host_name();
+
 /// Whether a connection to it opens.
 bool answers_at(const std::string& host, int port, std::chrono::milliseconds timeout);
 

@@ -116,8 +116,8 @@ struct Noticeboard::Line {
   }
 };
 
-Noticeboard::Noticeboard(c10::intrusive_ptr<c10d::Store> store, int rank)
-    : line_(std::make_shared<Line>()), rank_(rank) {
+Noticeboard::Noticeboard(c10::intrusive_ptr<c10d::Store> store, int rank, std::string store_host)
+    : line_(std::make_shared<Line>()), rank_(rank), store_host_(std::move(store_host)) {
   line_->store = std::move(store);
 }
 
@@ -181,6 +181,10 @@ std::optional<Noticeboard::Failure> Noticeboard::who_gave_up(const std::string& 
   const std::string key = given_up_key(channel, sequence);
   return failure_of(
       Line::run(line_, std::string(), [=](c10d::Store& store) { return text_if_any(store, key); }));
+}
+
+std::string Noticeboard::store_host_text() const {
+  return store_host_.empty() ? "rank 0" : join_text("rank 0 (", store_host_, ")");
 }
 
 void Noticeboard::post_host(std::string_view host) noexcept {

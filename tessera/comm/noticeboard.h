@@ -27,8 +27,9 @@ class Noticeboard {
   static constexpr const char* kPrefix = "board";  ///< of its keys in a world's store
 
   /// `store` is this object's own connection, because others may block on theirs; made beforehand,
-  /// because connecting takes a name look-up, which may take seconds.
-  Noticeboard(c10::intrusive_ptr<c10d::Store> store, int rank);
+  /// because connecting takes a name look-up, which may take seconds. `store_host` is where rank 0
+  /// hosts it, for errors that can ask nothing any more; "": not said.
+  Noticeboard(c10::intrusive_ptr<c10d::Store> store, int rank, std::string store_host = "");
 
   struct Failure {
     int rank = 0;
@@ -58,6 +59,8 @@ class Noticeboard {
   /// "rank 2", "ranks 2,3"; with hosts, where they were posted and the store answers:
   /// "ranks 2 (node7), 3 (node7)".
   std::string ranks_text(std::span<const int> ranks) noexcept;
+  /// "rank 0", "rank 0 (10.0.0.1)": who hosts the store.
+  std::string store_host_text() const;
 
   /// Says that this rank makes no more calls: its world ends.
   void post_end() noexcept;
@@ -78,6 +81,7 @@ class Noticeboard {
 
   std::shared_ptr<Line> line_;
   int rank_;
+  std::string store_host_;
 };
 
 }  // namespace tessera::comm

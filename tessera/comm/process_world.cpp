@@ -4,7 +4,6 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <unistd.h>
 
-#include <array>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -49,9 +48,7 @@ std::pair<std::string, int> host_of(const ProcessWorldOptions& options) {
   if (const auto* tcp = dynamic_cast<c10d::TCPStore*>(store.get())) {
     return {tcp->getHost(), tcp->getPort()};
   }
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return {name.data(), 0};
+  return {host_name(), 0};
 }
 
 }  // namespace
@@ -91,7 +88,10 @@ ProcessWorld::ProcessWorld(const ProcessWorldOptions& options, const BoundedPtr&
   ObserverState& state = *observers().state();
   state.hosts_store = hosts_store_;
   std::lock_guard lock(state.mutex);
-  state.board = std::make_shared<Noticeboard>(std::move(board), options.rank);
+  const auto [host, port] = host_of(options);
+  const bool known = port != 0 && !is_loopback(host);
+  state.board =
+      std::make_shared<Noticeboard>(std::move(board), options.rank, known ? host : std::string());
   state.check = std::make_shared<CollectiveCheck>(own_connection, options.timeout);
 }
 
@@ -118,6 +118,7 @@ void ProcessWorld::start(const ProcessWorldOptions& options) {
   const bool one_machine =
       attend("start", join_text("the start of world ", name(), " at ", place_of(options)), everyone,
              rank(), machine_identity());
+  if (!one_machine) observers().state()->board_now()->post_host(host_name());
   const auto [host, port] = host_of(options);
   const bool loopback = one_machine || is_loopback(host);
   address_ = loopback ? "127.0.0.1" : address_towards(host, port);

@@ -74,7 +74,10 @@ std::string likely_cause(const TapContext& context, const TappedCall& call, std:
                      " ended, as after the last call of its program, and will not take part");
   }
   const auto roll = board->call_roll(context.group->ranks);
-  if (!roll) return "; the store does not answer either, as if rank 0, which hosts it, is gone";
+  if (!roll) {
+    return join_text("; the store does not answer either, as if ", board->store_host_text(),
+                     ", which hosts it, is gone");
+  }
   return who_is_missing(context, call, what, calls, *roll, *board);
 }
 
