@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string_view>
+#include <type_traits>
 
 namespace tessera {
 namespace {
@@ -19,7 +20,18 @@ struct Carried final : c10::DebugInfoBase {
 
 constexpr std::string_view kName = "tessera policies";
 
-c10::DebugInfoKind kind() { return c10::DebugInfoKind(&kName); }
+/// A slot of our own among what libtorch carries to the threads of a backward: known by an address,
+/// before libtorch 2.13 by a number of one byte, of which it uses the first few.
+template <typename Kind>
+Kind make_kind() {
+  if constexpr (std::is_enum_v<Kind>) {
+    return static_cast<Kind>(0x74);
+  } else {
+    return Kind(&kName);
+  }
+}
+
+c10::DebugInfoKind kind() { return make_kind<c10::DebugInfoKind>(); }
 
 Policies current() {
   const auto* carried = static_cast<const Carried*>(c10::ThreadLocalDebugInfo::get(kind()));
