@@ -55,7 +55,8 @@ class _Switch:
         stack = _calls.stack
         if stack and stack[0][0] is self and not _is_running(stack[0][1]):
             _leave_down_to(stack, 0)
-        stack.append((self, None if stack else sys._getframe(1)))
+        outermost = not stack and not torch.compiler.is_compiling()
+        stack.append((self, sys._getframe(1) if outermost else None))
         (self.scope or self.scope_of(module)).enter()
 
     def leave(self, module: nn.Module, _: Any, output: Any) -> None:
@@ -136,6 +137,8 @@ def _leave_down_to(stack: list[tuple[_Switch, FrameType | None]], at: int) -> No
 
 
 def _is_running(frame: FrameType | None) -> bool:
+    if frame is None:
+        return True
     running: FrameType | None = sys._getframe(1)
     while running is not None and running is not frame:
         running = running.f_back

@@ -74,8 +74,9 @@ def _with_inputs_that_need_gradients(forward):
 
 
 def prepared(model: nn.Module, way: str) -> nn.Module:
-    if hasattr(getattr(model, "config", None), "use_cache"):
-        model.config.use_cache = False  # what is recomputed would be cached twice
+    for part in model.modules():
+        if hasattr(getattr(part, "config", None), "use_cache"):
+            part.config.use_cache = False  # what is recomputed would be cached twice
     if way in ("checkpoint", "reentrant"):
         recompute(model, reentrant=way == "reentrant")
     return model.train(way != "evaluate")
