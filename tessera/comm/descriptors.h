@@ -5,8 +5,8 @@
 
 namespace tessera::comm {
 
-/// `what`, and where it says "Too many open files", how many this process may open and what to do.
-/// Inside comm only.
+/// `what`, and if it says "Too many open files" or no descriptor is left, how many this process may
+/// have and what to do. (c10d tries to connect until its timeout without one.) Inside comm only.
 std::string with_descriptor_limit(std::string_view what);
 
 /// Whether it says so.

@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kProbe(1000);
 
 /// Descriptors that a rank's own connections take, and those that rank 0 takes for each rank.
-constexpr int kOwnConnections = 8;
+constexpr int kOwnConnections = 10;
 constexpr int kServed = 3;
 
 [[noreturn]] void cannot_host(const std::string& where, std::string_view why) {

@@ -66,8 +66,19 @@ class StoppableStore final : public c10d::Store {
 
 using Call = std::function<void(c10d::Store&)>;
 
-const std::vector<std::pair<const char*, Call>>& calls() {
-  static const std::vector<std::pair<const char*, Call>> all = {
+using Calls = std::vector<std::pair<const char*, Call>>;
+
+/// Stores have a barrier since torch 2.13.
+template <typename Store>
+Calls with_barrier(Calls all) {
+  if constexpr (requires(Store & s) { s.barrier("b", 1, 10min); }) {
+    all.emplace_back("barrier", [](Store& s) { s.barrier("b", 1, 10min); });
+  }
+  return all;
+}
+
+const Calls& calls() {
+  static const Calls all = with_barrier<c10d::Store>({
       {"set", [](c10d::Store& s) { s.set("k", "v"); }},
       {"compareSet", [](c10d::Store& s) { s.compareSet("c", "", "v"); }},
       {"get", [](c10d::Store& s) { s.get("k"); }},
@@ -80,9 +91,8 @@ const std::vector<std::pair<const char*, Call>>& calls() {
       {"wait without one", [](c10d::Store& s) { s.wait({"k"}, c10d::Store::kNoTimeout); }},
       {"multiGet", [](c10d::Store& s) { s.multiGet({"k"}); }},
       {"multiSet", [](c10d::Store& s) { s.multiSet({"m"}, {Bytes{1}}); }},
-      {"barrier", [](c10d::Store& s) { s.barrier("b", 1, 10min); }},
       {"clone", [](c10d::Store& s) { s.clone(); }},
-  };
+  });
   return all;
 }
 
