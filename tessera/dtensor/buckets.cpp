@@ -15,7 +15,7 @@
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/dtensor/spread.h"
 #include "tessera/exec/redistribute.h"
-#include "tessera/sharding/boxes.h"
+#include "tessera/sharding/local_shape.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -70,19 +70,18 @@ std::vector<Placement> cut_or_not(const Sharding& as) {
   return out;
 }
 
-/// Copies between a rank's part and the whole tensor.
+/// Calls copy(of part, of whole) for what a rank's part and the whole tensor have in common.
 template <class Copy>
 void for_each_overlap(const Sharding& as, std::span<const int> coordinate, const at::Tensor& part,
                       const at::Tensor& whole, const Copy& copy) {
-  const Overlap shared = overlap(as, coordinate, as.replicated(), coordinate);
-  const auto visit = [&](const auto& self, size_t dim, const at::Tensor& p,
+  const auto visit = [&](const auto& self, int dim, const at::Tensor& p,
                          const at::Tensor& w) -> void {
-    if (dim == shared.runs.size()) return copy(p, w);
-    const auto d = static_cast<int64_t>(dim);
-    for (const Run& run : shared.runs[dim]) {
-      const bool all = run.length == p.size(d) && run.length == w.size(d);
-      self(self, dim + 1, all ? p : p.narrow(d, run.from, run.length),
-           all ? w : w.narrow(d, run.to, run.length));
+    while (dim < as.ndim() && as.axes_of_dim(dim).empty()) ++dim;
+    if (dim == as.ndim()) return copy(p, w);
+    int64_t from = 0;
+    for (const Interval& held : held_intervals(as, dim, coordinate)) {
+      self(self, dim + 1, p.narrow(dim, from, held.size()), w.narrow(dim, held.begin, held.size()));
+      from += held.size();
     }
   };
   if (part.numel() > 0) visit(visit, 0, part, whole);

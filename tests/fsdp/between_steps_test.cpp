@@ -2,6 +2,7 @@
 // of their own. With and without gradients recorded, it happens on the shards; nothing is gathered.
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/ones_like.h>
 #include <gtest/gtest.h>
 
 #include "tessera/fsdp/state.h"
@@ -104,7 +105,7 @@ TEST(BetweenSteps, WritesToTheTensorsOfAStateChangeTheNextForward) {
       },
       [](const at::Tensor& v) { v.narrow(0, 0, 2).zero_(); },
       [](const at::Tensor& v) { v.detach().view(v.sizes()).add_(1); },
-      [](const at::Tensor& v) { v.copy_(at::ones(v.sizes(), v.options())); },
+      [](const at::Tensor& v) { v.copy_(at::ones_like(v)); },
       [](const at::Tensor& v) { at::_foreach_mul_({v}, 0.5); },
       [](const at::Tensor& v) {
         const c10::InferenceMode inference;
