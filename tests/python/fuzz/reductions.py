@@ -96,7 +96,7 @@ def layer_norm(d: Draw) -> str | None:
     return d.pick(
         f"F.layer_norm({x}, [{last}]{weight})",
         f"F.rms_norm({x}, [{last}]{weight.rsplit(',', 1)[0]})",
-        f"F.group_norm({x}, {d.pick(1, shape[1] or 1)})" if len(shape) >= 2 else None,
+        f"F.group_norm({x}, {d.pick(1, shape[1])})" if len(shape) >= 2 and shape[1] else None,
         f"F.normalize({x} * {x} + 0.1, dim={d.dim(x)})",
     )
 
