@@ -25,7 +25,8 @@ namespace {
 
 enum class Wanted : uint8_t { largest, smallest };
 
-/// What one rank found: values, and their places in the global dim. Of nothing: no place.
+/// What one rank found: values, and their places in the global dim. Of nothing: no place. On a
+/// planning mesh, where tensors have no values, nothing is found.
 struct Found {
   at::Tensor value;
   at::Tensor place;
@@ -45,7 +46,7 @@ at::Tensor arg_of(const at::Tensor& values, std::optional<int64_t> dim, bool kee
 /// Along one dim, which is kept with size 1.
 Found find_along(const at::Tensor& local, int64_t dim, const std::vector<int64_t>& held,
                  Wanted wanted) {
-  if (held.empty()) {
+  if (held.empty() || local.is_meta()) {
     std::vector<int64_t> shape(local.sizes().begin(), local.sizes().end());
     shape[static_cast<size_t>(dim)] = 1;
     return nothing(shape, local);
@@ -57,7 +58,7 @@ Found find_along(const at::Tensor& local, int64_t dim, const std::vector<int64_t
 
 /// Of all elements; places count in row-major order of the global tensor.
 Found find_any(const at::Tensor& local, const HeldIndexes& held, Wanted wanted) {
-  if (held.size() == 0) return nothing({1}, local);
+  if (held.size() == 0 || local.is_meta()) return nothing({1}, local);
   const at::Tensor index = arg_of(local, std::nullopt, false, wanted);
   const int64_t at = index.item<int64_t>();
   int64_t place = 0;

@@ -23,6 +23,7 @@ namespace tessera::dtensor {
 namespace {
 
 uint64_t take_key(const std::optional<at::Generator>& given, c10::Device device) {
+  if (device.is_meta()) return 0;  // a planning mesh: shapes without values
   at::Generator generator = given && given->defined() ? *given : comm::default_generator(device);
   std::lock_guard lock(generator.mutex());
   if (generator.device().is_cpu()) {
@@ -117,6 +118,7 @@ Draws::Draws(const std::optional<at::Generator>& generator, c10::Device device)
     : device_(device), key_(take_key(generator, device)) {}
 
 at::Tensor Draws::uniform(const Sharding& sharding, at::ScalarType dtype, int bits) {
+  if (device_.is_meta()) return empty_part(sharding, device_, dtype);
   const uint64_t stream = stream_++;
   const bool wide = dtype == at::kDouble;
   const double step = 1.0 / static_cast<double>(uint64_t{1} << bits);
@@ -154,6 +156,7 @@ at::Tensor Draws::normal(const Sharding& sharding, at::ScalarType dtype) {
 }
 
 at::Tensor Draws::bits(const Sharding& sharding) {
+  if (device_.is_meta()) return empty_part(sharding, device_, at::kLong);
   const uint64_t stream = stream_++;
   if (!device_.is_cpu()) return words_on_device(sharding, device_, key_, stream, 2);
   at::Tensor out = empty_part(sharding, device_, at::kLong);

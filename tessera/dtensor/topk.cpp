@@ -1,3 +1,4 @@
+#include <ATen/ops/index.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
@@ -105,7 +106,8 @@ bool topk(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const int64_t has = std::min(k, local.size(dim));
   const auto [value, index] = at::topk(local, has, dim, largest, /*sorted=*/true);
   const auto held = HeldIndexes::by_dim(from)[static_cast<size_t>(dim)];
-  const at::Tensor place = at::tensor(held, at::kLong).to(local.device()).take(index);
+  const at::Tensor place =  // not take(): libtorch has none for meta tensors
+      at::index(at::tensor(held, at::kLong).to(local.device()), {std::optional(index)});
 
   const comm::CallSite site({.op = entry.name, .implicit = true});
   const auto [values, order] = at::topk(exchange(value, candidates, dim), k, dim, largest, sorted);

@@ -1,0 +1,70 @@
+"""Fake ranks on meta tensors: look-ups, maxima and random numbers have their shapes there."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tessera
+
+X = [(16, 8)]
+
+# Floating point inputs, integer inputs, the call.
+CALLS = {
+    "embedding": (X, [(4, 8)], lambda w, i: F.embedding(i, w)),
+    "embedding_padding": (X, [(4, 8)], lambda w, i: F.embedding(i, w, padding_idx=3)),
+    "gather": (X, [(4, 8)], lambda x, i: x.gather(0, i)),
+    "take_along_dim": (X, [(4, 8)], lambda x, i: torch.take_along_dim(x, i, 0)),
+    "index_select": (X, [(4,)], lambda x, i: x.index_select(0, i)),
+    "scatter_add": ([(16, 8), (4, 8)], [(4, 8)], lambda x, y, i: x.scatter_add(0, i, y)),
+    "index": (X, [(4,)], lambda x, i: x[i]),
+    "index_put": ([(16, 8), (4, 8)], [(4,)], lambda x, y, i: x.index_put((i,), y, accumulate=True)),
+    "argmax_all": (X, [], lambda x: x.argmax()),
+    "argmax": (X, [], lambda x: x.argmax(0)),
+    "argmin": (X, [], lambda x: x.argmin(1, keepdim=True)),
+    "max_dim": (X, [], lambda x: x.max(0).values),
+    "min_dim": (X, [], lambda x: x.min(1).indices),
+    "amax": (X, [], lambda x: x.amax(0)),
+    "aminmax": (X, [], lambda x: torch.aminmax(x, dim=0)[0]),
+    "topk": (X, [], lambda x: x.topk(3, 0).values),
+    "topk_small": ([(64, 8)], [], lambda x: x.topk(1, 0).indices),
+    "sort": (X, [], lambda x: x.sort(1).values),
+    "argsort": (X, [], lambda x: x.argsort(0)),
+    "cumsum": (X, [], lambda x: x.cumsum(0)),
+    "randn_like": (X, [], torch.randn_like),
+    "rand_like": (X, [], torch.rand_like),
+    "randint_like": (X, [], lambda x: torch.randint_like(x, 5)),
+    "bernoulli": (X, [], torch.bernoulli),
+}
+
+
+def inputs(floats, integers):
+    plain = [torch.empty(shape, device="meta") for shape in floats]
+    return plain + [torch.empty(shape, device="meta", dtype=torch.long) for shape in integers]
+
+
+def shard(tensor, mesh, placements):
+    if tensor.dim() < 2 and "S1" in placements:
+        placements = "R,R"
+    out = tessera.distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+    return out.requires_grad_() if out.is_floating_point() else out
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_fake_ranks_plan(name):
+    floats, integers, call = CALLS[name]
+    try:
+        expected = call(*inputs(floats, integers))
+    except (NotImplementedError, RuntimeError) as error:
+        pytest.skip(f"not on plain meta tensors either: {error}"[:200])
+    with tessera.fake_world(3, 8):
+        mesh = tessera.init_device_mesh("dp=2,tp=4")
+        for placements in ("S0,S1", "R,S0", "S0,S0", "R,R"):
+            given = [shard(x, mesh, placements) for x in inputs(floats, integers)]
+            got = call(*given)
+            assert tessera.is_dtensor(got), placements
+            assert got.shape == expected.shape and got.dtype == expected.dtype, placements
+            if not got.requires_grad:
+                continue
+            got.sum().backward()
+            for x in given:
+                assert x.grad is None or x.grad.shape == x.shape
