@@ -58,8 +58,8 @@ bool first_time(const std::string& op) {
 
 constexpr std::string_view kForbidden = ". Implicit redistribution is forbidden here, write it: ";
 
-/// Before each collective that a call site says is implicit. Ops that know what they will send check
-/// the policy themselves, with a better message; this holds for those that do not.
+/// Before each collective that a call site says is implicit. Ops that know what they will send
+/// check the policy themselves, with a better message; this holds for those that do not.
 void refuse_or_warn(const comm::CallSiteFields& site) {
   if (CommPolicy::current() == ImplicitComm::allow) return;
   const std::string said = join_text(site.op, " communicates");
