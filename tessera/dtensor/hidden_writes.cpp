@@ -18,6 +18,7 @@ constexpr auto kWrites = std::to_array<HiddenWrite>({
     {"aten::batch_norm_gather_stats", "running_var", ""},
     {"aten::batch_norm_gather_stats_with_counts", "running_mean", ""},
     {"aten::batch_norm_gather_stats_with_counts", "running_var", ""},
+    {"aten::mkldnn_rnn_layer_backward", "workspace", ""},
     {"aten::_copy_from", "dst", ""},
     {"aten::_copy_from_and_resize", "dst", ""},
 });
