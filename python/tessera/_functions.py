@@ -60,8 +60,51 @@ def _composite(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def _unchunked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that works through its batch in chunks if it is given options: of a sharded batch
+    each rank has its part only, and the chunks of the whole would have to be gathered."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if any(_C.is_dtensor(arg) for arg in args if isinstance(arg, torch.Tensor)):
+            kwargs["options"] = None
+        return function(*args, **kwargs)
+
+    return wrapped
+
+
+# Under vmap, libtorch's batching rules make indexes of their own.
+_BATCHED = ((torch.nn.functional, "embedding"),)
+
+
+def _batched(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if torch._C._functorch.maybe_current_level() is None:
+            return function(*args, **kwargs)
+        tensors = []
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            while isinstance(leaf, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(
+                leaf
+            ):
+                leaf = torch._C._functorch.get_unwrapped(leaf)
+            if isinstance(leaf, torch.Tensor):
+                tensors.append(leaf)
+        if not any(_C.is_dtensor(tensor) for tensor in tensors):
+            return function(*args, **kwargs)
+        _check_plain(function.__name__, tensors)
+        with _C.CompositeScope():
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
 def install() -> None:
     for module, name in _FUNCTIONS:
         function = getattr(module, name, None)  # some are not in every version of torch
         if function is not None:
+            if name == "linear_cross_entropy":
+                function = _unchunked(function)
             setattr(module, name, _composite(function))
+    for module, name in _BATCHED:
+        setattr(module, name, _batched(getattr(module, name)))

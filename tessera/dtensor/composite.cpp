@@ -1,5 +1,7 @@
 #include "tessera/dtensor/composite.h"
 
+#include <ATen/ops/any.h>
+#include <ATen/ops/max_pool1d_with_indices.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -82,6 +84,7 @@ constexpr auto kMakeTensors = std::to_array<std::string_view>({
     "matrix_exp",
     "matrix_exp_backward",
     "matrix_power",
+    "max_pool1d",
     "nanquantile",
     "norm_except_dim",
     "nuclear_norm",
@@ -172,11 +175,57 @@ bool gather_backward(const OpEntry& entry, torch::jit::Stack& stack) {
   return true;
 }
 
+/// True if every element is zero; of tensors without values nothing is known against it.
+bool is_zero(const at::Tensor& tensor) { return tensor.is_meta() || !at::any(tensor).item<bool>(); }
+
+at::Tensor placed_if_zero(const at::Tensor& state, const DeviceMesh& mesh) {
+  if (!state.defined() || sharded_meta(state) != nullptr || !is_zero(state)) return state;
+  return wrap(state.detach(), as_replicated(state, mesh));
+}
+
+/// lstm, gru and rnn modules start from zeros of their own making, which are plain: the same on
+/// every rank. lstm(input, hx[], ...), gru(input, hx, ...), with packed inputs
+/// gru(data, batch_sizes, hx, ...).
+void place_zero_state(const OpEntry& entry, torch::jit::Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  const ShardedMeta* input = sharded_meta(stack[base].toTensor());
+  if (input == nullptr) return;
+  const DeviceMesh& mesh = input->sharding().mesh();
+  c10::IValue& state = stack[base + (entry.name.ends_with(".data") ? 2 : 1)];
+  if (state.isTensor()) {
+    state = placed_if_zero(state.toTensor(), mesh);
+    return;
+  }
+  c10::List<at::Tensor> placed;
+  for (const at::Tensor& tensor : state.toTensorVector()) {
+    placed.push_back(placed_if_zero(tensor, mesh));
+  }
+  state = std::move(placed);
+}
+
+bool is_recurrent(std::string_view name) {
+  return name.starts_with("aten::lstm.") || name.starts_with("aten::gru.") ||
+         name.starts_with("aten::rnn_tanh.") || name.starts_with("aten::rnn_relu.");
+}
+
+/// max_pool1d(self, kernel_size, stride, padding, dilation, ceil_mode): libtorch's reads the memory
+/// of an input that needs no gradient. Its other form is made of ops.
+void max_pool1d(const OpEntry& entry, torch::jit::Stack& stack) {
+  const auto args = torch::jit::last(stack, entry.args.size());
+  const at::Tensor pooled = std::get<0>(
+      at::max_pool1d_with_indices(args[0].toTensor(), args[1].toIntVector(), args[2].toIntVector(),
+                                  args[3].toIntVector(), args[4].toIntVector(), args[5].toBool()));
+  torch::jit::drop(stack, entry.args.size());
+  torch::jit::push(stack, pooled);
+}
+
 class CompositeKernel final : public c10::OperatorKernel {
  public:
-  explicit CompositeKernel(std::shared_ptr<const OpEntry> entry) : entry_(std::move(entry)) {}
+  explicit CompositeKernel(std::shared_ptr<const OpEntry> entry)
+      : entry_(std::move(entry)), is_recurrent_(is_recurrent(entry_->name)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    if (is_recurrent_) place_zero_state(*entry_, *stack);
     check_plain(*entry_, *stack);
     for (const auto& [op_name, arg] : kRead) {
       if (entry_->name == op_name) read_whole(*entry_, *stack, arg);
@@ -184,12 +233,14 @@ class CompositeKernel final : public c10::OperatorKernel {
     const InsideComposite inside;
     if (entry_->name == "aten::gather_backward" && gather_backward(*entry_, *stack)) return;
     if (entry_->name == "aten::instance_norm" && instance_norm(*entry_, *stack)) return;
+    if (entry_->name == "aten::max_pool1d") return max_pool1d(*entry_, *stack);
     // Nobody has kernels under this key, so for a composite op it leads to the composite one.
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::AutogradPrivateUse2), stack);
   }
 
  private:
   std::shared_ptr<const OpEntry> entry_;
+  bool is_recurrent_;
 };
 
 /// As the other tensor along dims of the same size, so that the two can be worked on together.

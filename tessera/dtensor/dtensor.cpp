@@ -60,6 +60,13 @@ at::Tensor empty_part(const at::Tensor& like, const Sharding& sharding) {
                    like.options());
 }
 
+/// The strides of a tensor in channels_last; none for any other, which becomes row-major.
+std::vector<int64_t> stride_to_keep(const at::Tensor& full) {
+  const auto format = full.suggest_memory_format();
+  if (format == at::MemoryFormat::Contiguous || !full.is_contiguous(format)) return {};
+  return full.strides().vec();
+}
+
 bool needs_measuring(const DeviceMesh& mesh, std::span<const Placement> placements) {
   const bool shards = std::ranges::any_of(placements, [](const auto& p) { return p.is_sharded(); });
   return shards && mesh.size() > 1 && mesh.world() != nullptr &&
@@ -213,7 +220,7 @@ at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
   const bool requires_grad = full.requires_grad();
   const at::Tensor data = full.detach();
   const Sharding as(mesh, std::move(placements), {data.sizes().begin(), data.sizes().end()},
-                    {.dtype = dtype_of(data)});
+                    {.dtype = dtype_of(data), .stride = stride_to_keep(data)});
   at::Tensor part;
   if (!mesh.contains_me()) {
     part = empty_part(data, as);
@@ -223,7 +230,7 @@ at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
   } else {
     part = dtensor::scatter_from(data, *options.source, as);
   }
-  at::Tensor out = dtensor::wrap(std::move(part), as);
+  at::Tensor out = dtensor::wrap(dtensor::strided_as(part, as), as);
   out.set_requires_grad(requires_grad);
   return out;
 }

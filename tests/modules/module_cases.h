@@ -5,6 +5,7 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/instancenorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/rnn.h>
@@ -104,6 +105,13 @@ inline Instance make_gru() {
           }};
 }
 
+inline Instance make_gru_from_zero() {
+  torch::nn::GRU module(torch::nn::GRUOptions(5, 6));
+  return {module.ptr(), [module](const std::vector<at::Tensor>& in) mutable {
+            return std::get<0>(module->forward(in[0]));
+          }};
+}
+
 inline Instance make_encoder(double dropout) {
   const auto layer =
       torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(dropout);
@@ -197,8 +205,8 @@ inline const std::vector<ModuleCase>& module_cases() {
       {"LSTM",
        make_lstm,
        {{{4, 3, 5}}},
-       {{"dp=2", {"S1"}, {}}, {"tp=2", {""}, {{"weight_ih_l0", "S0"}, {"weight_hh_l0", "S0"}}}},
-       true},
+       {{"dp=2", {"S1"}, {}}, {"tp=2", {""}, {{"weight_ih_l0", "S0"}, {"weight_hh_l0", "S0"}}}}},
+      {"GRUFromZero", make_gru_from_zero, {{{4, 3, 5}}}, {{"dp=2", {"S1"}, {}}}},
       {"LSTMWithState",
        make_lstm_with_state,
        {{{4, 3, 5}}, {{1, 4, 6}}, {{1, 4, 6}}},
@@ -220,6 +228,14 @@ inline const std::vector<ModuleCase>& module_cases() {
        simple<BatchNorm2d>(BatchNorm2dOptions(6)),
        {{{4, 6, 3, 2}}},
        {{"dp=2", {"S0"}, {}}, {"tp=2", {"S1"}, {{"weight", "S0"}, {"bias", "S0"}}}}},
+      {"BatchNorm1d",
+       simple<BatchNorm1d>(BatchNorm1dOptions(6).momentum(std::nullopt)),
+       {{{5, 6}}},
+       {{"dp=2", {"S0"}, {}}, {"tp=2", {"S1"}, {}}}},
+      {"InstanceNorm2d",
+       simple<InstanceNorm2d>(InstanceNorm2dOptions(6).affine(true).track_running_stats(true)),
+       {{{4, 6, 3, 2}}},
+       {{"dp=2", {"S0"}, {}}, {"tp=2", {"S1"}, {}}}},
       {"Classifier",
        make_classifier,
        {{{5, 6}}, {{5}, 7}},

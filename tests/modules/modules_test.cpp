@@ -42,7 +42,7 @@ using PlaceInput = std::function<std::vector<Placement>(size_t input, int64_t nd
 
 Results run_sharded(const ModuleCase& subject, const DeviceMesh& mesh,
                     const test::PlaceParameter& place, const PlaceInput& place_input) {
-  // libtorch's LSTM starts from zeros of its own making, its attention pads masks with them.
+  // libtorch's attention pads masks with zeros of its own making.
   const ImplicitReplication plain_zeros(subject.makes_tensors);
   const Instance instance = subject.make();
   test::set_parameters(*instance.module, kParameters);

@@ -198,3 +198,97 @@ def test_errors_speak_of_the_tensors_that_the_caller_has(ranks):
             tessera.init_device_mesh("tp=2")
 
     ranks(1, alone)
+
+
+@pytest.mark.parametrize("placements", ["R", "S0", "S1"])
+def test_vmap_of_embedding_makes_indexes_of_its_own(ranks, placements):
+    indexes = torch.tensor([[0, 2], [3, 6], [1, 1]])
+    tables = torch.arange(63.0).view(3, 7, 3)
+    embedding = torch.vmap(torch.nn.functional.embedding)
+    expected = embedding(indexes, tables)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        x, w = spread(indexes, mesh, "R"), spread(tables, mesh, placements)
+        return torch.equal(tessera.full_tensor(embedding(x, w)), expected)
+
+    assert ranks(2, body) == [True, True]
+
+
+@pytest.mark.parametrize("module", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_recurrent_modules_start_from_zeros_of_their_own(ranks, module):
+    torch.manual_seed(0)
+    net = module(5, 6, num_layers=2, batch_first=True)
+    x = torch.randn(4, 3, 5)
+    expected = net(x)[0].detach()
+    parameters = [p.detach().clone() for p in net.parameters()]
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        mine = module(5, 6, num_layers=2, batch_first=True)
+        with torch.no_grad():
+            for p, value in zip(mine.parameters(), parameters, strict=True):
+                p.copy_(value)
+        tessera.distribute_module(mine, mesh)
+        out = mine(spread(x, mesh, "S0"))[0]
+        out.sum().backward()
+        state = torch.ones(2, 4, 6)
+        state = (state, state) if module is torch.nn.LSTM else state
+        with pytest.raises(RuntimeError, match="a plain tensor of shape 2x4x6"):
+            mine(spread(x, mesh, "S0"), state)
+        return torch.allclose(tessera.full_tensor(out.detach()), expected)
+
+    assert ranks(2, body) == [True, True]
+
+
+def test_a_chunked_loss_of_a_sharded_batch_gathers_no_chunks(ranks):
+    functional = torch.nn.functional
+    if not hasattr(functional, "linear_cross_entropy"):
+        pytest.skip("this torch has no linear_cross_entropy")
+    torch.manual_seed(0)
+    x, w, target = torch.randn(64, 8), torch.randn(5, 8), torch.randint(0, 5, (64,))
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=1)
+    expected = functional.linear_cross_entropy(x, w, target, options=options)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        a, b, t = spread(x, mesh, "S0"), spread(w, mesh, "R"), spread(target, mesh, "S0")
+        a.requires_grad_()
+        with tessera.Recorder(mesh) as recorder:
+            loss = functional.linear_cross_entropy(a, b, t, options=options)
+            loss.backward()
+        assert len(recorder.events) <= 8
+        return torch.allclose(tessera.full_tensor(loss.detach()), expected)
+
+    assert ranks(2, body) == [True, True]
+
+
+def test_distribute_tensor_keeps_channels_last(ranks):
+    full = torch.randn(4, 6, 3, 2).to(memory_format=torch.channels_last)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        for placements in ("S0", "S1", "S2", "R"):
+            x = tessera.distribute_tensor(full, mesh, placements)
+            assert x.stride() == full.stride()
+            assert x.is_contiguous(memory_format=torch.channels_last)
+            assert tessera.to_local(x).is_contiguous(memory_format=torch.channels_last)
+            assert torch.equal(tessera.full_tensor(x), full)
+
+    ranks(2, body)
+
+
+def test_max_pool1d_needs_no_gradient(ranks):
+    full = torch.randn(4, 3, 10)
+    expected = torch.nn.functional.max_pool1d(full, 3, stride=2, padding=1)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        for placements in ("S0", "S1", "S2", "R"):
+            x = spread(full, mesh, placements)
+            for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+                with mode():
+                    y = torch.nn.functional.max_pool1d(x, 3, stride=2, padding=1)
+                    assert torch.equal(tessera.full_tensor(y), expected)
+
+    ranks(2, body)
