@@ -11,6 +11,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/call_key.h"
 #include "tessera/dtensor/composite.h"
+#include "tessera/dtensor/gathered_views.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/local_call.h"
 #include "tessera/dtensor/view_replay.h"
@@ -20,12 +21,13 @@ namespace tessera::dtensor {
 namespace {
 
 /// True if a view of `base` is none: it is taken of a copy, or of what is no view itself. Not so
-/// detach: autograd detaches every gradient it keeps, and that is then a tensor of its own.
+/// detach in backward: autograd detaches the gradients it keeps, which are tensors of their own.
 bool is_view_of_copy(const OpEntry& entry, const Decision& decision, const c10::IValue& base) {
   if (!entry.is_view || !base.isTensor()) return false;
   const ShardedMeta* meta = sharded_meta(base.toTensor());
   if (meta == nullptr) return false;
-  return decision.moves || (meta->is_copy_of_view() && entry.name != "aten::detach");
+  const bool is_own = entry.name == "aten::detach" && plain_is_internal();
+  return decision.moves || (meta->is_copy_of_view() && !is_own);
 }
 
 /// A view is an inference tensor if and only if its base is one, whatever the mode it is made in.
@@ -99,15 +101,7 @@ std::string operands_text(const Decision& decision) {
   return out;
 }
 
-}  // namespace
-
-void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
-  std::optional<c10::InferenceMode> mode_of_base;
-  if (crosses_inference_mode(entry, stack)) [[unlikely]] {
-    mode_of_base.emplace(!c10::InferenceMode::is_enabled());
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  if (entry.is_view) record_view_function();
+void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   if (LazyLocal::any() && dispatch_lazy(entry, op, stack)) return;
   if (!entry.written.empty()) {
     adopt_internal(entry, stack);
@@ -126,6 +120,9 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
     decision = DecisionCache::put(entry.id, key, decide(entry, op, stack), std::move(keep));
   }
   if (decision->by_mesh) return dispatch_by_mesh(entry, op, stack);
+  if (decision->moves && entry.name == "aten::select.int" && select_of_slice(entry, op, stack)) {
+    return;
+  }
   check_policy(entry, *decision, stack);
 
   if (!decision->mesh.contains_me()) [[unlikely]] {
@@ -154,9 +151,21 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
   if (viewed.defined()) [[unlikely]] {
     note_origin(*decision, viewed, copied, std::span(stack).subspan(base));
   }
-  for (const c10::IValue& value : written) {
-    if (value.isTensor()) write_through(entry, value.toTensor());
+}
+
+}  // namespace
+
+void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  std::optional<c10::InferenceMode> mode_of_base;
+  if (crosses_inference_mode(entry, stack)) [[unlikely]] {
+    mode_of_base.emplace(!c10::InferenceMode::is_enabled());
   }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (entry.is_view) record_view_function();
+  if (!any_gathered_views()) return dispatch_up_to_date(entry, op, stack);
+  const GatheredViewsOfCall views(entry, stack);
+  dispatch_up_to_date(entry, op, stack);
+  views.move_writes(entry);
 }
 
 }  // namespace tessera::dtensor

@@ -10,6 +10,7 @@
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/autograd.h"
+#include "tessera/dtensor/gathered_views.h"
 #include "tessera/dtensor/measure.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/dtensor/spread.h"
@@ -141,6 +142,7 @@ at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh,
 
 at::Tensor to_local(const at::Tensor& tensor, const ToLocalOptions& options) {
   const Sharding& as = meta_or_throw(tensor, "to_local").sharding();
+  dtensor::refresh(tensor);
   const Sharding grad = options.grad_placements.empty()
                             ? dtensor::gradient_sharding(as)
                             : as.with_placements(options.grad_placements);
@@ -151,6 +153,7 @@ at::Tensor redistribute(const at::Tensor& tensor, const Sharding& to,
                         const RedistributeOptions& options) {
   const Sharding& from = meta_or_throw(tensor, "redistribute").sharding();
   if (from == to && !options.forward_dtype && !options.backward_dtype) return tensor;
+  dtensor::refresh(tensor);
   return dtensor::move_differentiable(tensor, target_of(from, to, options), options.backward_dtype);
 }
 
@@ -174,6 +177,7 @@ at::Tensor redistribute(const at::Tensor& tensor, const DeviceMesh& mesh,
 PendingTensor redistribute_async(const at::Tensor& tensor, const Sharding& to,
                                  const RedistributeOptions& options) {
   const ShardedMeta& meta = meta_or_throw(tensor, "redistribute_async");
+  dtensor::refresh(tensor);
   const Sharding target = target_of(meta.sharding(), to, options);
   return {tensor, target, exec::redistribute_async(meta.local(), meta.sharding(), target),
           options.backward_dtype};

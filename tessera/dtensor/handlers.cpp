@@ -12,6 +12,7 @@
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/gathered_views.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/random.h"
 #include "tessera/dtensor/register.h"
@@ -101,7 +102,7 @@ bool dist(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
 
 /// A view by global strides. On a shard it has no meaning, unless it is the tensor as it is. A
 /// replicated tensor has its memory here; one whose strides are those of its own elements is
-/// gathered, and what is then no view refuses to be written to.
+/// gathered (gathered_views.h).
 bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   refuse_view_by_strides();
   const auto args = torch::jit::last(stack, entry.args.size());
@@ -130,7 +131,9 @@ bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
   }
   const at::Tensor whole = local_as(entry, self, has.replicated()).contiguous();
   const at::Tensor part = whole.as_strided(size, stride, whole.storage_offset() + offset);
-  torch::jit::push(stack, wrap_copy_of_view(part, as_replicated(part, has.mesh())));
+  const at::Tensor view = wrap_copy_of_view(part, as_replicated(part, has.mesh()));
+  mark_copy_of_view(view, make_origin(self, whole, has.replicated()));
+  torch::jit::push(stack, view);
   return true;
 }
 

@@ -101,7 +101,7 @@ at::Tensor sharded_like(const at::Tensor& like, const at::Tensor& values) {
 
 void write_drawn(const at::Tensor& self, const at::Tensor& values) {
   const ShardedMeta* meta = sharded_meta(self);
-  require(!meta->is_copy_of_view(),
+  require(!meta->is_copy_of_view() || meta->origin() != nullptr,
           "random numbers written to a view of a sharded tensor that had to be gathered would be "
           "lost; draw into the tensor itself");
   if (is_first_of_sums(meta->sharding())) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tessera/dtensor/call_key.h"
+#include "tessera/dtensor/gathered_views.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/local_call.h"
 #include "tessera/dtensor/view_replay.h"
@@ -128,6 +129,15 @@ inline bool is_copy_of_view(const at::Tensor& tensor) {
   return meta != nullptr && meta->is_copy_of_view();
 }
 
+inline bool reads_gathered_view(const at::Tensor& tensor) { return is_gathered_view(tensor); }
+inline bool reads_gathered_view(const std::optional<at::Tensor>& tensor) {
+  return tensor && is_gathered_view(*tensor);
+}
+template <class T>
+bool reads_gathered_view(const T&) {
+  return false;
+}
+
 /// A write to it would be lost, or it is a plain tensor that has to become sharded first.
 inline bool is_refused_as_written(const at::Tensor& tensor) {
   const ShardedMeta* meta = sharded_meta(tensor);
@@ -163,6 +173,7 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
   const Decision* direct_decision(const std::remove_reference_t<Args>&... args) const {
     if (entry_->handler != nullptr || entry_->local_kernel != nullptr) return nullptr;
     if (LazyLocal::any() && (is_lazy(args) || ...)) return nullptr;
+    if (any_gathered_views() && (kInPlace || (reads_gathered_view(args) || ...))) return nullptr;
     const auto& first = first_of(args...);
     if constexpr (kInPlace) {
       if (is_refused_as_written(first)) return nullptr;

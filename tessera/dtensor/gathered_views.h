@@ -1,0 +1,53 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "tessera/dtensor/dispatch.h"
+
+/// A view that needs elements of other ranks is taken of a redistributed copy of its base:
+///
+///   y = distribute_tensor(full, mesh, {Shard(0)});
+///   row = y[3];            // one rank has it; all have a copy
+///   row.zero_();           // the copy is written to, then its owner writes the row of y
+///   y.add_(1);             // the copy is out of date ...
+///   row.sum();             // ... and gathered again before it is read
+///
+/// So it behaves as a view, as long as all ranks call the same ops in the same order. Only a write
+/// to the memory that to_local(y) shares is not seen.
+namespace tessera::dtensor {
+
+/// How many copies that views were taken of (ViewOrigin) live in the process.
+extern std::atomic<int64_t> live_view_origins;
+inline bool any_gathered_views() { return live_view_origins.load(std::memory_order_relaxed) != 0; }
+
+inline bool is_gathered_view(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  return meta != nullptr && meta->origin() != nullptr;
+}
+
+/// What views of `gathered`, the value of `base` placed `as`, are views of.
+std::shared_ptr<const ViewOrigin> make_origin(at::Tensor base, at::Tensor gathered, Sharding as);
+
+/// Gathers a view's copy again if its base was written to since. Communicates then.
+void refresh(const at::Tensor& view);
+
+/// Around an op: brings the gathered views among its arguments up to date, and afterwards moves
+/// what it wrote to them into their bases.
+class GatheredViewsOfCall {
+ public:
+  GatheredViewsOfCall(const OpEntry& entry, const Stack& stack);
+  void move_writes(const OpEntry& entry) const;
+
+ private:
+  std::vector<at::Tensor> written_;
+};
+
+/// select of a cut dim as a select of the slice of that index: only the slice is gathered. False if
+/// it is no such call.
+bool select_of_slice(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack);
+
+}  // namespace tessera::dtensor
