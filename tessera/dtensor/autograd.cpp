@@ -27,9 +27,14 @@ Sharding row_major(const Sharding& sharding) {
   return sharding.with_shape({sharding.shape().begin(), sharding.shape().end()});
 }
 
+/// A function of the program may give no gradient. libtorch would make plain zeros of that, which
+/// are neither sharded nor what a leaf without a gradient has.
+void keep_undefined(AutogradContext* ctx) { ctx->set_materialize_grads(false); }
+
 struct FromLocal : torch::autograd::Function<FromLocal> {
   static Variable forward(AutogradContext* ctx, const Variable& local, const Sharding& as,
                           const Sharding& grad) {
+    keep_undefined(ctx);
     hold_sharding(ctx, "grad", grad);
     return wrap(strided_as(local.detach(), as), as);
   }
@@ -44,6 +49,7 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
 
 struct ToLocal : torch::autograd::Function<ToLocal> {
   static Variable forward(AutogradContext* ctx, const Variable& tensor, const Sharding& grad) {
+    keep_undefined(ctx);
     hold_sharding(ctx, "grad", grad);
     return sharded_meta(tensor)->local().detach();
   }
@@ -60,6 +66,7 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
   static Variable forward(AutogradContext* ctx, const Variable& tensor,
                           const std::function<at::Tensor()>& moved, const Sharding& grad,
                           std::optional<at::ScalarType> backward_dtype) {
+    keep_undefined(ctx);
     hold_sharding(ctx, "grad", grad);
     ctx->saved_data["dtype"] = static_cast<int64_t>(tensor.scalar_type());
     if (backward_dtype) ctx->saved_data["backward"] = static_cast<int64_t>(*backward_dtype);

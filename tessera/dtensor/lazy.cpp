@@ -143,6 +143,15 @@ bool computes(const Company& company) {
   return !company.own_mesh && autograd_records_or_replays(company);
 }
 
+/// zeros_like(p), full_like(p, ...): no value is asked for, and no derivative. Optimizers make
+/// their state so, some of them where autograd records. Not while a module computes with p as
+/// another dtype: the result is of that one.
+bool takes_form_alone(const OpEntry& entry, const Company& company) {
+  const std::string_view name(entry.name);
+  return !company.plain && !company.other_mesh && !company.switched &&
+         name.substr(0, name.find('.')).ends_with("_like");
+}
+
 /// Leaves the results, or what there is where it throws.
 void run_plainly(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   bool any_sharded = false;
@@ -281,7 +290,7 @@ bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
     return true;
   }
   const Company company = company_of(entry, stack, *mesh);
-  if (computes(company)) {
+  if (computes(company) && !takes_form_alone(entry, company)) {
     run_on_produced(entry, op, stack);
     return true;
   }

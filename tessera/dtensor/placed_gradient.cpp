@@ -58,6 +58,7 @@ Variable placed(Variable grad, const Sharding& like) {
 struct PlacedGradient : torch::autograd::Function<PlacedGradient> {
   static Variable forward(AutogradContext* ctx, const Variable& tensor) {
     const ShardedMeta* meta = sharded_meta(tensor);
+    ctx->set_materialize_grads(false);
     hold_sharding(ctx, "grad", gradient_sharding(meta->sharding()));
     return wrap(meta->local(), meta->sharding());
   }

@@ -45,13 +45,14 @@ def redistribute(
 class _GradientPlaced(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         ctx.sharding = _C.sharding(tensor)
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, grad: torch.Tensor | None) -> torch.Tensor | None:
         placed = ctx.sharding.placements
-        if any(placement.is_partial() for placement in placed):
+        if grad is None or any(placement.is_partial() for placement in placed):
             return grad
         return _tensor.redistribute(grad, placed, mesh=ctx.sharding.mesh)
 
