@@ -36,7 +36,7 @@ set(test_environment
   "ASAN_OPTIONS=detect_container_overflow=0:alloc_dealloc_mismatch=0:detect_odr_violation=0"
   "LSAN_OPTIONS=suppressions=${sanitizers_dir}/lsan.supp:print_suppressions=0"
   "UBSAN_OPTIONS=print_stacktrace=1"
-  "TSAN_OPTIONS=suppressions=${sanitizers_dir}/tsan.supp:ignore_noninstrumented_modules=1:halt_on_error=0:exitcode=66")
+  "TSAN_OPTIONS=suppressions=${sanitizers_dir}/tsan.supp:ignore_noninstrumented_modules=1:history_size=7:halt_on_error=0:exitcode=66")
 add_custom_target(pure_tests)
 add_custom_target(sanitized_tests)
 add_dependencies(sanitized_tests pure_tests)
