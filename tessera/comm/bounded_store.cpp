@@ -105,8 +105,8 @@ BoundedStore::BoundedStore(std::shared_ptr<Connection> connection, milliseconds 
 BoundedStore::~BoundedStore() = default;
 
 c10::intrusive_ptr<BoundedStore> BoundedStore::until(Clock::time_point deadline) const {
-  return c10::intrusive_ptr<BoundedStore>::reclaim(
-      new BoundedStore(connection_, timeout_, std::min(deadline, deadline_)));
+  return c10::intrusive_ptr<BoundedStore>::make(connection_, timeout_,
+                                                std::min(deadline, deadline_));
 }
 
 BoundedStore::Clock::time_point BoundedStore::limit(milliseconds timeout) const {

@@ -62,6 +62,7 @@ at::Tensor Reduction::flat(int64_t elements, at::ScalarType dtype, c10::Device d
 Reduction::Input Reduction::zeros(size_t slot, c10::Device device) const {
   const Slot& of = layout_->slots()[slot];
   Input out{flat(of.piece * layout_->ranks(), of.dtype, device), true};
+  if (out.flat.nbytes() == 0) return out;
   if (device.is_cpu()) {
     std::memset(out.flat.mutable_data_ptr(), 0, out.flat.nbytes());
   } else {
