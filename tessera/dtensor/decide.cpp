@@ -1,10 +1,9 @@
-#include <ATen/core/enum_tag.h>
-
 #include <algorithm>
 #include <map>
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/drawing_ops.h"
 #include "tessera/dtensor/rule_args.h"
 #include "tessera/dtensor/rule_handlers.h"
 #include "tessera/plan/plan.h"
@@ -132,15 +131,13 @@ void find_write_back(const OpEntry& entry, std::span<const Operand> operands, De
   }
 }
 
-/// True if the op's own kernel draws random numbers in an order of its own: on a shard it would
-/// draw those of other elements. Ops whose elements are independent have handlers (random.h) and do
-/// not come here.
-bool draws_in_order(const c10::OperatorHandle& op, const rules::OpCall& call) {
-  // Attention draws in forward, and draws again in backward, only if it drops anything.
+bool is_drawn_in_order(const c10::OperatorHandle& op, const rules::OpCall& call) {
   if (const rules::Arg* dropped = call.find("dropout_p")) {
-    if (const auto* number = std::get_if<rules::Number>(dropped)) return number->to_bool();
+    if (const auto* number = std::get_if<rules::Number>(dropped)) {
+      return draws_in_order(op, number->to_bool());
+    }
   }
-  return op.hasTag(at::Tag::nondeterministic_seeded);
+  return draws_in_order(op, std::nullopt);
 }
 
 bool has_empty(std::span<const Operand> operands) {
@@ -270,7 +267,7 @@ Decided decide(const OpEntry& entry, const c10::OperatorHandle& op, const Stack&
 
   const RuleArgs args(entry, op, stack, decision->mesh);
   rules::OpCall call{entry.name, args.list(), decision->mesh, {}};
-  const rules::Rule* rule = draws_in_order(op, call) ? nullptr : rules::find_rule(entry.name);
+  const rules::Rule* rule = is_drawn_in_order(op, call) ? nullptr : rules::find_rule(entry.name);
   Known known{infer_results(entry, op, stack)};
   if (numbers_change_results(entry, op, stack, known.metas)) args.ask_for_all_numbers();
   if (rule != nullptr) {

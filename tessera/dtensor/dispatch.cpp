@@ -11,6 +11,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/call_key.h"
 #include "tessera/dtensor/composite.h"
+#include "tessera/dtensor/drawing_ops.h"
 #include "tessera/dtensor/gathered_views.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/local_call.h"
@@ -127,6 +128,9 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
 
   if (!decision->mesh.contains_me()) [[unlikely]] {
     return leave_out(entry, *decision, stack);
+  }
+  if (decision->replicates) [[unlikely]] {
+    check_drawing(entry, op, decision->mesh, stack);
   }
   c10::SmallVector<c10::IValue, 4> written;
   for (const int w : entry.written) {

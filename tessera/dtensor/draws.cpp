@@ -18,13 +18,12 @@
 #include "tessera/base/philox.h"
 #include "tessera/comm/rank_generator.h"
 #include "tessera/dtensor/held_indexes.h"
+#include "tessera/dtensor/same_generator.h"
 
 namespace tessera::dtensor {
 namespace {
 
-uint64_t take_key(const std::optional<at::Generator>& given, c10::Device device) {
-  if (device.is_meta()) return 0;  // a planning mesh: shapes without values
-  at::Generator generator = given && given->defined() ? *given : comm::default_generator(device);
+uint64_t take_key(at::Generator& generator) {
   std::lock_guard lock(generator.mutex());
   if (generator.device().is_cpu()) {
     return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
@@ -114,28 +113,40 @@ uint64_t both(const uint32_t* words) { return words[0] | uint64_t{words[1]} << 3
 
 }  // namespace
 
-Draws::Draws(const std::optional<at::Generator>& generator, c10::Device device)
-    : device_(device), key_(take_key(generator, device)) {}
+Draws::Draws(const std::optional<at::Generator>& generator, c10::Device device) : device_(device) {
+  if (generator && generator->defined()) {
+    generator_ = *generator;
+  } else if (!device.is_meta()) {  // a planning mesh has shapes without values
+    generator_ = comm::default_generator(device);
+  }
+}
+
+uint64_t Draws::key_for(const Sharding& sharding) {
+  check_same_generator(generator_, sharding);
+  if (!key_) key_ = take_key(generator_);
+  return *key_;
+}
 
 at::Tensor Draws::uniform(const Sharding& sharding, at::ScalarType dtype, int bits) {
   if (device_.is_meta()) return empty_part(sharding, device_, dtype);
+  const uint64_t key = key_for(sharding);
   const uint64_t stream = stream_++;
   const bool wide = dtype == at::kDouble;
   const double step = 1.0 / static_cast<double>(uint64_t{1} << bits);
   const int drop = (wide ? 64 : 32) - bits;
   if (!device_.is_cpu()) {
     const int64_t mask = (int64_t{1} << bits) - 1;  // shifts keep the sign
-    const at::Tensor words = words_on_device(sharding, device_, key_, stream, wide ? 2 : 1);
+    const at::Tensor words = words_on_device(sharding, device_, key, stream, wide ? 2 : 1);
     return words.bitwise_right_shift(drop).bitwise_and(mask).to(dtype).mul_(step);
   }
   at::Tensor out = empty_part(sharding, device_, dtype);
   const HeldIndexes held(sharding);
   if (wide) {
-    fill_on_cpu<2, double>(out, held, key_, stream, [&](const uint32_t* words) {
+    fill_on_cpu<2, double>(out, held, key, stream, [&](const uint32_t* words) {
       return static_cast<double>(both(words) >> drop) * step;
     });
   } else {
-    fill_on_cpu<1, float>(out, held, key_, stream, [&, by = static_cast<float>(step)](auto* word) {
+    fill_on_cpu<1, float>(out, held, key, stream, [&, by = static_cast<float>(step)](auto* word) {
       return static_cast<float>(*word >> drop) * by;
     });
   }
@@ -157,10 +168,11 @@ at::Tensor Draws::normal(const Sharding& sharding, at::ScalarType dtype) {
 
 at::Tensor Draws::bits(const Sharding& sharding) {
   if (device_.is_meta()) return empty_part(sharding, device_, at::kLong);
+  const uint64_t key = key_for(sharding);
   const uint64_t stream = stream_++;
-  if (!device_.is_cpu()) return words_on_device(sharding, device_, key_, stream, 2);
+  if (!device_.is_cpu()) return words_on_device(sharding, device_, key, stream, 2);
   at::Tensor out = empty_part(sharding, device_, at::kLong);
-  fill_on_cpu<2, int64_t>(out, HeldIndexes(sharding), key_, stream,
+  fill_on_cpu<2, int64_t>(out, HeldIndexes(sharding), key, stream,
                           [](const uint32_t* words) { return static_cast<int64_t>(both(words)); });
   return out;
 }

@@ -11,16 +11,19 @@
 /// Random numbers by global index. A generator gives one key for each op; the numbers are a
 /// function of the key and of an element's place in the global tensor, in row-major order. So a
 /// tensor has the same values on one rank and on N, however it is placed, as long as the ranks'
-/// generators are in the same state: seeded alike, and used alike since.
+/// generators are in the same state: seeded alike, and used alike since. Ranks that hold the same
+/// elements are checked for it (same_generator.h).
 namespace tessera::dtensor {
 
 class Draws {
  public:
-  /// Takes a key from `generator`, or from the default one of `device`: moves its state on by one.
+  /// Numbers of a key from `generator`, or from the default one of `device`: its state moves on by
+  /// one when the first are drawn.
   Draws(const std::optional<at::Generator>& generator, c10::Device device);
 
   // Each call gives new numbers for this rank's part of `sharding`, as a dense plain tensor of
-  // `dtype`, float or double; Partial axes count as replicated.
+  // `dtype`, float or double; Partial axes count as replicated. Collective the first time after the
+  // generators have been seeded.
 
   /// In [0, 1), multiples of 2^-bits; bits at most 24 in float, 53 in double.
   at::Tensor uniform(const Sharding& sharding, at::ScalarType dtype, int bits);
@@ -34,8 +37,11 @@ class Draws {
   at::Tensor below(const Sharding& sharding, uint64_t limit);
 
  private:
+  uint64_t key_for(const Sharding& sharding);
+
+  at::Generator generator_;  ///< none on the meta device
   c10::Device device_;
-  uint64_t key_;
+  std::optional<uint64_t> key_;
   uint64_t stream_ = 0;
 };
 

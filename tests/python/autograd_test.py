@@ -1,0 +1,88 @@
+"""Backward and random numbers where code of the program takes part: views that are written to,
+functions of its own, seeds of its own. On thread ranks and on processes."""
+
+import pytest
+import torch
+
+import tessera
+from tessera import Replicate, Shard
+
+
+def view_writes(mesh):
+    for placement in (Replicate(), Shard(0)):
+        for steps in (
+            lambda z: z.select(1, 1).mul_(3),
+            lambda z: z[:, 1:3].mul_(3),
+            lambda z: z.t()[2].pow_(2),
+            lambda z: z.unbind(1),
+            lambda z: z.view(4, 3, 2)[:, 1].mul_(z[:, :1].detach().clone()),
+        ):
+            full = torch.arange(24.0).reshape(4, 6).requires_grad_()
+            z = full * 1
+            steps(z)
+            (z * z).sum().backward()
+            d = tessera.distribute_tensor(full.detach(), mesh, [placement]).requires_grad_()
+            z = d * 1
+            steps(z)
+            (z * z).sum().backward()
+            torch.testing.assert_close(tessera.full_tensor(d.grad), full.grad)
+
+
+class OnlyFirst(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        return a + b
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+
+def no_gradient(mesh):
+    local = torch.ones(2, 6, requires_grad=True)
+    a = tessera.distribute_tensor(torch.ones(4, 6), mesh, [Shard(0)]).requires_grad_()
+    for b in (
+        tessera.from_local(local, mesh, [Shard(0)]),
+        tessera.redistribute(tessera.from_local(local, mesh, [Shard(0)]), [Shard(1)]),
+    ):
+        OnlyFirst.apply(a, b).sum().backward()
+    assert local.grad is None
+    assert tessera.full_tensor(a.grad).tolist() == torch.full((4, 6), 2.0).tolist()
+
+
+def seeds(mesh):
+    rank = tessera.current_world().rank
+    x = tessera.distribute_tensor(torch.ones(64, 6), mesh, [Replicate()])
+    tessera.manual_seed(42 + rank)
+    for draw in (
+        lambda: torch.nn.functional.dropout(x),
+        lambda: torch.rand_like(x),
+        lambda: torch.multinomial(x, 2),
+    ):
+        with pytest.raises(RuntimeError, match="rank 0 has the seed 42, rank 1 has 43"):
+            draw()
+    rows = tessera.redistribute(x, [Shard(0)])
+    torch.nn.functional.dropout(rows)
+    tessera.manual_seed(42)
+    y = torch.nn.functional.dropout(x)
+    assert torch.equal(tessera.to_local(y), tessera.full_tensor(tessera.redistribute(y, [Shard(0)])))
+
+
+BODIES = [view_writes, no_gradient, seeds]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
+def test_on_thread_ranks(ranks, body):
+    ranks(2, lambda _: body(tessera.init_device_mesh("tp=2")))
+
+
+def test_on_processes(torchrun):
+    torchrun(
+        2,
+        """
+        import autograd_test, tessera
+        mesh = tessera.init_device_mesh("tp=2")
+        for body in autograd_test.BODIES:
+            body(mesh)
+        """,
+    )
