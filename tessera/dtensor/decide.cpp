@@ -32,8 +32,13 @@ bool holds_all(const DeviceMesh& mesh, const DeviceMesh& ranks_of) {
 /// May a tensor of another mesh take part in an op on `mesh`? Only one that every rank of `mesh`
 /// holds as one number: a loss, a norm, a scale. It is then as good as a plain number. Where it has
 /// to be reduced first, all ranks of its own mesh must be here to do it.
-bool may_visit(const Operand& operand, const DeviceMesh& mesh) {
+/// The step count of a fused optimizer may be of any mesh that I am in: all ranks count alike.
+bool may_visit(const OpEntry& entry, const Operand& operand, const DeviceMesh& mesh) {
   const Sharding& sharding = operand.sharded->sharding();
+  if (entry.name.starts_with("aten::_fused_") && !operand.written && sharding.numel() == 1 &&
+      sharding.is_replicated() && sharding.mesh().contains_me()) {
+    return true;
+  }
   if (operand.written || sharding.numel() != 1 || !holds_all(sharding.mesh(), mesh)) return false;
   return sharding.is_replicated() || holds_all(mesh, sharding.mesh());
 }
@@ -52,7 +57,8 @@ DeviceMesh mesh_of_op(const OpEntry& entry, std::span<const Operand> operands) {
       const DeviceMesh& mesh = candidate.sharded->sharding().mesh();
       if (!first.defined()) first = mesh;
       const auto fits = [&](const Operand& o) {
-        return o.sharded == nullptr || o.sharded->sharding().mesh() == mesh || may_visit(o, mesh);
+        return o.sharded == nullptr || o.sharded->sharding().mesh() == mesh ||
+               may_visit(entry, o, mesh);
       };
       const auto misfit = std::ranges::find_if_not(operands, fits);
       if (misfit == operands.end()) return mesh;

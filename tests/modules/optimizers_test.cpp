@@ -1,5 +1,6 @@
 // torch::optim and clip_grad_norm_ in plain libtorch code on sharded parameters: after ten steps
 // the parameters are those of one rank.
+#include <ATen/ops/_fused_adam.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
@@ -14,6 +15,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/fsdp/fully_shard.h"
 #include "tests/support/training.h"
 
 namespace tessera {
@@ -145,6 +147,20 @@ TEST_P(Optimizers, StepAsOnOneRank) {
   });
 }
 
+TEST_P(Optimizers, StepUnderFullyShardAsOnOneRank) {
+  const OptimizerCase& subject = optimizer_cases()[GetParam()];
+  const Results expected = on_one_rank(subject);
+  comm::run_ranks(2, [&](int rank) {
+    const DeviceMesh mesh = comm::init_device_mesh("dp=2");
+    Net net;
+    test::set_parameters(*net, 5);
+    fully_shard(*net->first, mesh);
+    fully_shard(*net, mesh);
+    EXPECT_EQ(test::difference(train(subject, net, input(), wanted()), expected), "")
+        << "rank " << rank;
+  });
+}
+
 std::vector<size_t> all_cases() {
   std::vector<size_t> out(optimizer_cases().size());
   for (size_t i = 0; i < out.size(); ++i) out[i] = i;
@@ -153,6 +169,40 @@ std::vector<size_t> all_cases() {
 
 INSTANTIATE_TEST_SUITE_P(All, Optimizers, ::testing::ValuesIn(all_cases()),
                          [](const auto& info) { return optimizer_cases()[info.param].name; });
+
+/// Each rank counts steps on a mesh of its own: a submesh of that of the parameters, or the same
+/// ranks in other axes.
+TEST(FusedAdam, TakesStepsOfASubmesh) {
+  const auto run = [](const std::function<at::Tensor(const at::Tensor&)>& place,
+                      const std::function<at::Tensor(const at::Tensor&)>& place_step) {
+    std::vector<at::Tensor> params, grads, averages, squares, steps;
+    for (uint64_t i = 0; i < 2; ++i) {
+      params.push_back(place(test::test_numbers({4, 6}, 1 + i)));
+      grads.push_back(place(test::test_numbers({4, 6}, 3 + i)));
+      averages.push_back(place(test::test_numbers({4, 6}, 5 + i)));
+      squares.push_back(place(test::test_numbers({4, 6}, 7 + i).abs()));
+      steps.push_back(place_step(at::full({}, 3.0, at::kFloat)));
+    }
+    at::_fused_adam_(params, grads, averages, squares, {}, steps, 0.1, 0.9, 0.99, 0.01, 1e-8, false,
+                     false);
+    return params;
+  };
+  const auto same = [](const at::Tensor& x) { return x.clone(); };
+  const auto expected = run(same, same);
+  comm::run_ranks(4, [&](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("dp=2,tp=2");
+    const auto place = [&](const at::Tensor& x) {
+      return distribute_tensor(x, mesh, parse_placements("S0,S1"));
+    };
+    for (const DeviceMesh& other : {mesh[{"tp"}], mesh[{"dp"}], mesh.flatten("all")}) {
+      const auto got = run(
+          place, [&](const at::Tensor& x) { return distribute_tensor(x, other, {Replicate()}); });
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_TRUE(at::allclose(full_tensor(got[i]), expected[i])) << other.to_text();
+      }
+    }
+  });
+}
 
 /// Gradients that lie on several meshes over the same ranks: one on all of dp=2,tp=2, one on the
 /// same ranks as one axis, one on the axes in another order.
