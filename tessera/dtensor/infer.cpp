@@ -123,8 +123,8 @@ std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry
   for (size_t i = 0; i < entry.args.size(); ++i) {
     meta.push_back(arg_on_meta(entry.args[i], stack[base + i]));
   }
-  // Owns the out= arguments: libtorch's boxed wrapper drops them from the stack before it pushes the
-  // results, which refer to them.
+  // Owns the out= arguments: libtorch's boxed wrapper drops them from the stack before it pushes
+  // the results, which refer to them.
   const Stack owner = meta;
   try {
     op.callBoxed(&meta);
