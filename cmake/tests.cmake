@@ -5,6 +5,9 @@
 #   tests/<room above the torch line>/   links tessera_pure (+ tests/support_pure/*.cpp)
 #   tests/<any other folder>/            links libtessera.so (+ support_pure, + tests/support/*.cpp, with
 #                                        a main that can also be a rank of a test: processes.h there)
+#   tests/dtensor/                       a file that calls test::run_ranks or check_call is also a test
+#                                        `dtensor_processes.<name>`: the same program, with processes
+#                                        as ranks (tests/support/ranks.h)
 #   tests/cli/                           also knows the command line, as TESSERA_CLI
 #   tests/checks/*_test.py               runs with python3
 #   tests/install/                       a project of its own, see run.cmake there
@@ -24,6 +27,11 @@ set(TESSERA_TEST_TIMEOUT ${timeout} CACHE STRING "Seconds a test may take")
 set(TESSERA_SANITIZED_ROOMS comm exec dtensor fsdp)
 # Measures resident memory, which the sanitizers keep for their own ends.
 set(TESSERA_NOT_SANITIZED dtensor.steady_memory)
+
+set(TESSERA_PROCESS_TEST_FOLDERS dtensor)
+# Uses check_call, but starts thread ranks of its own too.
+set(TESSERA_THREAD_TESTS dtensor.look_ups)
+set(TESSERA_TEST_PROCESSES 4 CACHE STRING "Processes of a test of processes")
 
 find_package(GTest REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
@@ -158,6 +166,13 @@ foreach(file IN LISTS test_files)
     add_dependencies(sanitized_tests ${target})
   endif()
   tessera_test(${folder}.${name} LABELS ${labels} COMMAND ${target})
+
+  file(STRINGS "${file}" runs_ranks REGEX "test::run_ranks|check_call" LIMIT_COUNT 1)
+  if(runs_ranks AND folder IN_LIST TESSERA_PROCESS_TEST_FOLDERS
+      AND NOT "${folder}.${name}" IN_LIST TESSERA_THREAD_TESTS)
+    tessera_test(${folder}_processes.${name} LABELS ${side} processes COMMAND
+      ${CMAKE_COMMAND} -E env TESSERA_TEST_PROCESSES=${TESSERA_TEST_PROCESSES} $<TARGET_FILE:${target}>)
+  endif()
 endforeach()
 
 if(TESSERA_PURE)

@@ -7,16 +7,16 @@
 #include <sstream>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tests/support/parts.h"
+#include "tests/support/ranks.h"
 
 namespace tessera {
 namespace {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::whole_numbers;
 
 TEST(Copies, CloneDetachAndDataKeepTheSharding) {

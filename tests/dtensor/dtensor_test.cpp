@@ -17,16 +17,16 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/expect.h"
 #include "tessera/comm/recorder.h"
-#include "tessera/comm/threads.h"
 #include "tessera/dtensor/policy.h"
 #include "tests/support/parts.h"
+#include "tests/support/ranks.h"
 #include "tests/support/spread.h"
 
 namespace tessera {
 namespace {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::spread;
 using test::whole_numbers;
 

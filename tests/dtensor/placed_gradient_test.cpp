@@ -6,15 +6,15 @@
 
 #include <functional>
 
-#include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tests/support/ranks.h"
 #include "tests/support/training.h"
 
 namespace tessera {
 namespace {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::test_numbers;
 
 using Loss = std::function<at::Tensor(const std::vector<at::Tensor>&)>;

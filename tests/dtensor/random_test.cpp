@@ -24,16 +24,16 @@
 #include "tessera/comm/expect.h"
 #include "tessera/comm/rank_generator.h"
 #include "tessera/comm/recorder.h"
-#include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tests/support/parts.h"
+#include "tests/support/ranks.h"
 
 namespace tessera {
 namespace {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 
 using Draw = std::function<at::Tensor(const at::Tensor& like)>;
 

@@ -4,15 +4,15 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/recorder.h"
-#include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tests/support/parts.h"
+#include "tests/support/ranks.h"
 
 namespace tessera {
 namespace {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::whole_numbers;
 
 TEST(RedistributeAsync, GivesTheSameTensorAndGradient) {

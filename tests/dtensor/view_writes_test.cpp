@@ -7,11 +7,11 @@
 #include <thread>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/distribute_module.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tests/support/processes.h"
+#include "tests/support/ranks.h"
 #include "tests/support/training.h"
 
 namespace tessera {
@@ -79,7 +79,7 @@ void check_all(const DeviceMesh& mesh, const Placement& placement) {
 }
 
 TEST(ViewWrites, HaveTheGradientsOfThePlainTensor) {
-  comm::run_ranks(2, [](int) {
+  test::run_ranks(2, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");
     for (const Placement& placement : {Replicate(), Shard(0)}) check_all(mesh, placement);
   });
@@ -98,7 +98,7 @@ TEST(ViewWrites, HaveTheGradientsOfThePlainTensorInThreadsOfTheUser) {
     }).join();
     if (error) std::rethrow_exception(error);
   };
-  comm::run_ranks(2,
+  test::run_ranks(2,
                   [&](int) {
                     const DeviceMesh mesh = comm::init_device_mesh("tp=2");
                     for (const Placement& placement : {Replicate(), Shard(0)}) {
@@ -109,7 +109,7 @@ TEST(ViewWrites, HaveTheGradientsOfThePlainTensorInThreadsOfTheUser) {
 }
 
 TEST(ViewWrites, AreRefusedWhereTheViewIsOlderThanTheSharding) {
-  comm::run_ranks(2, [](int) {
+  test::run_ranks(2, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");
     const at::Tensor base = test_numbers({4, 6}, 1);
     std::vector<at::Tensor> views;

@@ -5,9 +5,9 @@
 
 #include "tessera/base/text.h"
 #include "tessera/comm/rank_generator.h"
-#include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tests/support/parts.h"
+#include "tests/support/ranks.h"
 #include "tests/support/spread.h"
 #include "tests/support/training.h"
 
@@ -15,7 +15,7 @@ namespace tessera {
 namespace {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::spread;
 using test::test_numbers;
 

@@ -21,6 +21,7 @@
 
 #include "tessera/base/errors.h"
 #include "tests/support/hosts.h"
+#include "tests/support/ranks.h"
 #include "tests/support/stacks.h"
 
 extern char** environ;
@@ -270,7 +271,9 @@ std::string error_of(const std::function<void()>& body) {
 int test_main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   const char* scenario = std::getenv(kScenarioVariable);
-  return scenario != nullptr ? run_rank(scenario) : RUN_ALL_TESTS();
+  if (scenario != nullptr) return run_rank(scenario);
+  const int processes = test::processes_asked_for();
+  return processes > 0 ? test::run_tests_on_processes(processes) : RUN_ALL_TESTS();
 }
 
 }  // namespace tessera::testing

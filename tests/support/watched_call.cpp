@@ -8,9 +8,9 @@
 
 #include "tessera/comm/expect.h"
 #include "tessera/comm/recorder.h"
-#include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tests/support/ranks.h"
 
 namespace tessera::test {
 namespace {
@@ -76,7 +76,7 @@ void check_call(std::string_view mesh, const WatchedCall& call) {
   if (call.backward != nullptr) expected.backward(grad);
   const int ranks = DeviceMesh::parse(mesh).size();
   try {
-    comm::run_ranks(ranks, [&](int) {
+    test::run_ranks(ranks, [&](int) {
       check_on_rank(comm::init_device_mesh(mesh), call, full, expected.detach(), grad);
     });
   } catch (const std::exception& error) {

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+
+#include "tessera/comm/threads.h"
+
+/// The ranks of a test: threads of the test program, or real processes.
+///
+///   TEST(Sum, IsTheSameOnAllRanks) {
+///     test::run_ranks(2, [](int) { auto mesh = comm::init_device_mesh("tp=2"); ... });
+///   }
+///
+///   build/tests/dtensor/x_test                             threads
+///   TESSERA_TEST_PROCESSES=4 build/tests/dtensor/x_test    four processes
+///
+/// With TESSERA_TEST_PROCESSES the program starts itself that many times. Each process runs all
+/// tests; run_ranks(n, fn) calls fn in the first n, in a world of n processes that is kept for the
+/// next test, and waits for them; run_ranks(1, fn) calls it in every process. So a body may use
+/// what the test computed before, but sees only its own rank's writes to what it captured: a test
+/// that compares such writes afterwards is for threads (`if (test::ranks_are_processes())
+/// GTEST_SKIP() << "why"`).
+namespace tessera::test {
+
+/// comm::run_ranks, or the same on processes: errors arrive on every process as one of the same
+/// kind, "rank 1: ...", and random numbers start as they do on thread ranks. Runs nothing if there
+/// are fewer than n processes.
+void run_ranks(int n, const std::function<void(int rank)>& fn,
+               const comm::RunRanksOptions& options = {});
+
+bool ranks_are_processes();
+
+/// The test program's main() where TESSERA_TEST_PROCESSES is set: starts the processes and returns
+/// the exit code.
+int run_tests_on_processes(int count);
+
+/// How many processes main() is asked to start; 0: none.
+int processes_asked_for();
+
+}  // namespace tessera::test
