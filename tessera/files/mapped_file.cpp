@@ -1,0 +1,56 @@
+#include "tessera/files/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "tessera/base/errors.h"
+
+namespace tessera::files {
+namespace {
+
+[[noreturn]] void fail(const std::string& path) {
+  throw InvalidArgument(
+      join_text("cannot read ", path, ": ", std::generic_category().message(errno)));
+}
+
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+}  // namespace
+
+MappedFile::MappedFile(std::string path, std::byte* data, size_t size)
+    : path_(std::move(path)), data_(data), size_(size) {}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  const std::string name = path.string();
+  const Descriptor file{::open(name.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) fail(name);
+  struct stat status {};
+  if (::fstat(file.fd, &status) != 0) fail(name);
+  require(S_ISREG(status.st_mode), name, " is not a regular file");
+  const auto size = static_cast<size_t>(status.st_size);
+  std::byte* data = nullptr;
+  if (size > 0) {  // mmap refuses a length of zero
+    void* mapped =
+        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd, 0);
+    if (mapped == MAP_FAILED) fail(name);
+    data = static_cast<std::byte*>(mapped);
+  }
+  return std::shared_ptr<const MappedFile>(new MappedFile(name, data, size));
+}
+
+}  // namespace tessera::files

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace tessera::files {
+
+/// A whole file mapped into memory. Pages are read when they are touched and shared with other
+/// processes that map the file; writes to them go to a private copy and never to the file, so a
+/// tensor over mapped bytes may be written to.
+///
+/// The file must not be truncated while it is mapped: touching a page that is gone raises SIGBUS.
+class MappedFile {
+ public:
+  /// Throws InvalidArgument with the path and the system's reason.
+  static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  std::span<std::byte> writable_bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  MappedFile(std::string path, std::byte* data, size_t size);
+
+  std::string path_;
+  std::byte* data_;
+  size_t size_;
+};
+
+}  // namespace tessera::files

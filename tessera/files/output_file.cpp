@@ -1,0 +1,71 @@
+#include "tessera/files/output_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "tessera/base/errors.h"
+
+namespace tessera::files {
+namespace {
+
+constexpr size_t kBuffer = size_t{1} << 20;
+
+}  // namespace
+
+OutputFile::OutputFile(const std::filesystem::path& path)
+    : path_(path.string()), buffer_(new std::byte[kBuffer]) {
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail("create");
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void OutputFile::fail(std::string_view doing) const {
+  throw Error(
+      join_text("cannot ", doing, " ", path_, ": ", std::generic_category().message(errno)));
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  position_ += bytes.size();
+  if (bytes.size() > kBuffer - buffered_) flush();
+  if (bytes.size() >= kBuffer) return write_out(bytes);
+  if (bytes.empty()) return;
+  std::memcpy(buffer_.get() + buffered_, bytes.data(), bytes.size());
+  buffered_ += bytes.size();
+}
+
+void OutputFile::write(std::string_view text) {
+  write(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+void OutputFile::flush() {
+  write_out({buffer_.get(), buffered_});
+  buffered_ = 0;
+}
+
+void OutputFile::write_out(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail("write");
+    }
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+void OutputFile::close(CloseOptions options) {
+  flush();
+  if (options.sync && ::fsync(fd_) != 0) fail("sync");
+  const int fd = fd_;
+  fd_ = -1;
+  if (::close(fd) != 0) fail("close");  // network file systems report a full disk here
+}
+
+}  // namespace tessera::files

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tessera::files {
+
+/// A file that is written from its start to its end. Small writes are collected; every failure of
+/// the system (a full disk, say) throws an Error that names the path and the reason.
+///
+/// The destructor closes without a promise: what must be on disk needs `close()`.
+class OutputFile {
+ public:
+  /// Creates the file, or truncates it.
+  explicit OutputFile(const std::filesystem::path& path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+  /// Bytes written so far.
+  uint64_t position() const { return position_; }
+
+  struct CloseOptions {
+    bool sync = false;  ///< also wait until the device has the bytes (fsync)
+  };
+  void close(CloseOptions options);
+  void close() { close({}); }
+
+ private:
+  void flush();
+  void write_out(std::span<const std::byte> bytes);
+  [[noreturn]] void fail(std::string_view doing) const;
+
+  std::string path_;
+  int fd_ = -1;
+  std::unique_ptr<std::byte[]> buffer_;
+  size_t buffered_ = 0;
+  uint64_t position_ = 0;
+};
+
+}  // namespace tessera::files

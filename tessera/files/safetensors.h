@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/files/mapped_file.h"
+#include "tessera/sharding/dtype.h"
+
+/// The safetensors format: eight bytes with the header's length, a JSON header, then the tensors'
+/// bytes in row-major order without gaps.
+///
+///   SafetensorsFile file("model.safetensors");
+///   const SafetensorsEntry* entry = file.find("layers.0.weight");   // dtype, shape
+///   file.bytes(*entry)                                              // in the mapped file
+namespace tessera::files {
+
+struct SafetensorsEntry {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  uint64_t offset = 0;  ///< of the bytes in the file
+  uint64_t size = 0;
+};
+
+class SafetensorsFile {
+ public:
+  /// Maps the file and checks its header: ranges inside the file that match dtype and shape, do not
+  /// overlap and leave no gap. Throws InvalidArgument that names the file and the tensor.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  /// In the order of the header.
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  const SafetensorsEntry* find(std::string_view name) const;
+  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
+  /// The header's "__metadata__".
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::shared_ptr<const MappedFile>& file() const { return file_; }
+
+ private:
+  std::shared_ptr<const MappedFile> file_;
+  std::vector<SafetensorsEntry> entries_;
+  std::map<std::string, size_t, std::less<>> by_name_;
+  std::map<std::string, std::string> metadata_;
+};
+
+/// A tensor to be written: its bytes are asked for when their turn comes.
+struct SafetensorsTensor {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  /// Calls the sink with all bytes in order, in any parts.
+  std::function<void(const std::function<void(std::span<const std::byte>)>& sink)> write;
+};
+
+struct SafetensorsOptions {
+  std::map<std::string, std::string> metadata;
+  bool sync = false;  ///< wait until the device has the bytes
+};
+
+/// Writes the file; tensors come in the given order, the widest element types first if the caller
+/// wants aligned reads. Throws InvalidArgument for a name that occurs twice.
+void write_safetensors(const std::filesystem::path& path,
+                       const std::vector<SafetensorsTensor>& tensors,
+                       const SafetensorsOptions& options);
+
+}  // namespace tessera::files

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/files/mapped_file.h"
+
+/// Zip archives as PyTorch writes them: every record stored without compression, so that a record
+/// is a range of the mapped file. ZIP64 is understood.
+///
+/// The reader trusts nothing: every offset and size is checked against the file before it is used,
+/// a record that overlaps another, occurs twice, is compressed or encrypted is refused, and errors
+/// name the file and the record. Contents are not read (`verify` checks a record's CRC).
+namespace tessera::files {
+
+struct ZipRecord {
+  std::string name;     // "model/data/weights/weight_0"
+  uint64_t offset = 0;  // of the contents in the file
+  uint64_t size = 0;
+  uint32_t crc = 0;
+};
+
+class ZipReader {
+ public:
+  /// Throws InvalidArgument for a file that is not such an archive.
+  explicit ZipReader(const std::filesystem::path& path);
+  ZipReader(ZipReader&&) = default;
+  ZipReader& operator=(ZipReader&&) = default;
+  ZipReader(const ZipReader&) = delete;  // by_name_ refers to records_
+  ZipReader& operator=(const ZipReader&) = delete;
+
+  /// In the order of the archive's directory, which is the order of writing.
+  const std::vector<ZipRecord>& records() const { return records_; }
+  /// nullptr if there is none of that name.
+  const ZipRecord* find(std::string_view name) const;
+  std::span<const std::byte> bytes(const ZipRecord& record) const;
+  std::string_view text(const ZipRecord& record) const;
+  /// Throws InvalidArgument if the contents do not have the record's CRC. Reads all of them.
+  void verify(const ZipRecord& record) const;
+
+  const std::string& path() const { return file_->path(); }
+  /// Keeps the bytes of all records alive.
+  const std::shared_ptr<const MappedFile>& file() const { return file_; }
+
+ private:
+  struct Directory {
+    uint64_t offset = 0;
+    uint64_t size = 0;
+    uint64_t count = 0;
+  };
+
+  Directory find_directory() const;
+  void read_directory(const Directory& directory);
+  uint64_t contents_offset(const ZipRecord& record, uint64_t header, uint64_t limit) const;
+  void check_overlaps() const;
+  [[noreturn]] void fail(std::string_view what) const;
+
+  std::shared_ptr<const MappedFile> file_;
+  std::vector<ZipRecord> records_;
+  std::unordered_map<std::string_view, size_t> by_name_;  // keys refer to records_
+};
+
+}  // namespace tessera::files

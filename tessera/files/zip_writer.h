@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/files/output_file.h"
+#include "tessera/files/zip_reader.h"
+
+namespace tessera::files {
+
+/// Writes a zip archive byte for byte as PyTorch's own writer does: records stored without
+/// compression, contents at multiples of 64 bytes (the gap is an extra field "FB" filled with 'Z'),
+/// sizes in a data descriptor behind the contents, ZIP64 where a size or offset needs it.
+///
+///   ZipWriter zip("model.pt2");
+///   zip.add("model/archive_format", "pt2");
+///   zip.begin("model/data/weights/weight_0", 1 << 30);    // in parts; the size must be known
+///   while (...) zip.write(part);
+///   zip.finish();                                          // without it there is no archive
+class ZipWriter {
+ public:
+  explicit ZipWriter(const std::filesystem::path& path) : file_(path) {}
+
+  void add(std::string_view name, std::span<const std::byte> contents);
+  void add(std::string_view name, std::string_view contents);
+  /// Copies a record with the checksum that it has, right or wrong.
+  void copy(const ZipReader& from, const ZipRecord& record);
+
+  void begin(std::string_view name, uint64_t size);
+  void write(std::span<const std::byte> part);
+
+  /// The directory, and the end of the file. No call may follow.
+  void finish(OutputFile::CloseOptions options);
+  void finish() { finish({}); }
+
+ private:
+  struct Entry {
+    std::string name;
+    uint64_t header = 0;
+    uint64_t size = 0;
+    uint32_t crc = 0;
+  };
+
+  void end_record();
+  void write_directory_entry(const Entry& entry);
+
+  OutputFile file_;
+  std::vector<Entry> entries_;
+  std::optional<uint32_t> copied_crc_;
+  uint64_t left_ = 0;  // bytes that the last record still lacks
+  bool open_ = false;  // the last record has no data descriptor yet
+};
+
+}  // namespace tessera::files

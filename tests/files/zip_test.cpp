@@ -1,0 +1,146 @@
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "tessera/files/crc32.h"
+#include "tessera/files/zip_reader.h"
+#include "tessera/files/zip_writer.h"
+#include "tests/support_pure/expect_error.h"
+#include "tests/support_pure/temp_dir.h"
+
+namespace tessera::files {
+namespace {
+
+using test::expect_error;
+using test::TempDir;
+
+std::string contents_of(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void write_file(const std::filesystem::path& path, std::string_view contents) {
+  std::ofstream(path, std::ios::binary) << contents;
+}
+
+TEST(Crc32, IsThatOfTheZipFormat) {
+  const std::string_view text = "123456789";
+  const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
+  EXPECT_EQ(crc32(bytes), 0xCBF43926U);
+  EXPECT_EQ(crc32({}), 0U);
+}
+
+TEST(Crc32, OfPartsIsThatOfTheWhole) {
+  std::string data(1000, '\0');
+  std::mt19937 random(7);
+  for (auto& c : data) c = static_cast<char>(random());
+  const auto bytes = std::as_bytes(std::span(data.data(), data.size()));
+  for (size_t cut = 0; cut <= 70; ++cut) {
+    EXPECT_EQ(crc32(bytes.subspan(cut), crc32(bytes.first(cut))), crc32(bytes)) << cut;
+  }
+}
+
+TEST(Zip, GivesBackWhatWasWritten) {
+  const TempDir dir;
+  const auto path = dir / "a.zip";
+  std::vector<std::pair<std::string, std::string>> records = {{"a/empty", ""},
+                                                              {"a/one", "1"},
+                                                              {"a/\xC3\xA9", "accent"},
+                                                              {"a/big", std::string(3 << 20, 'x')}};
+  ZipWriter writer(path);
+  for (const auto& [name, contents] : records) writer.add(name, contents);
+  writer.begin("a/parts", 6);
+  for (const char* part : {"ab", "", "cdef"}) {
+    const std::string_view text = part;
+    writer.write(std::as_bytes(std::span(text.data(), text.size())));
+  }
+  writer.finish();
+  records.emplace_back("a/parts", "abcdef");
+
+  const ZipReader reader(path);
+  ASSERT_EQ(reader.records().size(), records.size());
+  for (size_t i = 0; i < records.size(); ++i) {
+    const ZipRecord& record = reader.records()[i];
+    EXPECT_EQ(record.name, records[i].first);
+    EXPECT_EQ(reader.text(record), records[i].second);
+    EXPECT_EQ(record.offset % 64, 0U);
+    EXPECT_EQ(reader.find(record.name), &record);
+    reader.verify(record);
+  }
+  EXPECT_EQ(reader.find("a"), nullptr);
+}
+
+TEST(Zip, ACopyOfAllRecordsIsTheSameFile) {
+  const TempDir dir;
+  ZipWriter writer(dir / "a.zip");
+  writer.add("x", "12345");
+  writer.add("y", "");
+  writer.finish();
+  const ZipReader reader(dir / "a.zip");
+  ZipWriter again(dir / "b.zip");
+  for (const auto& record : reader.records()) again.copy(reader, record);
+  again.finish();
+  EXPECT_EQ(contents_of(dir / "a.zip"), contents_of(dir / "b.zip"));
+}
+
+TEST(Zip, SaysWhichRecordIsDamaged) {
+  const TempDir dir;
+  ZipWriter writer(dir / "a.zip");
+  writer.add("first", "aaaa");
+  writer.add("second", "bbbb");
+  writer.finish();
+  std::string bytes = contents_of(dir / "a.zip");
+  bytes[bytes.find("bbbb")] = 'c';
+  write_file(dir / "a.zip", bytes);
+  const ZipReader reader(dir / "a.zip");
+  reader.verify(*reader.find("first"));
+  expect_error<InvalidArgument>([&] { reader.verify(*reader.find("second")); },
+                                {"a.zip", "second", "damaged"});
+}
+
+TEST(Zip, RefusesWhatIsNoArchive) {
+  const TempDir dir;
+  expect_error<InvalidArgument>([&] { ZipReader(dir / "none.zip"); }, {"none.zip", "No such file"});
+  write_file(dir / "empty.zip", "");
+  expect_error<InvalidArgument>([&] { ZipReader(dir / "empty.zip"); }, {"0 bytes"});
+  write_file(dir / "text.zip", std::string(500, 'a'));
+  expect_error<InvalidArgument>([&] { ZipReader(dir / "text.zip"); }, {"no zip file"});
+  expect_error<InvalidArgument>([&] { ZipReader(dir.path()); }, {"not a regular file"});
+}
+
+// Every byte changed, and every truncation: an error or an archive, never a crash or a range outside
+// of the file.
+TEST(Zip, SurvivesEveryChangeOfAByte) {
+  const TempDir dir;
+  ZipWriter writer(dir / "a.zip");
+  writer.add("first", "aaaa");
+  writer.add("second", "bbbbbbbbbbbbbbb");
+  writer.finish();
+  const std::string good = contents_of(dir / "a.zip");
+  const auto read = [&](const std::string& bytes) {
+    write_file(dir / "b.zip", bytes);
+    try {
+      const ZipReader reader(dir / "b.zip");
+      size_t sum = 0;
+      for (const auto& record : reader.records()) {
+        for (const std::byte b : reader.bytes(record)) sum += static_cast<size_t>(b);
+      }
+      EXPECT_GE(sum, 0U);
+    } catch (const InvalidArgument&) {
+    }
+  };
+  for (size_t i = 0; i < good.size(); ++i) {
+    read(good.substr(0, i));
+    for (const char change : {'\x00', '\x01', '\x7f', '\xff'}) {
+      std::string bad = good;
+      bad[i] = change;
+      read(bad);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::files
