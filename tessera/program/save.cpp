@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <set>
+#include <system_error>
+
+#include "tessera/base/errors.h"
+#include "tessera/files/crc32.h"
+#include "tessera/files/zip_writer.h"
+#include "tessera/program/archive.h"
+
+namespace tessera::program {
+namespace {
+
+constexpr std::string_view kWeights = "data/weights/";
+constexpr std::string_view kConstants = "data/constants/";
+constexpr std::string_view kWeightsConfig = "data/weights/model_weights_config.json";
+constexpr std::string_view kConstantsConfig = "data/constants/model_constants_config.json";
+constexpr std::string_view kModel = "models/model.json";
+constexpr std::string_view kSerializationId = ".data/serialization_id";
+
+/// The records that close an archive, in the order in which PyTorch writes them.
+constexpr std::string_view kClosing[] = {"archive_format", "archive_version", ".data/version",
+                                         "byteorder"};
+
+class Saver {
+ public:
+  Saver(const Archive& from, const std::filesystem::path& path, const SaveOptions& options)
+      : from_(from), options_(options), zip_(path) {}
+
+  void save(const ExportedProgram& program) {
+    const ProgramRecords texts = print_program(program);
+    tensors(program.weights, kWeights);
+    text(kWeightsConfig, texts.weights_config);
+    tensors(program.constants, kConstants);
+    text(kConstantsConfig, texts.constants_config);
+    text(kModel, texts.model);
+    rest();
+    for (const auto name : kClosing) {
+      if (from_.record(name) != nullptr) copy(name);
+    }
+    serialization_id();
+    zip_.finish();
+  }
+
+ private:
+  std::string full(std::string_view name) const { return from_.root() + std::string(name); }
+
+  void copy(std::string_view name) {
+    const auto* record = from_.record(name);
+    require(record != nullptr, from_.path(), " has no record ", name);
+    zip_.copy(from_.zip(), *record);
+    done_.emplace(name);
+  }
+
+  void text(std::string_view name, std::string_view contents) {
+    const auto* before = from_.record(name);
+    changed_ = changed_ || before == nullptr || from_.zip().text(*before) != contents;
+    note(contents);
+    zip_.add(full(name), contents);
+    done_.emplace(name);
+  }
+
+  void tensors(const std::vector<Payload>& payloads, std::string_view folder) {
+    for (const auto& payload : payloads) {
+      const std::string name = join_text(folder, payload.path_name);
+      if (done_.contains(name)) continue;  // tied
+      const auto replacement = options_.replace.find(name);
+      if (replacement == options_.replace.end()) {
+        copy(name);
+        continue;
+      }
+      changed_ = true;
+      zip_.begin(full(name), replacement->second.size);
+      replacement->second.write([this](std::span<const std::byte> part) { zip_.write(part); });
+      done_.insert(name);
+    }
+  }
+
+  /// Sample inputs, extra files and whatever else the archive holds. Tensors that the program no
+  /// longer has are left out.
+  void rest() {
+    for (const auto& record : from_.zip().records()) {
+      const std::string_view name = std::string_view(record.name).substr(from_.root().size());
+      const bool tensor = name.starts_with(kWeights) || name.starts_with(kConstants);
+      const bool closing = name == kSerializationId || std::ranges::count(kClosing, name) > 0;
+      if (tensor || closing || done_.contains(std::string(name))) continue;
+      copy(name);
+    }
+  }
+
+  /// PyTorch's id is a digest of names and contents: kept where nothing changed, else made of the
+  /// texts that were written, in its form of 40 digits.
+  void serialization_id() {
+    if (!changed_) {
+      if (from_.record(kSerializationId) != nullptr) copy(kSerializationId);
+      return;
+    }
+    std::string digits = std::to_string(digest_);
+    digits.insert(0, 20 - digits.size(), '0');
+    zip_.add(full(kSerializationId), digits + digits);
+  }
+
+  void note(std::string_view contents) {
+    const auto bytes = std::as_bytes(std::span(contents.data(), contents.size()));
+    digest_ = digest_ * 0x9E3779B97F4A7C15ULL + files::crc32(bytes) + contents.size();
+  }
+
+  const Archive& from_;
+  const SaveOptions& options_;
+  files::ZipWriter zip_;
+  std::set<std::string> done_;
+  bool changed_ = false;
+  uint64_t digest_ = 0;
+};
+
+}  // namespace
+
+void save(const ExportedProgram& program, const Archive& from, const std::filesystem::path& path,
+          const SaveOptions& options) {
+  // Written beside and renamed: `path` may be the very file that `from` has mapped.
+  const std::filesystem::path unfinished = path.string() + ".unfinished";
+  try {
+    Saver(from, unfinished, options).save(program);
+    std::filesystem::rename(unfinished, path);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(unfinished, ignored);
+    throw;
+  }
+}
+
+}  // namespace tessera::program

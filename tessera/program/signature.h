@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/program/graph.h"
+
+namespace tessera::program {
+
+/// What an input of the graph is.
+enum class InputKind : uint8_t {
+  user_input,
+  parameter,
+  buffer,
+  tensor_constant,
+  custom_obj,
+  constant_input,  ///< a number or text that was passed when the program was exported
+  token,           ///< orders effects
+};
+
+struct InputSpec {
+  InputKind kind = InputKind::user_input;
+  /// The graph's input. Absent for a constant_input and a token, which have only a name.
+  std::optional<Argument> arg;
+  std::string name;        ///< of a constant_input or a token
+  std::string target;      ///< "layers.0.weight" of a parameter, buffer, constant or object
+  bool persistent = true;  ///< of a buffer: it is among the weights, not the constants
+  std::string constant;    ///< of a constant_input: its value as JSON, {"as_int": 3}
+};
+
+/// What an output of the graph is for.
+enum class OutputKind : uint8_t {
+  user_output,
+  loss_output,
+  buffer_mutation,  ///< the buffer's value after the call
+  parameter_mutation,
+  user_input_mutation,
+  gradient_to_parameter,
+  gradient_to_user_input,
+  token,
+};
+
+struct OutputSpec {
+  OutputKind kind = OutputKind::user_output;
+  std::optional<Argument> arg;  ///< absent for a token
+  std::string name;             ///< of a token
+  std::string target;           ///< the buffer, parameter or user input that is meant
+};
+
+/// Inputs and outputs of the graph in order, one spec each.
+struct Signature {
+  std::vector<InputSpec> inputs;
+  std::vector<OutputSpec> outputs;
+};
+
+}  // namespace tessera::program
