@@ -12,7 +12,7 @@ namespace tessera::files {
 /// path: "model.pt2: models/model.json: graph_module.graph.nodes[3].target is a number, not text".
 ///
 ///   JsonCursor root(json, "model.pt2: models/model.json");
-///   for (const JsonCursor node : root.at("graph_module").at("graph").at("nodes")) node.text("target")
+///   for (const JsonCursor node : root.at("graph").at("nodes")) node.text("target");
 ///
 /// A cursor refers to the document, which must outlive it. A step costs no allocation: the path is
 /// looked for only when an error needs it.
@@ -96,8 +96,8 @@ class JsonCursor::Iterator {
 
 inline JsonCursor::Iterator JsonCursor::end() const { return {*this, json_->size()}; }
 
-/// Parses `text`; throws InvalidArgument that names `document` and the position. Nesting deeper than
-/// any real file's is refused, since the parse would use up the stack.
+/// Parses `text`; throws InvalidArgument that names `document` and the position. Nesting deeper
+/// than any real file's is refused, since the parse would use up the stack.
 nlohmann::ordered_json parse_json(std::string_view text, std::string_view document);
 
 }  // namespace tessera::files

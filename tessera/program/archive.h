@@ -32,8 +32,8 @@ class Archive {
   /// The program that the archive describes.
   ExportedProgram read_program() const;
 
-  /// The bytes of a payload's record: the whole storage, of which the payload's meta says which part
-  /// is the tensor. Throws InvalidArgument for a record that is missing or too small.
+  /// The bytes of a payload's record: the whole storage, of which the payload's meta says which
+  /// part is the tensor. Throws InvalidArgument for a record that is missing or too small.
   std::span<const std::byte> bytes_of_weight(const Payload& payload) const;
   std::span<const std::byte> bytes_of_constant(const Payload& payload) const;
 
@@ -65,9 +65,9 @@ struct SaveOptions {
   std::map<std::string, RecordContents> replace;
 };
 
-/// Writes `program` as a `.pt2` that torch.export.load reads. Bytes of tensors, sample inputs and all
-/// that is not part of ExportedProgram come from `from`. A program that was not changed gives the
-/// same file, byte for byte. The file appears under its name only when it is complete.
+/// Writes `program` as a `.pt2` that torch.export.load reads. Bytes of tensors, sample inputs and
+/// all that is not part of ExportedProgram come from `from`. A program that was not changed gives
+/// the same file, byte for byte. The file appears under its name only when it is complete.
 void save(const ExportedProgram& program, const Archive& from, const std::filesystem::path& path,
           const SaveOptions& options);
 inline void save(const ExportedProgram& program, const Archive& from,

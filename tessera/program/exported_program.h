@@ -55,8 +55,8 @@ struct ExportedProgram {
 /// The newest schema that this library understands. A program of another major version is refused.
 constexpr int64_t kSchemaMajor = 8;
 
-/// From and to the three JSON records of a `.pt2` archive. `document` is for messages. Text that was
-/// read is written again byte for byte.
+/// From and to the three JSON records of a `.pt2` archive. `document` is for messages. Text that
+/// was read is written again byte for byte.
 struct ProgramRecords {
   std::string model;
   std::string weights_config;

@@ -5,8 +5,8 @@
 #include "tessera/program/meta_json.h"
 
 /// Graphs to and from the JSON of exported programs. Reading checks types and that names exist;
-/// what it lets through is checked by verify.h. Writing what was read gives the same JSON, member by
-/// member.
+/// what it lets through is checked by verify.h. Writing what was read gives the same JSON, member
+/// by member.
 namespace tessera::program {
 
 Graph graph_from_json(const files::JsonCursor& json);

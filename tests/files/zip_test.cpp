@@ -111,8 +111,8 @@ TEST(Zip, RefusesWhatIsNoArchive) {
   expect_error<InvalidArgument>([&] { ZipReader(dir.path()); }, {"not a regular file"});
 }
 
-// Every byte changed, and every truncation: an error or an archive, never a crash or a range outside
-// of the file.
+// Every byte changed, and every truncation: an error or an archive, never a crash or a range
+// outside of the file.
 TEST(Zip, SurvivesEveryChangeOfAByte) {
   const TempDir dir;
   ZipWriter writer(dir / "a.zip");
