@@ -21,13 +21,16 @@ using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 /// Zeros by size, but for matrix_exp, which computes in a larger matrix of its own. Of what cat
-/// joins, only the empty tensors of one dim, which it passes over.
+/// joins, only the empty tensors of one dim, which it passes over; of views by strides, only those
+/// without elements.
 constexpr auto kOps = std::to_array<std::string_view>({
     "aten::_adaptive_avg_pool2d_backward",
     "aten::_adaptive_avg_pool3d_backward",
     "aten::_prelu_kernel_backward",
     "aten::adaptive_max_pool2d_backward",
     "aten::adaptive_max_pool3d_backward",
+    "aten::as_strided",
+    "aten::as_strided_copy",
     "aten::avg_pool2d_backward",
     "aten::avg_pool3d_backward",
     "aten::bernoulli",
@@ -105,12 +108,21 @@ void place_those_passed_over(c10::IValue& list) {
   list = std::move(placed);
 }
 
+/// as_strided(self, size, ...) that gives elements. What is taken of it must stay a view of its base;
+/// through a view without elements nothing is written, so there a stand-in for the base will do.
+bool is_view_of_elements(const OpEntry& entry, const Stack& stack) {
+  if (!entry.is_view) return false;
+  const c10::IValue& size = stack[stack.size() - entry.args.size() + 1];
+  return !size.isIntList() || std::ranges::count(size.toIntVector(), 0) == 0;
+}
+
 class PlacedGradientKernel final : public c10::OperatorKernel {
  public:
   PlacedGradientKernel(std::shared_ptr<const OpEntry> entry, c10::SafeKernelFunction formulas)
       : entry_(std::move(entry)), formulas_(std::move(formulas)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    if (is_view_of_elements(*entry_, *stack)) return formulas_.callBoxed(op, keys, stack);
     const size_t base = stack->size() - entry_->args.size();
     for (size_t i = 0; i < entry_->args.size(); ++i) {
       c10::IValue& value = (*stack)[base + i];

@@ -54,6 +54,14 @@ std::vector<Case> cases() {
       {"matrix_exp of a batch",
        {{4, 3, 3}},
        [](const Inputs& x) { return at::matrix_exp(x[0]).sum(); }},
+      {"nothing by strides",
+       {{4, 3}},
+       [](const Inputs& x) {
+         return x[0].as_strided({2, 0}, {3, 1}).sum() + x[0].sum();
+       }},
+      {"a copy of nothing by strides",
+       {{4, 3}},
+       [](const Inputs& x) { return at::as_strided_copy(x[0], {0}, {1}).sum(); }},
       {"repeat nothing",
        {{4, 3}},
        [](const Inputs& x) {
