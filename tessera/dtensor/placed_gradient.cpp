@@ -108,8 +108,8 @@ void place_those_passed_over(c10::IValue& list) {
   list = std::move(placed);
 }
 
-/// as_strided(self, size, ...) that gives elements. What is taken of it must stay a view of its base;
-/// through a view without elements nothing is written, so there a stand-in for the base will do.
+/// as_strided(self, size, ...) that gives elements: the result must stay a view of its base.
+/// Nothing is written through a view without elements, so there a stand-in for the base will do.
 bool is_view_of_elements(const OpEntry& entry, const Stack& stack) {
   if (!entry.is_view) return false;
   const c10::IValue& size = stack[stack.size() - entry.args.size() + 1];
