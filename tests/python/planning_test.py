@@ -34,6 +34,26 @@ CALLS = {
     "rand_like": (X, [], torch.rand_like),
     "randint_like": (X, [], lambda x: torch.randint_like(x, 5)),
     "bernoulli": (X, [], torch.bernoulli),
+    "normal": (X, [], lambda x: torch.normal(x, 1.0)),
+    "dropout": (X, [], lambda x: F.dropout(x, 0.5)),
+    "index_add": ([(16, 8), (4, 8)], [(4,)], lambda x, y, i: x.index_add(0, i, y)),
+    "logcumsumexp": (X, [], lambda x: x.logcumsumexp(0)),
+    "masked_fill": (X, [], lambda x: x.masked_fill(x > 0, 0.0)),
+    "gelu": (X, [], F.gelu),
+    "softmax": (X, [], lambda x: x.softmax(0)),
+    "norm": (X, [], lambda x: x.norm()),
+    "layer_norm": (X, [], lambda x: F.layer_norm(x, (8,))),
+    "batch_norm": ([(4, 8, 3, 3)], [], lambda x: F.batch_norm(x, None, None, training=True)),
+    "cross_entropy": (X, [(16,)], F.cross_entropy),
+    "linear": ([(16, 8), (4, 8)], [], F.linear),
+    "einsum": ([(16, 8), (8, 4)], [], lambda x, w: torch.einsum("ij,jk->ik", x, w)),
+    "attention": (
+        [(2, 4, 8, 8)] * 3,
+        [],
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+    ),
+    "conv2d": ([(2, 4, 8, 8), (4, 4, 3, 3)], [], lambda x, w: F.conv2d(x, w, padding=1)),
+    "max_pool2d": ([(4, 8, 4, 4)], [], lambda x: F.max_pool2d(x, 2)),
 }
 
 
