@@ -19,7 +19,7 @@ class NcclGroup final : public c10d::ProcessGroupNCCL {
     if (ended_) return;
     try {
       ProcessGroupNCCL::shutdown();
-    } catch (const std::exception&) {  // a peer is gone: whoever waited for it has heard of it
+    } catch (const std::exception&) {  // a peer is gone: its waiters have the error
     }
   }
   NcclGroup(const NcclGroup&) = delete;

@@ -98,7 +98,7 @@ ProcessWorld::ProcessWorld(const ProcessWorldOptions& options, const BoundedPtr&
 void ProcessWorld::end() {
   if (size() == 1 || getpid() != owner_ || std::exchange(ended_, true)) return;
   const bool fails = observers().state()->failed || std::uncaught_exceptions() > 0;
-  // Otherwise Gloo's destructor would wait for calls that nobody will answer.
+  // Otherwise Gloo's destructor would block on calls that no peer answers.
   if (fails) observers().state()->abort_links();
   if (life_sign_->dismissed()) return;  // who hosted the store has left, and the store with it
   if (!fails) end_sending();
@@ -228,7 +228,7 @@ void ProcessWorld::shut_down_groups(Parting::Farewell farewell) noexcept {
     if (device != c10::DeviceType::CUDA && farewell != Parting::Farewell::all_came) continue;
     try {
       if (const auto backend = weak.lock()) backend->shutdown();
-    } catch (const std::exception&) {  // a peer is gone: whoever waited for it has heard of it
+    } catch (const std::exception&) {  // a peer is gone: its waiters have the error
     }
   }
 }

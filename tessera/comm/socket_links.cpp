@@ -193,7 +193,7 @@ bool SocketLinks::move_some(Lock& lock) {
 
 /// Moves what can be moved, or waits until something can. Returns for the caller to look at its own
 /// message, also when it was interrupted or its time is over while bytes of others still flow;
-/// whoever waits beside it may be next to drive.
+/// another waiting thread may drive next.
 void SocketLinks::drive(Lock& lock, const Message& mine, Clock::time_point deadline) {
   const Turn turn(*this);
   while (!std::exchange(finished_, false)) {

@@ -232,7 +232,7 @@ Known known_results(const rules::Rule& rule, const rules::OpCall& call,
   return {std::move(metas)};
 }
 
-/// Decides by the rule; false if it places results whose global shapes nobody knows.
+/// Decides by the rule; false if it places results whose global shapes are unknown.
 bool decide_by_rule(const OpEntry& entry, const rules::Rule& rule, rules::OpCall& call,
                     const Known& known, Decision& decision) {
   for (const auto& meta : known.metas) call.results.push_back(meta.value_or(rules::ResultMeta{}));

@@ -15,7 +15,7 @@ namespace tessera::dtensor {
 /// view, counts as one to `tensor`. For fully_shard, whose gathered copies depend on the shards.
 void count_writes_to_memory(const at::Tensor& tensor);
 
-/// A write to the memory behind `local`; nothing for memory that nobody watches.
+/// A write to the memory behind `local`; no effect on memory that is not watched.
 void count_write_to_memory(const at::Tensor& local);
 
 inline void count_write(const at::Tensor& local) {

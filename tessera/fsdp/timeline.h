@@ -53,7 +53,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   /// The op needs it no more.
   void touched(ParamGroup& group);
 
-  /// Something happens in backward; at its end all is reduced and let go. Until then parameters
+  /// Something happens in backward; at its end all is reduced and freed. Until then parameters
   /// report the dtype that they compute in: recomputation may read it anywhere.
   void enter_backward();
 

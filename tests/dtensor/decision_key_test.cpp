@@ -1,5 +1,5 @@
 // A decision holds for every call that has its key, so all that a rule looks at is in the key: the
-// numbers of a call too, whoever wrote the rule.
+// numbers of a call too, also of a rule of the program.
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>

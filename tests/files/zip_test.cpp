@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 #include <random>
 
 #include "tessera/files/crc32.h"
@@ -14,13 +13,9 @@
 namespace tessera::files {
 namespace {
 
+using test::contents_of;
 using test::expect_error;
 using test::TempDir;
-
-std::string contents_of(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 void write_file(const std::filesystem::path& path, std::string_view contents) {
   std::ofstream(path, std::ios::binary) << contents;

@@ -1,8 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <iterator>
-
 #include "tessera/program/archive.h"
 #include "tessera/program/pytree.h"
 #include "tessera/program/verify.h"
@@ -12,17 +9,13 @@
 namespace tessera::program {
 namespace {
 
+using test::contents_of;
 using test::expect_error;
 using test::TempDir;
 
 const std::filesystem::path kData = "tests/program/data";
 const std::vector<std::string> kPrograms = {"linear",     "block",  "block_dynamic",
                                             "block_core", "masked", "branch"};
-
-std::string contents_of(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 std::shared_ptr<const Archive> open(const std::string& name) {
   return Archive::open(kData / (name + ".pt2"));

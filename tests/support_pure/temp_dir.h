@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 namespace tessera::test {
@@ -29,5 +31,11 @@ class TempDir {
  private:
   std::filesystem::path path_;
 };
+
+/// All bytes of a file.
+inline std::string contents_of(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
 
 }  // namespace tessera::test
