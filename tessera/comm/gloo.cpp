@@ -29,13 +29,29 @@ using c10d::Work;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
+/// c10d keeps the name of the call that ended last in a std::string which Gloo's worker threads
+/// assign without a lock. Names of up to 15 characters stay inside the string object; longer ones
+/// are freed twice when two calls end at the same time. So calls are queued under short names.
+c10d::OpType short_named(c10d::OpType type) {
+  switch (type) {
+    case c10d::OpType::_REDUCE_SCATTER_BASE:
+      return c10d::OpType::REDUCE_SCATTER;
+    case c10d::OpType::ALLGATHER_COALESCED:
+      return c10d::OpType::ALLGATHER;
+    case c10d::OpType::ALLREDUCE_COALESCED:
+      return c10d::OpType::ALLREDUCE;
+    default:
+      return type;
+  }
+}
+
 /// An asynchronous call: Gloo's worker thread sends and awaits its messages.
 class WorkerWork final : public ProcessGroupGloo::AsyncWork {
  public:
   WorkerWork(std::shared_ptr<gloo::Context> context, JobPtr job, std::shared_ptr<Exchange> exchange,
              uint64_t sequence, std::chrono::milliseconds timeout)
-      : AsyncWork(std::move(context), {job->outputs}, job->type, sequence, timeout, job->title,
-                  job->inputs),
+      : AsyncWork(std::move(context), {job->outputs}, short_named(job->type), sequence, timeout,
+                  job->title, job->inputs),
         job_(std::move(job)),
         exchange_(std::move(exchange)) {}
 
@@ -141,7 +157,9 @@ class MatchedGloo final : public ProcessGroupGloo,
       return gathers(output, input, size_);
     };
     if (!std::ranges::equal(outputs, inputs, goes)) {
-      return ProcessGroupGloo::allgather_into_tensor_coalesced(outputs, inputs, options);
+      return alone([&] {
+        return ProcessGroupGloo::allgather_into_tensor_coalesced(outputs, inputs, options);
+      });
     }
     std::vector<JobPtr> jobs;
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -150,10 +168,15 @@ class MatchedGloo final : public ProcessGroupGloo,
     return start(job_list(std::move(jobs), c10d::OpType::ALLGATHER_COALESCED), options);
   }
 
+  intrusive_ptr<Work> allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override {
+    return alone([&] { return ProcessGroupGloo::allgather_coalesced(outputs, inputs, options); });
+  }
+
   intrusive_ptr<Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                            const c10d::ReduceScatterOptions& options) override {
     if (!reducible(output, input, options.reduceOp) || input.numel() != output.numel() * size_) {
-      return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
+      return alone([&] { return ProcessGroupGloo::_reduce_scatter_base(output, input, options); });
     }
     check_reduce(Collective::reduce_scatter_tensor, options.reduceOp, input.scalar_type());
     return start(reduce_scatter_job(output, pieces_of(input, {}, size_), options.reduceOp),
@@ -166,7 +189,9 @@ class MatchedGloo final : public ProcessGroupGloo,
       return reducible(output, input, options.reduceOp) && input.numel() == output.numel() * size_;
     };
     if (!std::ranges::equal(outputs, inputs, goes)) {
-      return ProcessGroupGloo::reduce_scatter_tensor_coalesced(outputs, inputs, options);
+      return alone([&] {
+        return ProcessGroupGloo::reduce_scatter_tensor_coalesced(outputs, inputs, options);
+      });
     }
     std::vector<JobPtr> jobs;
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -202,7 +227,7 @@ class MatchedGloo final : public ProcessGroupGloo,
                                           const c10d::AllreduceCoalescedOptions& options) override {
     const auto goes = [&](const at::Tensor& t) { return reducible(t, t, options.reduceOp); };
     if (!std::ranges::all_of(tensors, goes)) {
-      return ProcessGroupGloo::allreduce_coalesced(tensors, options);
+      return alone([&] { return ProcessGroupGloo::allreduce_coalesced(tensors, options); });
     }
     std::vector<JobPtr> jobs;
     for (const at::Tensor& tensor : tensors) {
@@ -287,9 +312,20 @@ class MatchedGloo final : public ProcessGroupGloo,
           std::move(exchange), ++seq_);
     }
     job->begin(*exchange);
+    std::lock_guard lock(queue_mutex_);  // alone() waits for an empty queue
     auto work = c10::make_intrusive<WorkerWork>(getContext(tag), std::move(job),
                                                 std::move(exchange), ++seq_, timeout);
     enqueue(work);
+    return work;
+  }
+
+  /// A call of Gloo's own that has a long name (see short_named): no other call ends meanwhile.
+  template <typename Call>
+  intrusive_ptr<Work> alone(const Call& call) {
+    std::lock_guard lock(queue_mutex_);
+    while (!idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    intrusive_ptr<Work> work = call();
+    while (!idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return work;
   }
 
@@ -303,6 +339,7 @@ class MatchedGloo final : public ProcessGroupGloo,
   std::shared_ptr<SocketLinks> sockets_;  // the same, if they are our own
   uint32_t announced_ = 0;
   std::atomic<bool> aborted_{false};
+  std::mutex queue_mutex_;
   std::mutex exchanges_mutex_;
   std::vector<std::weak_ptr<Exchange>> exchanges_;  // under way, and some that ended
 };

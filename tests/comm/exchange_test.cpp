@@ -173,6 +173,32 @@ const Scenario kCoalesced("coalesced", [] {
   }
 });
 
+/// Calls that end at the same time on both worker threads. c10d keeps the name of the last call that
+/// ended in a string that its workers assign without a lock.
+const Scenario kManyAtOnce("many at once", [] {
+  auto world = process_world();
+  c10d::Backend& links = links_of(*world);
+  const auto options = with<c10d::ReduceScatterOptions>(true);
+  const auto options_of_gather = with<c10d::AllgatherOptions>(true);
+  constexpr size_t kAtOnce = 8;
+  at::Tensor part = at::ones({1});
+  at::Tensor whole = at::ones({world->size()});
+  Tensors sums(kAtOnce), gathered(kAtOnce);
+  for (auto& sum : sums) sum = at::zeros({1});
+  for (auto& all : gathered) all = at::zeros({world->size()});
+  for (int i = 0; i < 1500; ++i) {
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    for (size_t k = 0; k < kAtOnce; ++k) {
+      works.push_back(links._reduce_scatter_base(sums[k], whole, options));
+      Tensors outputs = {gathered[k]};
+      Tensors inputs = {part};
+      works.push_back(links.allgather_into_tensor_coalesced(outputs, inputs, options_of_gather));
+    }
+    for (const auto& work : works) work->wait();
+  }
+  for (const auto& sum : sums) EXPECT_EQ(sum.item<float>(), static_cast<float>(world->size()));
+});
+
 /// A Work that nobody waits for still does its part; a future waits by itself.
 const Scenario kUnwaited("unwaited", [] {
   auto world = process_world();
@@ -251,6 +277,10 @@ TEST(Exchanges, TheSameHoldsOverGloosOwnLinks) {
                                      {.size = 3, .environment = {{"GLOO_SOCKET_IFNAME", "lo"}}})),
               "");
   }
+}
+
+TEST(Exchanges, CallsThatEndAtTheSameTimeDoNotCorruptTheHeap) {
+  EXPECT_EQ(failures(run_processes(kManyAtOnce, {.size = 2})), "");
 }
 
 TEST(Exchanges, ASynchronousCallNeedsNoWait) {
