@@ -7,6 +7,7 @@ libtorch's own composite ops. What the caller passes is held to the usual rule.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,17 @@ def _composite(function: Callable[..., Any]) -> Callable[..., Any]:
         # Their derivatives, where those are written in Python too, make plain gradients.
         args, kwargs = pytree.tree_map_only(torch.Tensor, _C.with_placed_gradient, (args, kwargs))
         with _C.CompositeScope():
+            result = function(*args, **kwargs)
+        _take_in_derivatives()
+        return result
+
+    return wrapped
+
+
+def _in_scope(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with _C.CompositeScope():
             return function(*args, **kwargs)
 
     return wrapped
@@ -100,6 +112,19 @@ def _batched(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+@functools.cache
+def _take_in(op: Any) -> None:
+    """Derivatives of these functions that are custom ops in Python are torch's own too."""
+    op._backward_fn = _in_scope(op._backward_fn)
+
+
+def _take_in_derivatives() -> None:
+    losses = sys.modules.get("torch.nn.modules.linear_cross_entropy")  # imported by the first call
+    for op in vars(losses).values() if losses is not None else ():
+        if getattr(op, "_backward_fn", None) is not None:
+            _take_in(op)
+
+
 def install() -> None:
     for module, name in _FUNCTIONS:
         function = getattr(module, name, None)  # some are not in every version of torch
@@ -109,3 +134,6 @@ def install() -> None:
             setattr(module, name, _composite(function))
     for module, name in _BATCHED:
         setattr(module, name, _batched(getattr(module, name)))
+    lobpcg = getattr(torch._lobpcg, "LOBPCGAutogradFunction", None)
+    if lobpcg is not None:
+        lobpcg.backward = staticmethod(_in_scope(lobpcg.backward))

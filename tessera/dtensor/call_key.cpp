@@ -25,7 +25,8 @@ void add_scalar(DecisionKey& key, const c10::IValue& value) {
 }
 
 bool is_taken_as_replicated(const at::Tensor& plain) {
-  return plain.numel() == 1 || ImplicitReplication::current() || plain_is_internal();
+  return plain.numel() == 1 || ImplicitReplication::current() || plain_is_internal(plain) ||
+         is_materialized_zero(plain);
 }
 
 void add_arg(const OpEntry& entry, DecisionKey& key, ArgKind kind, const c10::IValue& value) {

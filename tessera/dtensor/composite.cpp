@@ -2,13 +2,16 @@
 
 #include <ATen/ops/any.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
+#include <ATen/ops/ne.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 
 #include "tessera/comm/call_site.h"
@@ -16,6 +19,7 @@
 #include "tessera/dtensor/instance_norm.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/lazy_dtypes.h"
+#include "tessera/dtensor/placed_gradient.h"
 #include "tessera/exec/redistribute.h"
 
 namespace tessera::dtensor {
@@ -115,6 +119,42 @@ constexpr auto kMakeTensors = std::to_array<std::string_view>({
 thread_local int inside_composites = 0;
 
 std::atomic<IsLiteral> literal_test{nullptr};
+
+constexpr int kNoBackward = -1;
+
+/// By its mangled type: libtorch's derivatives are classes of torch::autograd, and so are the nodes
+/// that hold a function of the program, in C++ or in Python.
+bool is_libtorchs_own(const torch::autograd::Node& node) {
+  constexpr std::string_view kOwn = "N5torch8autograd";
+  constexpr std::array<std::string_view, 2> kOfTheProgram = {"7CppNode", "6PyNode"};
+  std::string_view type = typeid(node).name();
+  if (!type.starts_with(kOwn)) return false;
+  type.remove_prefix(kOwn.size());
+  return std::ranges::none_of(kOfTheProgram, [&](auto name) { return type.starts_with(name); });
+}
+
+bool has_hooks_of_the_program(torch::autograd::Node& node) {
+  const auto not_ours = [](const auto& hook) { return !is_placing_hook(*hook); };
+  return std::ranges::any_of(node.tensor_pre_hooks(), not_ours) || !node.pre_hooks().empty() ||
+         !node.post_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
+}
+
+/// True for what the formula of a derivative of libtorch's made. Not for tensors of derivatives
+/// that the program wrote, nor of a forward that is computed again: that records a graph, which
+/// backward itself does only if its own graph is kept. A node's hooks run under the same node as
+/// its formula; there the host language tells what the program holds. Where it cannot (C++), all
+/// that is plain counts as the program's.
+bool is_of_derivative_formula(const at::Tensor& plain) {
+  if (torch::autograd::get_current_graph_task_id() == kNoBackward) return false;
+  if (c10::GradMode::is_enabled() && !torch::autograd::get_current_graph_task_keep_graph()) {
+    return false;
+  }
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr || !is_libtorchs_own(*node)) return false;
+  if (!has_hooks_of_the_program(*node)) return true;
+  const IsLiteral test = literal_test.load();
+  return test != nullptr && test(plain);
+}
 
 /// Arguments that a composite op reads element by element: every rank needs all of them.
 constexpr auto kRead = std::to_array<std::pair<std::string_view, size_t>>({
@@ -288,9 +328,19 @@ bool is_literal_index(const OpEntry& entry, const at::Tensor& plain) {
          c10::isIntegralType(plain.scalar_type(), /*includeBool=*/true) && test(plain);
 }
 
-bool plain_is_internal() {
-  constexpr int kNoBackward = -1;
+bool in_backward_or_composite() {
   return inside_composites > 0 || torch::autograd::get_current_graph_task_id() != kNoBackward;
+}
+
+bool is_materialized_zero(const at::Tensor& plain) {
+  if (torch::autograd::get_current_graph_task_id() == kNoBackward) return false;
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr || is_libtorchs_own(*node)) return false;
+  return !plain.is_meta() && !at::any(plain.ne(0)).item<bool>();
+}
+
+bool plain_is_internal(const at::Tensor& plain) {
+  return inside_composites > 0 || is_of_derivative_formula(plain);
 }
 
 void adopt_internal(const OpEntry& entry, Stack& stack) {
@@ -299,7 +349,7 @@ void adopt_internal(const OpEntry& entry, Stack& stack) {
     const c10::IValue& value = stack[base + static_cast<size_t>(i)];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const at::Tensor& tensor = value.toTensor();
-    if (sharded_meta(tensor) != nullptr || !plain_is_internal()) continue;
+    if (sharded_meta(tensor) != nullptr || !plain_is_internal(tensor)) continue;
     for (const auto& other : operands_of(entry, stack)) {
       if (other.sharded == nullptr) continue;
       const Sharding& theirs = other.sharded->sharding();

@@ -35,9 +35,18 @@ void set_literal_test(IsLiteral test);
 /// True for such an index among the arguments of an op that takes indexes.
 bool is_literal_index(const OpEntry& entry, const at::Tensor& plain);
 
-/// True where a plain tensor among sharded ones can only have been made by libtorch: inside a
-/// composite op, and in the formulas of derivatives.
-bool plain_is_internal();
+/// True for a plain tensor among sharded ones that libtorch made: inside a composite op, or in the
+/// formula of a derivative. Not for those of hooks and derivatives of the program, which are held
+/// to the usual rule.
+bool plain_is_internal(const at::Tensor& plain);
+
+/// True for zeros in the derivative of a custom function: autograd makes them, plain tensors, for
+/// outputs that got no gradient. They cannot be told from zeros that the program made there, which
+/// are the same on every rank too. Reads the tensor.
+bool is_materialized_zero(const at::Tensor& plain);
+
+/// True also where code of the program runs in backward.
+bool in_backward_or_composite();
 
 /// libtorch writes sharded values into a plain tensor that it has just made (zeros to scatter
 /// into): it becomes one that lies as they do.

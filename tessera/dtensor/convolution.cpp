@@ -154,7 +154,7 @@ ConvolutionArgs read_args(std::span<const c10::IValue> from) {
 /// is not goes the common way, which also knows what to say about strangers.
 bool is_cut_in_space(const OpEntry& entry, const Stack& stack, const at::Tensor& input) {
   const ShardedMeta* meta = sharded_meta(input);
-  if (meta == nullptr || input.dim() < 3) return false;
+  if (meta == nullptr || input.dim() < 3 || input.size(1) == 0) return false;
   const auto in_space = [](const Placement& p) { return p.is_sharded() && p.dim() >= 2; };
   return std::ranges::any_of(meta->sharding().placements(), in_space) &&
          all_on(meta->sharding().mesh(), entry, stack);

@@ -37,7 +37,9 @@ std::vector<int64_t> convolution_shape(std::span<const int64_t> input,
   spread(args.dilation, dims, "dilation");
   spread(args.output_padding, dims, "output_padding");
   check_channels(input, weight, args);
-  std::vector<int64_t> out = {input[0], args.transposed ? weight[1] * args.groups : weight[0]};
+  const int64_t channels = args.transposed ? weight[1] * args.groups : weight[0];
+  // libtorch's kernels give no output channels where there are no input channels.
+  std::vector<int64_t> out = {input[0], input[1] == 0 ? 0 : channels};
   for (size_t d = 0; d < dims; ++d) {
     const int64_t stride = args.stride[d];
     const int64_t reach = args.dilation[d] * (weight[2 + d] - 1);

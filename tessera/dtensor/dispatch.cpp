@@ -27,7 +27,7 @@ bool is_view_of_copy(const OpEntry& entry, const Decision& decision, const c10::
   if (!entry.is_view || !base.isTensor()) return false;
   const ShardedMeta* meta = sharded_meta(base.toTensor());
   if (meta == nullptr) return false;
-  const bool is_own = entry.name == "aten::detach" && plain_is_internal();
+  const bool is_own = entry.name == "aten::detach" && in_backward_or_composite();
   return decision.moves || (meta->is_copy_of_view() && !is_own);
 }
 

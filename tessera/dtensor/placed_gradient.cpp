@@ -2,10 +2,12 @@
 
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function_hook.h>
 
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <typeinfo>
 
 #include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/dispatch.h"
@@ -76,12 +78,23 @@ bool gets_gradient(const at::Tensor& tensor) {
   return tensor.requires_grad() && c10::GradMode::is_enabled();
 }
 
+struct PlacingHook final : torch::autograd::FunctionPreHook {
+  PlacingHook(Sharding like, size_t index) : as(std::move(like)), output(index) {}
+  variable_list operator()(const variable_list& grads) override {
+    variable_list out = grads;
+    out[output] = placed(out[output], as);
+    return out;
+  }
+  Sharding as;
+  size_t output;
+};
+
 /// What is written to must stay the tensor that it is: a hook places the gradient of the value that
 /// it has before the write. A leaf cannot be written to.
 void place_gradient_so_far(const at::Tensor& written) {
   if (!gets_gradient(written) || written.is_leaf()) return;
-  const Sharding as = gradient_sharding(sharded_meta(written)->sharding());
-  written.register_hook([as](const at::Tensor& grad) { return placed(grad, as); });
+  written.grad_fn()->add_tensor_pre_hook(std::make_unique<PlacingHook>(
+      gradient_sharding(sharded_meta(written)->sharding()), written.output_nr()));
 }
 
 void place_those_passed_over(c10::IValue& list) {
@@ -133,6 +146,10 @@ class PlacedGradientKernel final : public c10::OperatorKernel {
 
 at::Tensor with_placed_gradient(const at::Tensor& tensor) {
   return gets_gradient(tensor) ? PlacedGradient::apply(tensor) : tensor;
+}
+
+bool is_placing_hook(const torch::autograd::FunctionPreHook& hook) {
+  return typeid(hook) == typeid(PlacingHook);
 }
 
 bool makes_plain_gradients(const c10::OperatorName& name) {

@@ -173,8 +173,8 @@ const Scenario kCoalesced("coalesced", [] {
   }
 });
 
-/// Calls that end at the same time on both worker threads. c10d keeps the name of the last call that
-/// ended in a string that its workers assign without a lock.
+/// Calls that end at the same time on both worker threads. c10d keeps the name of the call that
+/// ended last in a string that its workers assign without a lock.
 const Scenario kManyAtOnce("many at once", [] {
   auto world = process_world();
   c10d::Backend& links = links_of(*world);

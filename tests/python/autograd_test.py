@@ -1,4 +1,4 @@
-"""Backward and random numbers where code of the program takes part: views that are written to,
+"""Backward and random numbers where code of the program takes part: views that are written to, hooks,
 functions of its own, seeds of its own. On thread ranks and on processes."""
 
 import pytest
@@ -50,6 +50,46 @@ def no_gradient(mesh):
     assert tessera.full_tensor(a.grad).tolist() == torch.full((4, 6), 2.0).tolist()
 
 
+class Weighted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.weight = weight
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.weight, None
+
+
+def plain_tensors(mesh):
+    stats = torch.zeros(4, 6)
+    x = tessera.distribute_tensor(torch.ones(4, 6), mesh, [Shard(0)]).requires_grad_()
+    hook = x.register_hook(lambda g: stats.add_(g) and None)
+    with pytest.raises(RuntimeError, match="a plain tensor of shape 4x6"):
+        (x * 2).sum().backward()
+    hook.remove()
+    assert not tessera.is_dtensor(stats)
+    x.register_post_accumulate_grad_hook(lambda p: stats.add_(p.grad) and None)
+    with pytest.raises(RuntimeError, match="a plain tensor of shape 4x6"):
+        (x * 2).sum().backward()
+    x = x.detach().requires_grad_()
+    with pytest.raises(RuntimeError, match="a plain tensor of shape 4x6"):
+        Weighted.apply(x, stats + 1).sum().backward()
+    for reentrant in (True, False):
+        with pytest.raises(RuntimeError, match="a plain tensor of shape 4x6"):
+            recomputed(x, stats, reentrant).sum().backward()
+
+
+def recomputed(x, plain, reentrant):
+    calls = []
+
+    def block(y):  # plain only when it is computed again
+        calls.append(1)
+        return (y + (plain if len(calls) > 1 else 3)).exp()
+
+    return torch.utils.checkpoint.checkpoint(block, x, use_reentrant=reentrant)
+
+
 def seeds(mesh):
     rank = tessera.current_world().rank
     x = tessera.distribute_tensor(torch.ones(64, 6), mesh, [Replicate()])
@@ -68,7 +108,7 @@ def seeds(mesh):
     assert torch.equal(tessera.to_local(y), tessera.full_tensor(tessera.redistribute(y, [Shard(0)])))
 
 
-BODIES = [view_writes, no_gradient, seeds]
+BODIES = [view_writes, no_gradient, plain_tensors, seeds]
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
