@@ -77,7 +77,7 @@ def plain_tensors(mesh):
         Weighted.apply(x, stats + 1).sum().backward()
     for reentrant in (True, False):
         with pytest.raises(RuntimeError, match="a plain tensor of shape 4x6"):
-            recomputed(x, stats, reentrant).sum().backward()
+            recomputed(x, stats + 1, reentrant).sum().backward()
 
 
 def recomputed(x, plain, reentrant):
