@@ -259,6 +259,13 @@ bool decide_by_rule(const OpEntry& entry, const rules::Rule& rule, rules::OpCall
   return true;
 }
 
+std::vector<int64_t> view_offsets(std::span<const std::optional<rules::ResultMeta>> metas) {
+  std::vector<int64_t> out;
+  for (const auto& meta : metas) out.push_back(meta ? meta->offset : 0);
+  const auto is_zero = [](int64_t offset) { return offset == 0; };
+  return std::ranges::all_of(out, is_zero) ? std::vector<int64_t>() : out;
+}
+
 }  // namespace
 
 Decided decide(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack) {
@@ -276,6 +283,7 @@ Decided decide(const OpEntry& entry, const c10::OperatorHandle& op, const Stack&
   const rules::Rule* rule = is_drawn_in_order(op, call) ? nullptr : rules::find_rule(entry.name);
   Known known{infer_results(entry, op, stack)};
   if (numbers_change_results(entry, op, stack, known.metas)) args.ask_for_all_numbers();
+  if (entry.is_view) decision->view_offsets = view_offsets(known.metas);
   if (rule != nullptr) {
     known = known_results(*rule, call, std::move(known.metas), operands);
     if (!decide_by_rule(entry, *rule, call, known, *decision)) rule = nullptr;

@@ -64,6 +64,8 @@ struct Decision {
   /// By result, lists flattened; undefined where the local result tells (replicated).
   std::vector<Sharding> results;
   DeviceMesh mesh;
+  /// By result of a view: its first element, counted from its base's; empty where all are 0.
+  std::vector<int64_t> view_offsets;
   /// Arguments that hold global sizes or indexes, with their local values.
   std::vector<std::pair<int, c10::IValue>> local_args;
   /// Factors for the local results; empty: none. Zero makes zeros of whatever the op gave.
@@ -87,6 +89,15 @@ struct Decision {
     std::vector<int64_t> sizes;
   } direct_sizes;
 };
+
+/// Sets the storage offset that `view`, result `index`, has in one whole tensor; `base` is that of
+/// the tensor that it is a view of.
+inline void set_view_offset(const Decision& decision, size_t index, int64_t base,
+                            const at::Tensor& view) {
+  const int64_t offset =
+      index < decision.view_offsets.size() ? base + decision.view_offsets[index] : base;
+  if (offset != 0) view.unsafeGetTensorImpl()->set_storage_offset(offset);
+}
 
 /// Sets `direct` of a finished decision.
 void find_if_direct(const OpEntry& entry, Decision& decision);

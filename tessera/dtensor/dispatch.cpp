@@ -39,6 +39,25 @@ bool crosses_inference_mode(const OpEntry& entry, const Stack& stack) {
          base.toTensor().is_inference() != c10::InferenceMode::is_enabled();
 }
 
+int64_t storage_offset(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() ? value.toTensor().storage_offset() : 0;
+}
+
+void set_view_offsets(const Decision& decision, int64_t base,
+                      std::span<const c10::IValue> results) {
+  if (base == 0 && decision.view_offsets.empty()) return;
+  size_t index = 0;
+  for (const c10::IValue& result : results) {
+    if (result.isTensor()) {
+      set_view_offset(decision, index++, base, result.toTensor());
+    } else if (result.isTensorList()) {
+      for (const at::Tensor& view : result.toTensorVector()) {
+        set_view_offset(decision, index++, base, view);
+      }
+    }
+  }
+}
+
 std::vector<at::Tensor> tensors_at(const OpEntry& entry, const Stack& stack,
                                    const std::vector<size_t>& operands) {
   std::vector<at::Tensor> out;
@@ -141,6 +160,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
   at::Tensor viewed;
   if (is_view_of_copy(entry, *decision, stack[base])) [[unlikely]]
     viewed = stack[base].toTensor();
+  const int64_t offset = entry.is_view ? storage_offset(stack[base]) : 0;
   localise_args(entry, *decision, stack);
   const std::vector<at::Tensor> borrowed = tensors_at(entry, stack, decision->write_back);
   const at::Tensor copied = viewed.defined() ? stack[base].toTensor() : at::Tensor();
@@ -151,6 +171,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
     throw;
   }
   wrap_results(entry, *decision, stack, base, {written.data(), written.size()});
+  if (entry.is_view) set_view_offsets(*decision, offset, std::span(stack).subspan(base));
   if (!originals.empty()) write_back(entry, *decision, originals, borrowed);
   if (viewed.defined()) [[unlikely]] {
     note_origin(*decision, viewed, copied, std::span(stack).subspan(base));

@@ -111,11 +111,19 @@ bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
   const Sharding& has = meta->sharding();
   const std::vector<int64_t> size = args[1].toIntVector();
   const std::vector<int64_t> stride = args[2].toIntVector();
-  const int64_t offset = args[3].isNone() ? 0 : args[3].toInt();
+  // Counted from self's first element: what the memory of self begins with is not here.
+  const int64_t asked = args[3].isNone() ? self.storage_offset() : args[3].toInt();
+  const int64_t offset = asked - self.storage_offset();
+  require(offset >= 0, entry.name, " of a sharded tensor with storage offset ",
+          self.storage_offset(), ": offset ", asked, " is before its first element");
   torch::jit::drop(stack, entry.args.size());
-  if (self.sizes().equals(size) && self.strides().equals(stride) && offset == 0) {
-    torch::jit::push(stack, wrap(meta->local(), has));
+  const auto push_view = [&](const at::Tensor& view) {
+    view.unsafeGetTensorImpl()->set_storage_offset(self.storage_offset() + offset);
+    torch::jit::push(stack, view);
     return true;
+  };
+  if (self.sizes().equals(size) && self.strides().equals(stride) && offset == 0) {
+    return push_view(wrap(meta->local(), has));
   }
   const bool here = has.is_replicated() && has.mesh().contains_me() &&
                     self.strides().equals(meta->local().strides());
@@ -126,15 +134,13 @@ bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
   if (here) {
     const at::Tensor view =
         meta->local().as_strided(size, stride, meta->local().storage_offset() + offset);
-    torch::jit::push(stack, wrap(view, as_replicated(view, has.mesh())));
-    return true;
+    return push_view(wrap(view, as_replicated(view, has.mesh())));
   }
   const at::Tensor whole = local_as(entry, self, has.replicated()).contiguous();
   const at::Tensor part = whole.as_strided(size, stride, whole.storage_offset() + offset);
   const at::Tensor view = wrap_copy_of_view(part, as_replicated(part, has.mesh()));
   mark_copy_of_view(view, make_origin(self, whole, has.replicated()));
-  torch::jit::push(stack, view);
-  return true;
+  return push_view(view);
 }
 
 /// May the second tensor's insides take the place of the first's? Any tensor can become a sharded

@@ -41,7 +41,8 @@ std::optional<rules::ResultMeta> meta_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return std::nullopt;
   return rules::ResultMeta{{tensor.sizes().begin(), tensor.sizes().end()},
                            {tensor.strides().begin(), tensor.strides().end()},
-                           static_cast<DType>(tensor.scalar_type())};
+                           static_cast<DType>(tensor.scalar_type()),
+                           tensor.storage_offset()};
 }
 
 /// A kernel that fails because its tensors are on meta says so; any other complaint is about the

@@ -165,7 +165,14 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
                                                    std::forward<Args>(args)...);
     }
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    if (entry_->is_view) record_view_function();
+    if (entry_->is_view) {
+      record_view_function();
+      const int64_t offset = first_of(args...).storage_offset();
+      Result views =
+          run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
+      set_offsets(*decision, offset, views);
+      return views;
+    }
     return run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
   }
 
@@ -187,6 +194,16 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
     const Decision* decision = DecisionCache::find(entry_->id, key);
     return decision != nullptr && decision->direct ? decision : nullptr;
   }
+
+  static void set_offsets(const Decision& decision, int64_t base, const at::Tensor& view) {
+    set_view_offset(decision, 0, base, view);
+  }
+  static void set_offsets(const Decision& decision, int64_t base,
+                          const std::vector<at::Tensor>& views) {
+    for (size_t i = 0; i < views.size(); ++i) set_view_offset(decision, i, base, views[i]);
+  }
+  template <class... Tensors>  // no view has such results
+  static void set_offsets(const Decision&, int64_t, const std::tuple<Tensors...>&) {}
 
   static const at::Tensor& first_of(const at::Tensor& first, const auto&...) { return first; }
 

@@ -33,6 +33,7 @@ struct ResultMeta {
   std::vector<int64_t> shape;
   std::vector<int64_t> stride;
   DType dtype = DType::f32;
+  int64_t offset = 0;  ///< of a view: its first element, counted from its base's
   bool operator==(const ResultMeta&) const = default;
 };
 
