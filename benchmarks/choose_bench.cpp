@@ -8,6 +8,7 @@
 
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choose.h"
+#include "tessera/rules/registry.h"
 #include "tests/rules/golden.h"
 
 namespace {

@@ -9,6 +9,7 @@
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
 #include "tessera/cost/machine.h"
+#include "tessera/rules/registry.h"
 
 /// tessera explain <op> <mesh> <argument>...: what the dispatcher would do, and what else it could.
 namespace tessera::cli {

@@ -5,6 +5,7 @@
 #include "bind/bind.h"
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/rules/registry.h"
 
 namespace tessera::python {
 namespace {

@@ -3,6 +3,7 @@
 #include "bind/bind.h"
 #include "tessera/dtensor/register.h"
 #include "tessera/rules/choose.h"
+#include "tessera/rules/registry.h"
 #include "tessera/rules/rule.h"
 
 namespace tessera::python {

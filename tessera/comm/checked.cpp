@@ -5,9 +5,9 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/noticeboard.h"
 #include "tessera/comm/poll.h"
+#include "tessera/comm/recorder.h"
 #include "tessera/comm/store_text.h"
 #include "tessera/comm/tap_context.h"
-#include "tessera/comm/world.h"
 
 namespace tessera::comm {
 namespace {
@@ -18,8 +18,8 @@ std::string key_of(const TapContext& context, uint64_t sequence, int index) {
 
 }  // namespace
 
-void set_checked(RankWorld& world, bool on) {
-  ObserverState& state = *world.observers().state();
+void set_checked(const Observers& rank, bool on) {
+  ObserverState& state = *rank.state();
   std::lock_guard lock(state.mutex);
   if (!state.check) return;
   if (on) {
@@ -29,8 +29,8 @@ void set_checked(RankWorld& world, bool on) {
   }
 }
 
-bool checked(const RankWorld& world) {
-  return (world.observers().state()->active.load() & ObserverState::kChecked) != 0;
+bool checked(const Observers& rank) {
+  return (rank.state()->active.load() & ObserverState::kChecked) != 0;
 }
 
 CollectiveCheck::CollectiveCheck(Connect connect, std::chrono::milliseconds timeout)

@@ -26,13 +26,14 @@
 /// TESSERA_CHECK_COLLECTIVES=1. Only processes need it; thread ranks always compare.
 namespace tessera::comm {
 
-class RankWorld;
+class Observers;
 struct TapContext;
 struct TappedCall;
 
-/// Turns it on or off for this rank's calls from now on; nothing happens for thread and fake ranks.
-void set_checked(RankWorld& world, bool on);
-bool checked(const RankWorld& world);
+/// Turns it on or off for the calls of a rank from now on, given by its RankWorld; nothing happens
+/// for thread and fake ranks.
+void set_checked(const Observers& rank, bool on);
+bool checked(const Observers& rank);
 
 /// How processes compare: over the store, two keys a rank and group at a time.
 class CollectiveCheck {

@@ -6,7 +6,6 @@
 #include "tessera/comm/call_info.h"
 #include "tessera/comm/event_log.h"
 #include "tessera/comm/observer_state.h"
-#include "tessera/comm/world.h"
 
 namespace tessera::comm {
 namespace {
@@ -24,7 +23,7 @@ std::string duration_text(std::chrono::nanoseconds duration) {
 
 }  // namespace
 
-Observers::Observers() : state_(std::make_shared<ObserverState>()) {}
+Observers::Observers(int rank) : rank_(rank), state_(std::make_shared<ObserverState>()) {}
 Observers::~Observers() = default;
 
 std::string CommEvent::to_text() const {
@@ -40,10 +39,8 @@ std::string CommEvent::to_text() const {
   return out;
 }
 
-Recorder::Recorder(const RankWorld& world) : Recorder(world.observers(), world.rank()) {}
-
-Recorder::Recorder(const Observers& observers, int rank)
-    : rank_(rank), state_(observers.state()), log_(std::make_shared<EventLog>()) {
+Recorder::Recorder(const Observers& observers)
+    : rank_(observers.rank()), state_(observers.state()), log_(std::make_shared<EventLog>()) {
   std::lock_guard lock(state_->mutex);
   state_->logs.push_back(log_);
   state_->active.fetch_add(1);

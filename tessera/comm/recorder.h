@@ -27,21 +27,22 @@
 namespace tessera::comm {
 
 class EventLog;
-class RankWorld;
 struct ObserverState;
 
-/// Who listens to one rank's collectives; every RankWorld owns one. The state behind it is shared
-/// with the taps, so a process group that outlives its world stays valid.
+/// Who listens to one rank's collectives; every RankWorld owns one and converts to it. The state
+/// behind it is shared with the taps, so a process group that outlives its world stays valid.
 class Observers {
  public:
-  Observers();
+  explicit Observers(int rank = 0);
   ~Observers();
   Observers(const Observers&) = delete;
   Observers& operator=(const Observers&) = delete;
 
+  int rank() const { return rank_; }  ///< in the world
   const std::shared_ptr<ObserverState>& state() const { return state_; }
 
  private:
+  int rank_;
   std::shared_ptr<ObserverState> state_;
 };
 
@@ -77,9 +78,8 @@ struct CommEvent {
 
 class Recorder {
  public:
-  explicit Recorder(const RankWorld& world);
-  explicit Recorder(const Observers& observers, int rank = 0);
-  ~Recorder();  ///< stops listening
+  explicit Recorder(const Observers& observers);  ///< or a RankWorld
+  ~Recorder();                                    ///< stops listening
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 

@@ -37,7 +37,7 @@ RankWorld::RankWorld(Kind kind, int rank, int size, std::string name,
       size_(size),
       name_(std::move(name)),
       timeout_(timeout),
-      observers_(std::make_unique<Observers>()) {
+      observers_(std::make_unique<Observers>(rank)) {
   require(size >= 1 && rank >= 0 && rank < size, "world ", name_, ": rank ", rank, " of ", size);
 }
 

@@ -4,7 +4,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/composite.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/lazy_dispatch.h"
 #include "tessera/dtensor/policy.h"
 
 namespace tessera::dtensor {

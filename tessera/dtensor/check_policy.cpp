@@ -6,7 +6,6 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
 #include "tessera/dtensor/dispatch.h"
-#include "tessera/dtensor/handlers.h"
 #include "tessera/dtensor/policy.h"
 #include "tessera/plan/plan.h"
 

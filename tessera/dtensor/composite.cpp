@@ -13,7 +13,6 @@
 
 #include "tessera/comm/call_site.h"
 #include "tessera/dtensor/dispatch.h"
-#include "tessera/dtensor/instance_norm.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/lazy_dtypes.h"
 #include "tessera/exec/redistribute.h"
@@ -238,7 +237,9 @@ class CompositeKernel final : public c10::OperatorKernel {
     }
     const InsideComposite inside;
     if (entry_->name == "aten::gather_backward" && gather_backward(*entry_, *stack)) return;
-    if (entry_->name == "aten::instance_norm" && instance_norm(*entry_, *stack)) return;
+    if (entry_->composite_handler != nullptr && entry_->composite_handler(*entry_, op, *stack)) {
+      return;
+    }
     if (entry_->name == "aten::max_pool1d") return max_pool1d(*entry_, *stack);
     // Nobody has kernels under this key, so for a composite op it leads to the composite one.
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::AutogradPrivateUse2), stack);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/base/shape.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::dtensor {

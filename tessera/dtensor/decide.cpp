@@ -5,9 +5,10 @@
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/drawing_ops.h"
 #include "tessera/dtensor/rule_args.h"
-#include "tessera/dtensor/rule_handlers.h"
+#include "tessera/dtensor/rule_handler.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choose.h"
+#include "tessera/rules/registry.h"
 
 namespace tessera::dtensor {
 

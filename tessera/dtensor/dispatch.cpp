@@ -13,7 +13,7 @@
 #include "tessera/dtensor/composite.h"
 #include "tessera/dtensor/drawing_ops.h"
 #include "tessera/dtensor/gathered_views.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/lazy_dispatch.h"
 #include "tessera/dtensor/local_call.h"
 #include "tessera/dtensor/view_replay.h"
 #include "tessera/dtensor/write_count.h"

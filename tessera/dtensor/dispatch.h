@@ -44,6 +44,9 @@ void check_plain(const OpEntry& entry, const Stack& stack);
 /// Warns or throws where the decision communicates, or replicates, and the thread's policy minds.
 void check_policy(const OpEntry& entry, const Decision& decision, const Stack& stack);
 
+/// What CommPolicy forbids is refused or warned of where collectives are issued; once, at load.
+void install_policy();
+
 /// The same for an op that is about to combine the ranks' results itself.
 void check_reduction(const OpEntry& entry, const Sharding& sharding);
 

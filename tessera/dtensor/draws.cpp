@@ -16,6 +16,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/base/philox.h"
+#include "tessera/base/shape.h"
 #include "tessera/comm/rank_generator.h"
 #include "tessera/dtensor/held_indexes.h"
 #include "tessera/dtensor/same_generator.h"

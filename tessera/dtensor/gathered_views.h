@@ -2,11 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
-#include <memory>
 #include <vector>
 
 #include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/view_origin.h"
 
 /// A view that needs elements of other ranks is taken of a redistributed copy of its base:
 ///
@@ -19,21 +18,6 @@
 /// So it behaves as a view, as long as all ranks call the same ops in the same order. Only a write
 /// to the memory that to_local(y) shares is not seen.
 namespace tessera::dtensor {
-
-/// How many copies that views were taken of (ViewOrigin) live in the process.
-extern std::atomic<int64_t> live_view_origins;
-inline bool any_gathered_views() { return live_view_origins.load(std::memory_order_relaxed) != 0; }
-
-inline bool is_gathered_view(const at::Tensor& tensor) {
-  const ShardedMeta* meta = sharded_meta(tensor);
-  return meta != nullptr && meta->origin() != nullptr;
-}
-
-/// What views of `gathered`, the value of `base` placed `as`, are views of.
-std::shared_ptr<const ViewOrigin> make_origin(at::Tensor base, at::Tensor gathered, Sharding as);
-
-/// Gathers a view's copy again if its base was written to since. Communicates then.
-void refresh(const at::Tensor& view);
 
 /// Around an op: brings the gathered views among its arguments up to date, and afterwards moves
 /// what it wrote to them into their bases.

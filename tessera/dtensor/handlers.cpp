@@ -13,6 +13,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dispatch.h"
 #include "tessera/dtensor/gathered_views.h"
+#include "tessera/dtensor/instance_norm.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/random.h"
 #include "tessera/dtensor/register.h"
@@ -213,8 +214,14 @@ void install_handlers() {
   install_in_place_views();
   install_amp_handlers();
   install_random_handlers();
-  enable_rule_handlers();
+  set_composite_handler("aten::instance_norm", instance_norm);
+  install_rule_handlers();
   install_policy();
 }
+
+namespace {
+// Sharded tensors must find their kernels whichever door they came in by.
+const bool kInstalled = (register_kernels(), install_handlers(), true);
+}  // namespace
 
 }  // namespace tessera::dtensor

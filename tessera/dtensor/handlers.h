@@ -16,6 +16,5 @@ void install_convolution_handlers();  ///< over sharded spatial dims
 void install_pooling_handlers();      ///< over sharded spatial dims too
 void install_batch_norm_handlers();   ///< in training, over a sharded batch or space
 void install_amp_handlers();          ///< gradient scaling
-void install_policy();                ///< what CommPolicy forbids is refused; in check_policy.cpp
 
 }  // namespace tessera::dtensor

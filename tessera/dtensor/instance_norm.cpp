@@ -35,7 +35,7 @@ void average_into(const at::Tensor& running, const at::Tensor& by_instance, int6
 
 /// instance_norm(input, weight?, bias?, running_mean?, running_var?, use_input_stats, momentum,
 /// eps, cudnn_enabled)
-bool instance_norm(const OpEntry& entry, Stack& stack) {
+bool instance_norm(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const at::Tensor input = args[0].toTensor();
   const at::Tensor running_mean = tensor_at(args[3]), running_var = tensor_at(args[4]);

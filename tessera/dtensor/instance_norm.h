@@ -8,6 +8,6 @@ namespace tessera::dtensor {
 /// batch * channels channels, whose running statistics are copies of the given ones, averaged
 /// afterwards. Here each rank has the copies of its own channels, and the averages are reduced: two
 /// numbers a channel. False: not such a call, libtorch's way is right.
-bool instance_norm(const OpEntry& entry, Stack& stack);
+bool instance_norm(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack);
 
 }  // namespace tessera::dtensor

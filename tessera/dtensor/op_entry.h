@@ -60,7 +60,8 @@ struct OpEntry {
   bool is_view = false;  // results alias inputs without writing
   uint32_t id = 0;       // dense, for per-thread caches
   Handler handler = nullptr;
-  OwnHandler own_handler = nullptr;  // what `handler` calls for an op of another library
+  Handler composite_handler = nullptr;  // tried before a composite op is taken apart
+  OwnHandler own_handler = nullptr;     // what `handler` calls for an op of another library
   LocalKernel local_kernel = nullptr;
   Infer infer = nullptr;
 };

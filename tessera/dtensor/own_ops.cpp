@@ -3,6 +3,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/decision.h"
 #include "tessera/dtensor/register.h"
+#include "tessera/rules/registry.h"
 
 namespace tessera {
 namespace {

@@ -15,7 +15,6 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/composite.h"
 #include "tessera/dtensor/dispatch.h"
-#include "tessera/dtensor/handlers.h"
 #include "tessera/dtensor/lazy_dtypes.h"
 #include "tessera/dtensor/placed_gradient.h"
 #include "tessera/dtensor/typed_kernel.h"
@@ -168,7 +167,6 @@ void register_kernels() {
     registered().autograd = std::make_unique<torch::Library>(
         torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
     registered().autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
-    install_handlers();
   });
 }
 
@@ -204,6 +202,9 @@ void set_local_kernel(std::string_view op, LocalKernel kernel) {
   }
 }
 
+void set_composite_handler(std::string_view op, Handler handler) {
+  change_entry(op, [&](OpEntry& entry) { entry.composite_handler = handler; });
+}
 void set_infer(std::string_view op, Infer infer) {
   change_entry(op, [&](OpEntry& entry) { entry.infer = infer; });
 }
@@ -241,10 +242,5 @@ size_t registered_ops() {
   std::lock_guard lock(registered().mutex);
   return registered().entries.size();
 }
-
-namespace {
-// Sharded tensors must find their kernels whichever door they came in by.
-const bool kRegistered = (register_kernels(), true);
-}  // namespace
 
 }  // namespace tessera::dtensor

@@ -7,7 +7,7 @@
 namespace tessera::dtensor {
 
 /// Registers the sharded kernel for every op, once per process; 2,400 ops, a few milliseconds. Runs
-/// when the library is loaded.
+/// when the library is loaded, see ops/handlers.cpp.
 void register_kernels();
 
 /// True if the op exists and has the sharded kernel.
@@ -17,6 +17,9 @@ bool has_kernel(std::string_view op);
 /// user's own; before the op is first used with sharded tensors.
 void set_handler(std::string_view op, Handler handler);
 void set_local_kernel(std::string_view op, LocalKernel kernel);
+/// The same for a composite op that has a kernel of ours (composite.h): tried before it is taken
+/// apart.
+void set_composite_handler(std::string_view op, Handler handler);
 void set_infer(std::string_view op, Infer infer);
 
 /// Puts the sharded kernel under an op of another library, which may not be defined yet. Without

@@ -5,8 +5,8 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/call_site.h"
 #include "tessera/dtensor/norm_of_parts.h"
+#include "tessera/dtensor/rule_handler.h"
 #include "tessera/exec/redistribute.h"
-#include "tessera/rules/rule.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -78,16 +78,11 @@ c10::IValue argument_named(const c10::OperatorHandle& op, const Stack& stack,
   return {};
 }
 
-RuleHandler rule_handler(std::string_view name) {
-  if (name == "mask") return mask;
-  if (name == "norm") return norm;
-  if (name == "nll") return nll;
-  if (name == "moments") return moments;
-  return nullptr;
-}
-
-void enable_rule_handlers() {
-  for (const char* name : {"mask", "norm", "nll", "moments"}) rules::enable_handler(name);
+void install_rule_handlers() {
+  set_rule_handler("mask", mask);
+  set_rule_handler("norm", norm);
+  set_rule_handler("nll", nll);
+  set_rule_handler("moments", moments);
 }
 
 }  // namespace tessera::dtensor

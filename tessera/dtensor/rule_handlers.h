@@ -9,10 +9,6 @@
 /// more than the op itself.
 namespace tessera::dtensor {
 
-/// The handler of that name; nullptr for none. It takes the local arguments from the stack and
-/// leaves the local results.
-RuleHandler rule_handler(std::string_view name);
-
 /// `moments`: variance over a cut dim; in moments.cpp.
 void moments(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
              std::vector<c10::IValue>& stack);
@@ -30,7 +26,7 @@ at::Tensor reduce_cut_axes(const OpEntry& entry, const Decision& decision, at::T
 c10::IValue argument_named(const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack,
                            std::string_view name);
 
-/// Tells the rules which handlers there are.
-void enable_rule_handlers();
+/// Sets all of them (dispatch/rule_handler.h).
+void install_rule_handlers();
 
 }  // namespace tessera::dtensor

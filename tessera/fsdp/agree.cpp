@@ -10,7 +10,6 @@
 
 #include "tessera/comm/call_site.h"
 #include "tessera/comm/world.h"
-#include "tessera/fsdp/collectives.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -29,7 +28,7 @@ std::string said_by_first(const DeviceMesh& mesh, const std::string& text) {
   message[0].zero_();
   char* const bytes = reinterpret_cast<char*>(message[0].mutable_data_ptr<uint8_t>());
   std::memcpy(bytes, text.data(), std::min(text.size(), kLongest - 1));
-  const comm::CallSite site({.op = kSite});
+  const comm::CallSite site({.op = "load_full_state"});
   group->backend(c10::DeviceType::CPU).broadcast(message)->wait();
   return std::string(bytes);
 }

@@ -33,6 +33,10 @@ class HeldParameter final : public dtensor::LazyLocal {
   std::optional<at::ScalarType> compute_dtype() const override {
     return group_->compute_dtype(index_);
   }
+  bool to_empty(c10::Device device) override {
+    group_->to_empty(device);
+    return true;
+  }
   const std::shared_ptr<ParamGroup>& group() const { return group_; }
   size_t index() const { return index_; }
 

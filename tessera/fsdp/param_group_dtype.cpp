@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "tessera/dtensor/lazy_dispatch.h"
 #include "tessera/dtensor/lazy_dtypes.h"
 #include "tessera/fsdp/param_group.h"
 

@@ -7,8 +7,8 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/sharded_tensor.h"
-#include "tessera/fsdp/param_group.h"
 
 namespace tessera {
 namespace {
@@ -21,10 +21,8 @@ void forget_accumulator(const at::Tensor& tensor) {
 
 void fill_one(const at::Tensor& tensor, c10::Device device) {
   if (!tensor.defined() || !tensor.device().is_meta()) return;
-  if (const auto group = fsdp::group_of_parameter(tensor)) {
-    group->to_empty(device);
-    return;
-  }
+  dtensor::LazyLocal* lazy = dtensor::lazy_local(tensor);
+  if (lazy != nullptr && lazy->to_empty(device)) return;
   if (is_dtensor(tensor)) {
     const Sharding as = sharding(tensor);
     const at::Tensor local = to_local(tensor.detach());

@@ -2,8 +2,6 @@
 
 #include <iterator>
 
-#include "tessera/rules/tables.h"
-
 namespace tessera::rules {
 
 std::vector<Rule> code_rules() {

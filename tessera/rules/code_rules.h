@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "tessera/rules/rule.h"
@@ -15,5 +16,11 @@ std::vector<Rule> product_rules();   ///< products of three, gradients of distan
 std::vector<Rule> list_rules();      ///< cat, stack, optimizers
 std::vector<Rule> factory_rules();   ///< new_zeros and its like
 std::vector<Rule> cast_rules();      ///< copies between element types
+
+/// All of them.
+std::vector<Rule> code_rules();
+
+/// The rule of a list form (_foreach_add) from the one of its elements; in lists.cpp.
+Rule for_each(std::string_view op, const Rule& element);
 
 }  // namespace tessera::rules

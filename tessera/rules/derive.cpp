@@ -7,6 +7,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choose.h"
+#include "tessera/rules/code_rules.h"
 
 namespace tessera::rules {
 namespace {

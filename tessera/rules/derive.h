@@ -21,7 +21,4 @@ bool is_in_place(std::string_view op);
 
 std::optional<Rule> derive(std::string_view op, const FindRule& find);
 
-/// The rule of a list form from the one of its elements; `lists.cpp`.
-Rule for_each(std::string_view op, const Rule& element);
-
 }  // namespace tessera::rules

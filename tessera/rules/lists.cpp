@@ -2,10 +2,10 @@
 #include <map>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choose.h"
 #include "tessera/rules/code_rules.h"
-#include "tessera/rules/derive.h"
 #include "tessera/rules/written.h"
 
 /// Ops on lists of tensors: one result of all (cat, stack), or each element for itself (foreach,

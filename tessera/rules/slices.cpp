@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "tessera/base/shape.h"
 #include "tessera/rules/code_rules.h"
 #include "tessera/rules/keep_axes.h"
 #include "tessera/rules/written.h"

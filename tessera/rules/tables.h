@@ -4,8 +4,6 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/rules/rule.h"
-
 /// The tables of rules, one line for ops that share a rule; only `registry.cpp` reads them.
 namespace tessera::rules {
 
@@ -33,8 +31,5 @@ inline std::vector<Table> all_tables() {
           norm_table(),   loss_table(),      convolution_table(), shape_table(),
           index_table(),  linalg_table(),    recurrent_table(),   quantize_table()};
 }
-
-/// Rules that notation cannot say.
-std::vector<Rule> code_rules();
 
 }  // namespace tessera::rules

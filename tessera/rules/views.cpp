@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "tessera/base/shape.h"
 #include "tessera/rules/code_rules.h"
 #include "tessera/rules/keep_axes.h"
 #include "tessera/rules/reshape.h"

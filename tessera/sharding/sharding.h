@@ -100,9 +100,6 @@ class Sharding {
   std::shared_ptr<const Node> node_;
 };
 
-/// Row-major strides of a shape.
-std::vector<int64_t> contiguous_stride(std::span<const int64_t> shape);
-
 /// How many shardings are alive, for tests of growth.
 size_t live_shardings();
 

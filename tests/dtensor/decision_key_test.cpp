@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
 #include "tessera/comm/threads.h"
 #include "tessera/cost/machine.h"
 #include "tessera/dtensor/decision.h"

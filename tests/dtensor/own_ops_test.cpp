@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
 #include "tessera/comm/expect.h"
 #include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "tessera/plan/plan.h"
+#include "tessera/rules/registry.h"
 #include "tests/rules/golden.h"
 
 namespace tessera::test {

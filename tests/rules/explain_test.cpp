@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/rules/registry.h"
 #include "tests/rules/golden.h"
 
 namespace tessera::test {

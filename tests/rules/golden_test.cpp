@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tessera/base/errors.h"
+#include "tessera/rules/registry.h"
 
 namespace tessera::test {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/rules/registry.h"
 #include "tessera/rules/rule.h"
 #include "tests/rules/golden.h"
 #include "tests/support_pure/expect_error.h"

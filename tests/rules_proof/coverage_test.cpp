@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "tessera/rules/notation.h"
+#include "tessera/rules/registry.h"
 #include "tests/rules_proof/coverage_page.h"
 
 /// How much of ATen has a rule. TESSERA_WRITE_COVERAGE=1 writes docs/op_coverage.md anew.

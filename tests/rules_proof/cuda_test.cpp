@@ -1,6 +1,7 @@
 #include <ATen/Context.h>
 #include <torch/version.h>
 
+#include "tessera/rules/registry.h"
 #include "tests/rules_proof/prove_all.h"
 #include "tests/rules_proof/sample_files.h"
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "tessera/dtensor/register.h"
+#include "tessera/rules/registry.h"
 #include "tessera/rules/rule.h"
 
 /// What becomes of an op on sharded tensors, and why.

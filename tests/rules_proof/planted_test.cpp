@@ -1,3 +1,5 @@
+#include "tessera/base/shape.h"
+#include "tessera/rules/registry.h"
 #include "tests/rules_proof/dispatched_rows.h"
 #include "tests/rules_proof/size_variants.h"
 

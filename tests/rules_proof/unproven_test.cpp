@@ -2,6 +2,7 @@
 #include <torch/version.h>
 
 #include "tessera/rules/expand.h"
+#include "tessera/rules/registry.h"
 #include "tests/rules_proof/prove_all.h"
 #include "tests/rules_proof/sample_files.h"
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "tessera/base/shape.h"
 #include "tessera/sharding/cuts.h"
 #include "tests/support_pure/expect_error.h"
 #include "tests/support_pure/index_oracle.h"

@@ -6,6 +6,7 @@
 #include <thread>
 #include <unordered_set>
 
+#include "tessera/base/shape.h"
 #include "tessera/sharding/local_shape.h"
 #include "tessera/sharding/sharding_node.h"
 #include "tests/support_pure/expect_error.h"
