@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/call_site.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/measure.h"
@@ -15,6 +14,7 @@
 #include "tessera/dtensor/spread.h"
 #include "tessera/dtensor/view_origin.h"
 #include "tessera/exec/redistribute.h"
+#include "tessera/observe/call_site.h"
 #include "tessera/sharding/local_shape.h"
 #include "tessera/sharding/mesh_order.h"
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/call_site.h"
 #include "tessera/exec/redistribute.h"
+#include "tessera/observe/call_site.h"
 
 namespace tessera::dtensor {
 

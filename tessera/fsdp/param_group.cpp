@@ -9,9 +9,9 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/buckets.h"
+#include "tessera/dtensor/dispatch/lazy_dtypes.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/lazy.h"
-#include "tessera/dtensor/lazy_dtypes.h"
 #include "tessera/fsdp/timeline.h"
 
 namespace tessera::fsdp {

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/dtype.h"
 #include "tessera/mesh/device_mesh.h"
-#include "tessera/sharding/dtype.h"
 #include "tessera/sharding/placement.h"
 
 /// Where every element of a global tensor lives: a mesh, one placement for each of its axes, the

@@ -13,7 +13,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace local_shape_test {
 
 using test::expect_error;
 using test::for_each_seed;
@@ -321,5 +321,5 @@ TEST(Cuts, NoCutsLeaveTheWholeDim) {
   EXPECT_EQ(text_of(cut(0, {})), "nothing");
 }
 
-}  // namespace
+}  // namespace local_shape_test
 }  // namespace tessera

@@ -13,7 +13,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace sharding_test {
 
 using test::expect_error;
 using test::for_each_seed;
@@ -318,5 +318,5 @@ TEST(Sharding, WithoutAShardingEveryUseIsAnErrorNotACrash) {
   undefined([&] { local_shape(none, Coordinate{0}); });
 }
 
-}  // namespace
+}  // namespace sharding_test
 }  // namespace tessera
