@@ -35,7 +35,9 @@ pure:  ## build and run the tests that need no torch
 	@cmake --build --preset pure -j $(JOBS)
 	@ctest --preset pure -j $(JOBS)
 
-demo: build  ## run the main job
+demo: setup  ## build what the main job needs, and run it
+	@tools/configure.sh dev
+	@cmake --build --preset dev -j $(JOBS) --target tessera_cli example_gpt
 	@tools/demo.sh
 
 bench: build  ## build the benchmarks and print the figures
@@ -47,8 +49,8 @@ models: build  ## train small copies of published models under fully_shard in bf
 
 coverage: setup  ## write docs/op_coverage.md anew, from the rules and libtorch's ops
 	@tools/configure.sh dev
-	@cmake --build --preset dev -j $(JOBS) --target test_rules_proof_coverage
-	@TESSERA_WRITE_COVERAGE=1 build/tests/rules_proof/coverage_test --gtest_filter='*ThePage*'
+	@cmake --build --preset dev -j $(JOBS) --target test_rules_proof
+	@TESSERA_WRITE_COVERAGE=1 build/tests/test_rules_proof --gtest_filter='*ThePage*'
 
 check:  ## the cheap checks, without a build: format, rooms, README
 	@tools/check_format.sh
@@ -58,7 +60,7 @@ check:  ## the cheap checks, without a build: format, rooms, README
 format:  ## format all sources in place
 	@tools/check_format.sh --fix
 
-asan: setup  ## tests of the pure rooms, comm, exec, dtensor and fsdp under address and undefined sanitizers
+asan: setup  ## the tests of all rooms under address and undefined sanitizers
 	@tools/configure.sh asan
 	@cmake --build --preset asan -j $(JOBS)
 	@ctest --preset asan -j $(JOBS)

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "tessera/plan/plan.h"
-#include "tessera/rules/choose.h"
+#include "tessera/rules/choice/choose.h"
+#include "tessera/rules/registry/registry.h"
 #include "tests/rules/golden.h"
 
 namespace {

@@ -26,7 +26,7 @@
 
 #include "tessera/comm/fake.h"
 #include "tessera/comm/world.h"
-#include "tessera/dtensor/decision.h"
+#include "tessera/dtensor/dispatch/decision.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/plan/plan.h"
 

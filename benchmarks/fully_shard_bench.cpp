@@ -38,9 +38,9 @@
 
 #include "tessera/comm/fake.h"
 #include "tessera/comm/processes.h"
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/world.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/observe/recorder.h"
 
 namespace {
 

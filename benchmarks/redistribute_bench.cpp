@@ -25,10 +25,10 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <vector>
 
-#include "tessera/comm/gloo.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
 #include "tessera/exec/redistribute.h"
+#include "tessera/transport/gloo.h"
 
 namespace {
 

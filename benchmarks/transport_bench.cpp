@@ -30,10 +30,10 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
-#include "tessera/comm/gloo.h"
 #include "tessera/comm/group.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
+#include "tessera/transport/gloo.h"
 
 namespace {
 

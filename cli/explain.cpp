@@ -1,4 +1,4 @@
-#include "tessera/rules/explain.h"
+#include "tessera/rules/choice/explain.h"
 
 #include <CLI/CLI.hpp>
 #include <iostream>
@@ -9,12 +9,13 @@
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
 #include "tessera/cost/machine.h"
+#include "tessera/rules/registry/registry.h"
 
 /// tessera explain <op> <mesh> <argument>...: what the dispatcher would do, and what else it could.
 namespace tessera::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kExplainFooter = R"(
 Arguments: tensors in the order of the op's schema, as "placements : shape", the rest by name.
   "S0,R : 8x16"        rows over the first mesh axis, a copy along the second
   "R,P(sum) : 8x16 bf16"  partial sums; element types f32 (default), bf16, i64, ...
@@ -26,7 +27,7 @@ Examples
   tessera explain sum.dim_IntList tp=4 "S1 : 8x16" dim=1
   tessera explain cat cuda:tp=8 "[S0 : 8x16; S0 : 8x16]" dim=0 --json)";
 
-struct Options {
+struct ExplainOptions {
   std::string op;
   std::string mesh;
   std::vector<std::string> words;
@@ -86,7 +87,7 @@ nlohmann::json to_json(const OpCallText& text, const rules::Explanation& explana
           {"not_offered", refused}};
 }
 
-void run(const Options& options) {
+void run_explain(const ExplainOptions& options) {
   const OpCallText text(options.op, options.mesh, options.words);
   require_not_composite(text);
   const rules::Rule* known = rules::find_rule(text.name());
@@ -107,7 +108,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_explain(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExplainOptions>();
   CLI::App* verb = app.add_subcommand(
       "explain", "Which shardings an op can run in, what each costs, and which is chosen");
   verb->add_option("op", options->op, "as aten::mm, aten::sum.dim_IntList, or without aten::")
@@ -118,8 +119,8 @@ void add_explain(CLI::App& app) {
   verb->add_option("--candidates", options->candidates, "how many to price and list")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  verb->footer(kFooter);
-  verb->callback([options] { run(*options); });
+  verb->footer(kExplainFooter);
+  verb->callback([options] { run_explain(*options); });
 }
 
 }  // namespace tessera::cli

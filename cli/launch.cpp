@@ -18,7 +18,7 @@ constexpr int kDefaultPort = 29500;  // torchrun's, for jobs of several hosts
 
 constexpr int kMost = 1 << 20;  // a typing error beyond it
 
-constexpr const char* kFooter = R"(
+constexpr const char* kLaunchFooter = R"(
 Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, ROLE_RANK,
 MASTER_ADDR, MASTER_PORT and the like as from torchrun, and OMP_NUM_THREADS=1 if there are several
 and it is not set. Its stdin is empty. TESSERA_JOB_SECRET tells this job's ranks from others and
@@ -31,7 +31,7 @@ Examples
   tessera launch -n 8 --nodes 2 --node-rank 0 --master-addr node0 ./train     (1 on the second host)
   tessera launch -n 2 --log-dir logs python train.py)";
 
-struct Options {
+struct LaunchOptions {
   JobShape shape;
   std::string log_dir;
   std::string colour = "auto";
@@ -61,7 +61,7 @@ void settle_meeting_point(JobShape& shape, const CLI::App& verb,
   }
 }
 
-void run(Options options, const CLI::App& verb) {
+void run_launch(LaunchOptions options, const CLI::App& verb) {
   const auto words = verb.remaining();
   require(!words.empty(), "launch: which program? tessera launch -n 4 prog args...");
   require(!words.front().starts_with("-"), "launch: no option ", words.front(),
@@ -89,7 +89,7 @@ void run(Options options, const CLI::App& verb) {
 }  // namespace
 
 void add_launch(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LaunchOptions>();
   CLI::App* verb = app.add_subcommand(
       "launch", "Starts the ranks of a program on this host and stays with them to the end");
   JobShape& shape = options->shape;
@@ -114,8 +114,8 @@ void add_launch(CLI::App& app) {
       ->check(CLI::Range(0.0, 1e6, "NONNEGATIVE"))
       ->capture_default_str();
   verb->prefix_command();
-  verb->footer(kFooter);
-  verb->callback([options, verb] { run(*options, *verb); });
+  verb->footer(kLaunchFooter);
+  verb->callback([options, verb] { run_launch(*options, *verb); });
 }
 
 }  // namespace tessera::cli

@@ -118,7 +118,8 @@ rules::Arg read_list(const std::string& text, const c10::TypePtr& of) {
   return out;
 }
 
-rules::Arg read(const c10::Argument& argument, const std::string& text, const DeviceMesh& mesh) {
+rules::Arg read_argument(const c10::Argument& argument, const std::string& text,
+                         const DeviceMesh& mesh) {
   const auto type = element(argument.type());
   if (is_tensor(argument.type())) {
     if (!is_list(argument.type())) return tensor(mesh, text);
@@ -255,7 +256,7 @@ OpCallText::OpCallText(const std::string& op, const std::string& mesh,
       continue;
     }
     try {
-      args_.push_back({argument.name(), read(argument, word->second, mesh_)});
+      args_.push_back({argument.name(), read_argument(argument, word->second, mesh_)});
     } catch (const Error& error) {
       throw InvalidArgument(join_text(name_, ": ", argument.name(), ": ", error.what()));
     }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kOuterLauncher = "TORCHELASTIC_";
 
-[[noreturn]] void fail(const char* what) {
+[[noreturn]] void fail_with(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
@@ -36,7 +36,7 @@ std::map<std::string, std::string> inherited() {
 
 ReservedPort::ReservedPort() {
   socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (socket_ < 0) fail("launch: no socket to find a free port with");
+  if (socket_ < 0) fail_with("launch: no socket to find a free port with");
   const int yes = 1;
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -46,7 +46,7 @@ ReservedPort::ReservedPort() {
       bind(socket_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     close(socket_);
-    fail("launch: no free port found");
+    fail_with("launch: no free port found");
   }
   number_ = ntohs(address.sin_port);
 }

@@ -15,6 +15,7 @@ if(cli_sources)
     nlohmann_json::nlohmann_json)
   target_compile_definitions(tessera_cli PRIVATE TESSERA_VERSION="${PROJECT_VERSION}")
   target_precompile_headers(tessera_cli REUSE_FROM tessera_torch_pch)
+  tessera_unity(tessera_cli)
 endif()
 
 if(SKBUILD)  # a wheel holds the command line alone

@@ -1,4 +1,5 @@
-# A room is a folder tessera/<name>/: one namespace part, one object library `tessera_<name>`.
+# A room is a folder tessera/<name>/ and one object library, `tessera_<name>`. A room inside a room is
+# named by its path: rules/tables is the library tessera_rules_tables.
 #
 #   tessera_room(<name> [TORCH] [DEPENDS <target>...])
 #
@@ -6,7 +7,6 @@
 # DEPENDS names libraries beyond torch that it uses (nlohmann_json::nlohmann_json, ...). Which room
 # may include which is in tools/rooms.txt, checked by tools/check_rooms.py.
 #
-# A folder that is absent or holds no source is skipped, so a room can appear at any time.
 # tessera_house() then makes the two libraries:
 #   tessera_pure  static, all rooms above the torch line; needs no torch
 #   tessera       shared, all rooms (lib/libtessera.so)
@@ -29,11 +29,11 @@ function(tessera_room name)
   set(folder "${PROJECT_SOURCE_DIR}/tessera/${name}")
   file(GLOB sources CONFIGURE_DEPENDS "${folder}/*.cpp")
   tessera_choose_source(sources "${folder}" nccl "${TESSERA_HAS_NCCL}")
-  if(NOT sources OR (ROOM_TORCH AND TESSERA_PURE))
+  if(ROOM_TORCH AND TESSERA_PURE)
     return()
   endif()
 
-  set(target tessera_${name})
+  string(REPLACE "/" "_" target "tessera_${name}")
   add_library(${target} OBJECT ${sources})
   target_link_libraries(${target} PUBLIC tessera_options ${ROOM_DEPENDS})
   if(ROOM_TORCH)
@@ -43,27 +43,26 @@ function(tessera_room name)
   else()
     target_precompile_headers(${target} REUSE_FROM tessera_pure_pch)
     set_property(GLOBAL APPEND PROPERTY TESSERA_ROOMS_PURE ${name})
-    tessera_unity(${target} ${sources})
   endif()
+  tessera_unity(${target})
   set_property(GLOBAL APPEND PROPERTY TESSERA_ROOM_DEPENDS ${ROOM_DEPENDS})
 endfunction()
 
-# A pure build is for a quick answer from nothing: it compiles many files as one, which is half the
-# work. In other builds, where one edits and builds again, files stay apart.
+# Compiles the files of a target in batches, which halves the work: most of it is headers. What two
+# files of a room keep to themselves needs two names then. A source with compile options of its own
+# stays alone. TESSERA_UNITY=OFF compiles every file alone, for those who edit the same few.
+option(TESSERA_UNITY "Compile several files of a room as one" ON)
 function(tessera_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${TESSERA_PURE} UNITY_BUILD_BATCH_SIZE 8)
-  foreach(file IN LISTS ARGN)
-    if(file MATCHES "/table_[a-z]*\\.cpp$")  # each calls its table kTable
-      set_source_files_properties("${file}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-    endif()
-  endforeach()
+  set_target_properties(${target} PROPERTIES
+    UNITY_BUILD ${TESSERA_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
 # The objects of rooms, for the sources of a library.
 function(tessera_room_objects out)
   set(objects "")
   foreach(room IN LISTS ARGN)
-    list(APPEND objects "$<TARGET_OBJECTS:tessera_${room}>")
+    string(REPLACE "/" "_" target "tessera_${room}")
+    list(APPEND objects "$<TARGET_OBJECTS:${target}>")
   endforeach()
   set(${out} "${objects}" PARENT_SCOPE)
 endfunction()

@@ -1,19 +1,20 @@
-# Tests mirror the tree: tests/<room>/<name>_test.cpp is one program and one ctest entry
-# `<room>.<name>`. Labels: checks, pure, torch, examples, install; `sanitized` marks what the asan
-# and tsan presets build and run. Targets: `pure_tests`, `sanitized_tests`.
+# Tests mirror the tree: the files tests/<room>/<name>_test.cpp make one program a room, and each is a
+# ctest entry of its own, `<room>.<name>` (tests/rules/choice/explain_test.cpp: rules.choice.explain),
+# which runs the program with --file (tests/support_pure/tests_of_file.h). Labels: checks, pure, torch,
+# examples, install; `sanitized` marks what the asan and tsan presets build and run. Targets:
+# `pure_tests`, `sanitized_tests`, `test_<room>` (test_dtensor_ops).
 #
-#   tests/<room above the torch line>/   links tessera_pure (+ tests/support_pure/*.cpp)
-#   tests/<any other folder>/            links libtessera.so (+ support_pure, + tests/support/*.cpp, with
-#                                        a main that can also be a rank of a test: processes.h there)
+#   tests/<room above the torch line>/   all of them are one program, test_pure; links tessera_pure
+#                                        (+ tests/support_pure/*.cpp)
+#   tests/<any other folder>/            a program test_<room>; links libtessera.so (+ support_pure,
+#                                        + tests/support/*.cpp, with a main that can also be a rank of
+#                                        a test: processes.h there)
 #   tests/dtensor/                       a file that calls test::run_ranks or check_call is also a test
 #                                        `dtensor_processes.<name>`: the same program, with processes
 #                                        as ranks (tests/support/ranks.h)
 #   tests/cli/                           also knows the command line, as TESSERA_CLI
 #   tests/checks/*_test.py               runs with python3
 #   tests/install/                       a project of its own, see run.cmake there
-#
-# A pure build (TESSERA_PURE) makes one program of all tests above the torch line; the entries are the
-# same.
 
 # Sanitizers take 5 to 15 times as long. Tests of processes multiply their deadlines by the slowdown.
 set(timeout 300)
@@ -24,13 +25,14 @@ if(TESSERA_SANITIZE)
 endif()
 set(TESSERA_TEST_TIMEOUT ${timeout} CACHE STRING "Seconds a test may take")
 # Rooms below the torch line whose tests all run under the sanitizers; those above it all do.
-set(TESSERA_SANITIZED_ROOMS comm exec dtensor fsdp)
+set(TESSERA_SANITIZED_ROOMS collective liveness transport threads observe comm exec
+  dtensor dtensor/random dtensor/dispatch dtensor/ops module fsdp)
 # Measures resident memory, which the sanitizers keep for their own ends.
 set(TESSERA_NOT_SANITIZED dtensor.steady_memory)
 
-set(TESSERA_PROCESS_TEST_FOLDERS dtensor)
+set(TESSERA_PROCESS_TEST_FOLDERS dtensor dtensor/random dtensor/dispatch dtensor/ops)
 # Uses check_call, but starts thread ranks of its own too.
-set(TESSERA_THREAD_TESTS dtensor.look_ups)
+set(TESSERA_THREAD_TESTS dtensor.ops.look_ups)
 set(TESSERA_TEST_PROCESSES 4 CACHE STRING "Processes of a test of processes")
 
 find_package(GTest REQUIRED)
@@ -85,7 +87,7 @@ function(tessera_test_support target folders)
   if(sources)
     add_library(${target} STATIC ${sources})
     target_link_libraries(${target} PUBLIC ${ARGN})
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ${TESSERA_PURE})
+    tessera_unity(${target})
   else()
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE ${ARGN})
@@ -94,84 +96,81 @@ endfunction()
 
 # A test's own code need not be fast, and half of the build is tests.
 set(test_options $<$<CONFIG:RelWithDebInfo,Release>:$<IF:$<BOOL:${TESSERA_PURE}>,-O0,-O1>>)
+
+# A precompiled header for tests, and a program of tests that uses it.
+function(tessera_test_pch target)
+  tessera_pch(${target} ${ARGN} GTest::gtest)
+  target_compile_options(${target} PRIVATE ${test_options})
+  set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+endfunction()
+function(tessera_test_program target support pch)
+  add_executable(${target})
+  set_target_properties(${target} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  target_link_libraries(${target} PRIVATE ${support})
+  target_precompile_headers(${target} REUSE_FROM ${pch})
+  target_compile_options(${target} PRIVATE ${test_options})
+  tessera_unity(${target})
+endfunction()
+
+tessera_test_pch(tessera_pure_test_pch cmake/pure_test_pch.h)
 tessera_test_support(tessera_test_support_pure support_pure tessera_pure GTest::gtest)
+tessera_test_program(test_pure tessera_test_support_pure tessera_pure_test_pch)
+target_sources(test_pure PRIVATE "${tests_dir}/pure/main.cpp")
+add_dependencies(pure_tests test_pure)
 if(NOT TESSERA_PURE)
+  tessera_test_pch(tessera_test_pch cmake/test_pch.h tessera_torch)
   tessera_test_support(tessera_test_support "support;support_pure"
     tessera tessera_options GTest::gtest)
-  tessera_pch(tessera_test_pch cmake/test_pch.h tessera_torch GTest::gtest)
-  target_compile_options(tessera_test_pch PRIVATE ${test_options})
-  set_target_properties(tessera_test_pch PROPERTIES EXCLUDE_FROM_ALL ON)
-endif()
-tessera_pch(tessera_pure_test_pch cmake/pure_test_pch.h GTest::gtest)
-set_target_properties(tessera_pure_test_pch PROPERTIES EXCLUDE_FROM_ALL ON)
-target_compile_options(tessera_pure_test_pch PRIVATE ${test_options})
-if(TESSERA_PURE)
-  add_executable(test_pure "${tests_dir}/pure/main.cpp")
-  set_target_properties(test_pure PROPERTIES OUTPUT_NAME tests
-    UNITY_BUILD ON UNITY_BUILD_MODE GROUP
-    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
-  target_link_libraries(test_pure PRIVATE tessera_test_support_pure)
-  target_precompile_headers(test_pure REUSE_FROM tessera_pure_test_pch)
-  target_compile_options(test_pure PRIVATE ${test_options})
-  add_dependencies(pure_tests test_pure)
 endif()
 
-file(GLOB test_files CONFIGURE_DEPENDS "${tests_dir}/*/*_test.cpp")
-foreach(file IN LISTS test_files)
-  file(RELATIVE_PATH path "${tests_dir}" "${file}")
-  string(REGEX REPLACE "^(.*)/(.*)_test\\.cpp$" "\\1" folder "${path}")
-  string(REGEX REPLACE "^(.*)/(.*)_test\\.cpp$" "\\2" name "${path}")
-  if(folder IN_LIST pure_rooms)
-    set(side pure)
-  elseif(folder IN_LIST torch_rooms OR NOT EXISTS "${PROJECT_SOURCE_DIR}/tessera/${folder}/")
-    set(side torch)
-  else()
-    continue()  # the room has no source yet
+# The program of a room below the torch line, made at its first file.
+function(tessera_room_tests target folder)
+  if(TARGET ${target})
+    return()
   endif()
-
-  if(TESSERA_PURE)
-    if(side STREQUAL "pure")
-      target_sources(test_pure PRIVATE "${file}")
-      set_source_files_properties("${file}" PROPERTIES UNITY_GROUP ${folder})
-      tessera_test(${folder}.${name} LABELS pure COMMAND test_pure "--file=tests/${path}")
-    endif()
-    continue()
-  endif()
-
-  set(target test_${folder}_${name})
-  add_executable(${target} "${file}")
-  set_target_properties(${target} PROPERTIES
-    OUTPUT_NAME ${name}_test RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/${folder}")
-  if(side STREQUAL "pure")
-    target_link_libraries(${target} PRIVATE tessera_test_support_pure GTest::gtest_main)
-    target_precompile_headers(${target} REUSE_FROM tessera_pure_test_pch)
-  else()
-    target_link_libraries(${target} PRIVATE tessera_test_support)
-    target_precompile_headers(${target} REUSE_FROM tessera_test_pch)
-  endif()
-  target_compile_options(${target} PRIVATE ${test_options})
-
+  tessera_test_program(${target} tessera_test_support tessera_test_pch)
   if(folder STREQUAL "cli")
     add_dependencies(${target} tessera_cli)
     target_compile_definitions(${target} PRIVATE TESSERA_CLI="$<TARGET_FILE:tessera_cli>")
   endif()
-
-  set(labels ${side})
-  if(side STREQUAL "pure")
-    list(APPEND labels sanitized)
-    add_dependencies(pure_tests ${target})
-  elseif(folder IN_LIST TESSERA_SANITIZED_ROOMS AND
-         NOT "${folder}.${name}" IN_LIST TESSERA_NOT_SANITIZED)
-    list(APPEND labels sanitized)
+  if(folder IN_LIST TESSERA_SANITIZED_ROOMS)
     add_dependencies(sanitized_tests ${target})
   endif()
-  tessera_test(${folder}.${name} LABELS ${labels} COMMAND ${target})
+endfunction()
+
+file(GLOB_RECURSE test_files CONFIGURE_DEPENDS "${tests_dir}/*_test.cpp")
+foreach(file IN LISTS test_files)
+  file(RELATIVE_PATH path "${tests_dir}" "${file}")
+  string(REGEX REPLACE "^(.*)/(.*)_test\\.cpp$" "\\1" folder "${path}")
+  string(REGEX REPLACE "^(.*)/(.*)_test\\.cpp$" "\\2" name "${path}")
+  string(REPLACE "/" "." room "${folder}")
+  if(folder IN_LIST pure_rooms)
+    target_sources(test_pure PRIVATE "${file}")
+    tessera_test(${room}.${name} LABELS pure sanitized COMMAND test_pure "--file=tests/${path}")
+    continue()
+  elseif(TESSERA_PURE)
+    continue()
+  elseif(NOT folder IN_LIST torch_rooms AND EXISTS "${PROJECT_SOURCE_DIR}/tessera/${folder}/")
+    message(FATAL_ERROR "tests/${path}: CMakeLists.txt makes no room ${folder}")
+  endif()
+
+  string(REPLACE "/" "_" target "test_${folder}")
+  tessera_room_tests(${target} "${folder}")
+  target_sources(${target} PRIVATE "${file}")
+  set(labels torch)
+  if(folder IN_LIST TESSERA_SANITIZED_ROOMS AND
+      NOT "${room}.${name}" IN_LIST TESSERA_NOT_SANITIZED)
+    list(APPEND labels sanitized)
+  endif()
+  tessera_test(${room}.${name} LABELS ${labels} COMMAND ${target} "--file=tests/${path}")
 
   file(STRINGS "${file}" runs_ranks REGEX "test::run_ranks|check_call" LIMIT_COUNT 1)
   if(runs_ranks AND folder IN_LIST TESSERA_PROCESS_TEST_FOLDERS
-      AND NOT "${folder}.${name}" IN_LIST TESSERA_THREAD_TESTS)
-    tessera_test(${folder}_processes.${name} LABELS ${side} processes COMMAND
-      ${CMAKE_COMMAND} -E env TESSERA_TEST_PROCESSES=${TESSERA_TEST_PROCESSES} $<TARGET_FILE:${target}>)
+      AND NOT "${room}.${name}" IN_LIST TESSERA_THREAD_TESTS)
+    tessera_test(${room}_processes.${name} LABELS torch processes COMMAND
+      ${CMAKE_COMMAND} -E env TESSERA_TEST_PROCESSES=${TESSERA_TEST_PROCESSES}
+      $<TARGET_FILE:${target}> "--file=tests/${path}")
   endif()
 endforeach()
 

@@ -3,9 +3,10 @@
 
     tools/check_rooms.py [<root>]
 
-Reads every #include of tessera/<room>/**/*.{h,cpp} and reports each one that goes against the
-graph, a cycle in the graph itself, a folder that the graph does not know, a header of libtorch
-above the torch line, and a room whose side of the line differs in CMakeLists.txt.
+Reads every #include of tessera/**/*.{h,cpp} and reports each one that goes against the graph, a
+cycle in the graph itself, a folder that the graph does not know, a room without sources, a header
+of libtorch above the torch line, and a room whose side of the line differs in CMakeLists.txt. A file
+belongs to the innermost room whose folder it is in: tessera/rules/code/x.h to rules/code.
 cli/, python/, tests/ and tessera/tessera.h may include everything.
 """
 
@@ -15,7 +16,8 @@ import sys
 
 TORCH = ("torch", "ATen", "c10", "caffe2")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
-CMAKE_ROOM = re.compile(r"^\s*tessera_room\((\w+)([^)]*)\)", re.MULTILINE)
+ROOM = r"\w+(?:/\w+)*"
+CMAKE_ROOM = re.compile(rf"^\s*tessera_room\(({ROOM})([^)]*)\)", re.MULTILINE)
 
 
 class Graph:
@@ -35,7 +37,7 @@ class Graph:
                 continue
             room, arrow, targets = line.partition("->")
             room = room.strip()
-            if not arrow or not re.fullmatch(r"\w+", room):
+            if not arrow or not re.fullmatch(ROOM, room):
                 self.errors.append(f"rooms.txt:{number}: not a line of the graph: {line}")
             elif room in self.allowed:
                 self.errors.append(f"rooms.txt:{number}: {room} is there twice")
@@ -79,6 +81,13 @@ class Graph:
                 return found
         return None
 
+    def room_of(self, path):
+        """The innermost room of "rules/code/views.h"; None if it is in no room."""
+        folder = path.rpartition("/")[0]
+        while folder and folder not in self.allowed:
+            folder = folder.rpartition("/")[0]
+        return folder or None
+
     def may(self, room, target):
         return target in (room, "base") or target in self.allowed[room]
 
@@ -100,10 +109,10 @@ def check_source(graph, room, path, shown):
             errors.append(f"{where}: {room} is above the torch line")
         elif first == "tessera" and len(rest) == 1:
             errors.append(f"{where}: only users include it; include the header of a room")
-        elif first == "tessera" and rest[0] not in graph.allowed:
+        elif first == "tessera" and graph.room_of("/".join(rest)) is None:
             errors.append(f"{where}: rooms.txt has no room {rest[0]}")
-        elif first == "tessera" and not graph.may(room, rest[0]):
-            errors.append(f"{where}: {room} may not include {rest[0]}")
+        elif first == "tessera" and not graph.may(room, graph.room_of("/".join(rest))):
+            errors.append(f"{where}: {room} may not include {graph.room_of('/'.join(rest))}")
         elif header.startswith(".") or (not rest and (path.parent / header).exists()):
             errors.append(f"{where}: write the path from the root, \"tessera/{room}/...\"")
     return errors
@@ -129,13 +138,19 @@ def check(root):
     cmake = root / "CMakeLists.txt"
     if cmake.exists():
         errors += check_cmake(graph, cmake.read_text(encoding="utf-8"))
-    for folder in sorted(p for p in (root / "tessera").iterdir() if p.is_dir()):
-        sources = sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cpp"))
-        if sources and folder.name not in graph.allowed:
-            errors.append(f"tessera/{folder.name}: rooms.txt has no such room")
+    found = set()
+    for path in sorted(p for p in (root / "tessera").rglob("*") if p.suffix in (".h", ".cpp")):
+        inside = path.relative_to(root / "tessera").as_posix()
+        if "/" not in inside:
             continue
-        for path in sources:
-            errors += check_source(graph, folder.name, path, path.relative_to(root))
+        room = graph.room_of(inside)
+        if room is None:
+            errors.append(f"tessera/{inside}: rooms.txt has no room {inside.partition('/')[0]}")
+            continue
+        found.add(room)
+        errors += check_source(graph, room, path, path.relative_to(root))
+    for room in sorted(set(graph.allowed) - found):
+        errors.append(f"rooms.txt: tessera/{room} holds no source")
     return errors
 
 

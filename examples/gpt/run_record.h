@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tessera/comm/recorder.h>
+#include <tessera/observe/recorder.h>
 
 #include <map>
 #include <string>

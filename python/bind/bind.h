@@ -16,7 +16,7 @@
 /// comes later adds its file and its line here and in module.cpp.
 ///
 /// Whatever may wait for another rank gives up the GIL: bound functions by `NoGil`, torch's own
-/// functions by the hook that bind_comm sets (comm/may_block.h).
+/// functions by the hook that bind_comm sets (collective/may_block.h).
 namespace tessera::python {
 
 namespace py = pybind11;

@@ -3,19 +3,19 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include "bind/bind.h"
+#include "tessera/collective/deadline.h"
+#include "tessera/collective/may_block.h"
 #include "tessera/comm/adopt_mesh.h"
-#include "tessera/comm/deadline.h"
-#include "tessera/comm/expect.h"
 #include "tessera/comm/failure.h"
 #include "tessera/comm/fake.h"
-#include "tessera/comm/may_block.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/rank_generator.h"
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/rendezvous.h"
-#include "tessera/comm/trace.h"
 #include "tessera/comm/world.h"
 #include "tessera/comm/world_end.h"
+#include "tessera/observe/expect.h"
+#include "tessera/observe/recorder.h"
+#include "tessera/observe/trace.h"
 
 namespace tessera::python {
 namespace {

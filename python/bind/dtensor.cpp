@@ -3,8 +3,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bind/bind.h"
-#include "tessera/dtensor/decision.h"
-#include "tessera/dtensor/distribute_module.h"
+#include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/module/distribute_module.h"
 
 namespace tessera::python {
 namespace {

@@ -1,10 +1,11 @@
-#include "tessera/rules/explain.h"
+#include "tessera/rules/choice/explain.h"
 
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bind/bind.h"
-#include "tessera/dtensor/dispatch.h"
+#include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/rules/registry/registry.h"
 
 namespace tessera::python {
 namespace {

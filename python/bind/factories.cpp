@@ -10,7 +10,7 @@ namespace tessera::python {
 namespace {
 
 using DTypeArg = std::optional<at::ScalarType>;
-using Shape = std::vector<int64_t>;
+using Sizes = std::vector<int64_t>;
 
 at::TensorOptions options_of(DTypeArg dtype, bool requires_grad) {
   auto options = at::TensorOptions().requires_grad(requires_grad);
@@ -33,7 +33,7 @@ using OfShape = at::Tensor (*)(at::IntArrayRef, const DeviceMesh&, const Placeme
 void bind_of_shape(py::module_& m, const char* name, OfShape make) {
   m.def(
       name,
-      [make](const Shape& shape, const DeviceMesh& mesh, PlacementList placements, DTypeArg dtype,
+      [make](const Sizes& shape, const DeviceMesh& mesh, PlacementList placements, DTypeArg dtype,
              bool requires_grad) {
         return make(shape, mesh, placements.list, options_of(dtype, requires_grad));
       },
@@ -48,7 +48,7 @@ void bind_factories(py::module_& m) {
   bind_of_shape(m, "ones", &ones);
   bind_of_shape(m, "rand", &rand);
   bind_of_shape(m, "randn", &randn);
-  m.def("full", [](const Shape& shape, const py::object& value, const DeviceMesh& mesh,
+  m.def("full", [](const Sizes& shape, const py::object& value, const DeviceMesh& mesh,
                    PlacementList placements, DTypeArg dtype, bool requires_grad) {
     const at::Scalar number = scalar_of(value);
     const py::gil_scoped_release others_may_run;

@@ -3,14 +3,14 @@
 #include <map>
 
 #include "bind/bind.h"
-#include "tessera/fsdp/clip_grad.h"
 #include "tessera/fsdp/compute_dtype.h"
 #include "tessera/fsdp/convert.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/fsdp/overlap.h"
 #include "tessera/fsdp/param_group.h"
-#include "tessera/fsdp/state.h"
-#include "tessera/fsdp/to_empty.h"
+#include "tessera/module/clip_grad.h"
+#include "tessera/module/state.h"
+#include "tessera/module/to_empty.h"
 
 namespace tessera::python {
 namespace {

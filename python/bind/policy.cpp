@@ -1,8 +1,8 @@
 #include "tessera/dtensor/policy.h"
 
 #include "bind/bind.h"
-#include "tessera/dtensor/composite.h"
-#include "tessera/dtensor/placed_gradient.h"
+#include "tessera/dtensor/dispatch/composite.h"
+#include "tessera/dtensor/dispatch/placed_gradient.h"
 
 namespace tessera::python {
 namespace {

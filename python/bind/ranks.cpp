@@ -1,7 +1,7 @@
 #include <atomic>
 
 #include "bind/bind.h"
-#include "tessera/comm/deadline.h"
+#include "tessera/collective/deadline.h"
 #include "tessera/comm/threads.h"
 
 namespace tessera::python {

@@ -1,8 +1,9 @@
 #include <algorithm>
 
 #include "bind/bind.h"
-#include "tessera/dtensor/register.h"
-#include "tessera/rules/choose.h"
+#include "tessera/dtensor/dispatch/register.h"
+#include "tessera/rules/choice/choose.h"
+#include "tessera/rules/registry/registry.h"
 #include "tessera/rules/rule.h"
 
 namespace tessera::python {

@@ -8,10 +8,10 @@
 #include <exception>
 #include <mutex>
 
-#include "tessera/comm/noticeboard.h"
-#include "tessera/comm/observer_state.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
+#include "tessera/liveness/peer_diagnostics.h"
+#include "tessera/observe/observer_state.h"
 
 namespace tessera::comm {
 

@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/call_backend.h"
+#include "tessera/collective/call_backend.h"
+#include "tessera/collective/move.h"
+#include "tessera/collective/work_list.h"
 #include "tessera/comm/processes.h"
-#include "tessera/comm/thread_move.h"
-#include "tessera/comm/work_list.h"
 
 namespace tessera::comm {
 namespace {

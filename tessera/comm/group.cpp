@@ -48,24 +48,4 @@ void Group::no_backend(c10::DeviceType device) const {
                                c10::DeviceTypeName(device, /*lower_case=*/true)));
 }
 
-std::string ranks_text(std::span<const int> ranks) {
-  std::string text;
-  for (size_t begin = 0; begin < ranks.size();) {
-    // The longest run with one stride from here; two ranks are listed, not written as a run.
-    size_t end = begin + 1;
-    const int stride = end < ranks.size() ? ranks[end] - ranks[begin] : 0;
-    while (stride > 0 && end < ranks.size() && ranks[end] - ranks[end - 1] == stride) ++end;
-    if (begin > 0) text += ',';
-    text += std::to_string(ranks[begin]);
-    if (end - begin <= 2) {
-      ++begin;
-      continue;
-    }
-    text += '-' + std::to_string(ranks[end - 1]);
-    if (stride > 1) text += ':' + std::to_string(stride);
-    begin = end;
-  }
-  return text;
-}
-
 }  // namespace tessera::comm

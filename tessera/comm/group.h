@@ -55,7 +55,4 @@ class Group {
   std::array<c10d::Backend*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> by_device_{};
 };
 
-/// Ranks in few characters, for names and messages: "0-3", "0,2,5", "0-12:4" (every fourth).
-std::string ranks_text(std::span<const int> ranks);
-
 }  // namespace tessera::comm

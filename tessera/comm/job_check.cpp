@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/network.h"
-#include "tessera/comm/poll.h"
-#include "tessera/comm/store_text.h"
+#include "tessera/liveness/poll.h"
+#include "tessera/liveness/store_text.h"
+#include "tessera/transport/network.h"
 
 namespace tessera::comm {
 namespace {

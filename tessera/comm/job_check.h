@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 /// Whether the process that came to a store belongs there: the first thing that ranks find out
-/// about each other. Inside comm only.
+/// about each other.
 ///
 /// Rank 0 writes the job's identity and size, the others compare theirs with it, and each takes its
 /// rank. So two jobs that were given one port do not become one world, and a WORLD_SIZE that

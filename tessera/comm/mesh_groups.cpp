@@ -2,6 +2,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/collective/group_info.h"
 #include "tessera/comm/adopt_mesh.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"

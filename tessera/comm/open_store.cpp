@@ -6,10 +6,10 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/bounded_store.h"
-#include "tessera/comm/descriptors.h"
-#include "tessera/comm/network.h"
 #include "tessera/comm/processes.h"
+#include "tessera/liveness/bounded_store.h"
+#include "tessera/transport/descriptors.h"
+#include "tessera/transport/network.h"
 
 namespace tessera::comm {
 namespace {
@@ -53,7 +53,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const ProcessWorldOptions& options) {
   tcp.port = static_cast<uint16_t>(options.port);
   tcp.isServer = options.rank == 0 && !options.store_is_hosted;
   tcp.numWorkers = options.size;
-  tcp.waitWorkers = false;  // Meeting waits, and knows who is missing
+  tcp.waitWorkers = false;  // StoreBarrier waits, and knows who is missing
   tcp.timeout = options.timeout;
   const std::string where = join_text(options.host, ":", options.port);
   require_descriptors(kOwnConnections + (tcp.isServer ? kServed * options.size : 0),

@@ -4,7 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-/// How a world of processes gets its store. Inside comm only.
+/// How a world of processes gets its store.
 namespace tessera::comm {
 
 struct ProcessWorldOptions;

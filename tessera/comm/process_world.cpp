@@ -10,23 +10,21 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/checked.h"
-#include "tessera/comm/cuda_backend.h"
-#include "tessera/comm/deadline.h"
-#include "tessera/comm/descriptors.h"
+#include "tessera/collective/deadline.h"
 #include "tessera/comm/failure.h"
-#include "tessera/comm/gloo.h"
-#include "tessera/comm/meeting.h"
-#include "tessera/comm/network.h"
-#include "tessera/comm/noticeboard.h"
-#include "tessera/comm/observer_state.h"
+#include "tessera/liveness/peer_diagnostics.h"
+#include "tessera/liveness/store_barrier.h"
+#include "tessera/observe/checked.h"
+#include "tessera/observe/observer_state.h"
+#include "tessera/transport/cuda_backend.h"
+#include "tessera/transport/descriptors.h"
+#include "tessera/transport/gloo.h"
+#include "tessera/transport/network.h"
 
 namespace tessera::comm {
 namespace {
 
 constexpr auto kFarewell = std::chrono::seconds(10);
-/// After a barrier's timeout, for what is still to be said over the store.
-constexpr auto kLastWords = std::chrono::seconds(3);
 
 std::vector<c10::DeviceType> served_devices(const ProcessWorldOptions& options) {
   if (!options.devices.empty()) return options.devices;
@@ -69,7 +67,7 @@ ProcessWorld::ProcessWorld(const ProcessWorldOptions& options, const BoundedPtr&
       connection_(store),
       prefix_(prefix),
       store_(prefixed(prefix, store)),
-      board_(prefixed(Noticeboard::kPrefix, store_)),
+      board_(prefixed(PeerDiagnostics::kPrefix, store_)),
       // A store that the program made is rank 0's by convention.
       hosts_store_(options.rank == 0 && !options.store_is_hosted),
       local_rank_(options.local_rank),
@@ -81,17 +79,17 @@ ProcessWorld::ProcessWorld(const ProcessWorldOptions& options, const BoundedPtr&
   }
   const auto soon = store->until(deadline_after(options.timeout));
   const auto own_connection = [store, prefix] { return prefixed(prefix, store->clone()); };
-  auto board = prefixed(Noticeboard::kPrefix, prefixed(prefix, soon->clone()));
-  life_sign_ = std::make_unique<LifeSign>(
-      prefixed(Noticeboard::kPrefix, prefixed(prefix, soon->unbounded_clone())), board_,
+  auto board = prefixed(PeerDiagnostics::kPrefix, prefixed(prefix, soon->clone()));
+  life_sign_ = std::make_unique<LivenessProbe>(
+      prefixed(PeerDiagnostics::kPrefix, prefixed(prefix, soon->unbounded_clone())), board_,
       options.rank);
   ObserverState& state = *observers().state();
   state.hosts_store = hosts_store_;
   std::lock_guard lock(state.mutex);
   const auto [host, port] = host_of(options);
   const bool known = port != 0 && !is_loopback(host);
-  state.board =
-      std::make_shared<Noticeboard>(std::move(board), options.rank, known ? host : std::string());
+  state.board = std::make_shared<PeerDiagnostics>(std::move(board), options.rank,
+                                                  known ? host : std::string());
   state.check = std::make_shared<CollectiveCheck>(own_connection, options.timeout);
 }
 
@@ -102,12 +100,12 @@ void ProcessWorld::end() {
   if (fails) observers().state()->abort_links();
   if (life_sign_->dismissed()) return;  // who hosted the store has left, and the store with it
   if (!fails) end_sending();
-  const auto parting = std::make_shared<Parting>(
-      Parting::Options{store_, board_, std::move(life_sign_), rank(), size(), hosts_store_,
-                       std::min<std::chrono::milliseconds>(kFarewell, timeout())});
+  const auto parting = std::make_shared<WorldShutdown>(
+      WorldShutdown::Options{store_, board_, std::move(life_sign_), rank(), size(), hosts_store_,
+                             std::min<std::chrono::milliseconds>(kFarewell, timeout())});
   const auto farewell = fails ? parting->call_off_farewell() : parting->say_farewell();
   shut_down_groups(farewell);
-  if (farewell == Parting::Farewell::none) return;
+  if (farewell == WorldShutdown::Farewell::none) return;
   parting->leave(observers().state()->board_now()->silent());
 }
 
@@ -156,8 +154,9 @@ Backends ProcessWorld::make_backends(std::span<const int> ranks, int index,
 bool ProcessWorld::attend(std::string meeting, std::string purpose, std::span<const int> ranks,
                           int index, const std::string& word) {
   const auto store = prefixed(prefix_, connection_->until(deadline_after(timeout()) + kLastWords));
-  const auto board = prefixed(Noticeboard::kPrefix, store);
-  return Meeting{*store, std::move(meeting), std::move(purpose), ranks, index, timeout(), *board}
+  const auto board = prefixed(PeerDiagnostics::kPrefix, store);
+  return StoreBarrier{*store, std::move(meeting), std::move(purpose), ranks, index, timeout(),
+                      *board}
       .attend(word);
 }
 
@@ -223,9 +222,9 @@ void ProcessWorld::end_sending() noexcept {
 /// Before this rank counts as gone, and the store may go: NCCL's groups read it once a second
 /// from a thread, which warns at length when it is gone. What Gloo's have under way nobody waits
 /// for once all ranks came to the end; before that a peer may still count on it.
-void ProcessWorld::shut_down_groups(Parting::Farewell farewell) noexcept {
+void ProcessWorld::shut_down_groups(WorldShutdown::Farewell farewell) noexcept {
   for (auto& [device, weak] : made()) {
-    if (device != c10::DeviceType::CUDA && farewell != Parting::Farewell::all_came) continue;
+    if (device != c10::DeviceType::CUDA && farewell != WorldShutdown::Farewell::all_came) continue;
     try {
       if (const auto backend = weak.lock()) backend->shutdown();
     } catch (const std::exception&) {  // a peer is gone: its waiters have the error

@@ -6,15 +6,17 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/comm/bounded_store.h"
-#include "tessera/comm/life_sign.h"
-#include "tessera/comm/parting.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
+#include "tessera/liveness/bounded_store.h"
+#include "tessera/liveness/liveness_probe.h"
+#include "tessera/liveness/world_shutdown.h"
 
-/// The world of a process (processes.h): its connections to the store, its groups, its end. Inside
-/// comm only.
+/// The world of a process (processes.h): its connections to the store, its groups, its end.
 namespace tessera::comm {
+
+/// After a timeout, for what is still to be said over the store.
+inline constexpr auto kLastWords = std::chrono::seconds(3);
 
 class ProcessWorld final : public RankWorld {
  public:
@@ -49,7 +51,7 @@ class ProcessWorld final : public RankWorld {
   void keep_track(c10::DeviceType device, const BackendPtr& backend);
   std::vector<std::pair<c10::DeviceType, WeakBackend>> made();
   void end_sending() noexcept;
-  void shut_down_groups(Parting::Farewell farewell) noexcept;
+  void shut_down_groups(WorldShutdown::Farewell farewell) noexcept;
 
   const pid_t owner_;  // a process that this one forks is not a rank
   BoundedPtr connection_;
@@ -61,7 +63,7 @@ class ProcessWorld final : public RankWorld {
   std::vector<c10::DeviceType> devices_;
   std::string secret_;
   std::string address_;
-  std::unique_ptr<LifeSign> life_sign_;
+  std::unique_ptr<LivenessProbe> life_sign_;
   bool ended_ = false;
   /// Behind the groups that this world made, not those that it adopted. By device: CPU is Gloo.
   std::vector<std::pair<c10::DeviceType, WeakBackend>> made_;

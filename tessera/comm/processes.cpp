@@ -6,19 +6,19 @@
 #include <utility>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/bounded_store.h"
-#include "tessera/comm/checked.h"
-#include "tessera/comm/deadline.h"
-#include "tessera/comm/descriptors.h"
+#include "tessera/collective/deadline.h"
 #include "tessera/comm/failure.h"
 #include "tessera/comm/job_check.h"
-#include "tessera/comm/noticeboard.h"
-#include "tessera/comm/observer_state.h"
 #include "tessera/comm/open_store.h"
 #include "tessera/comm/process_world.h"
 #include "tessera/comm/rendezvous.h"
-#include "tessera/comm/signed_store.h"
 #include "tessera/comm/world_end.h"
+#include "tessera/liveness/bounded_store.h"
+#include "tessera/liveness/peer_diagnostics.h"
+#include "tessera/liveness/signed_store.h"
+#include "tessera/observe/checked.h"
+#include "tessera/observe/observer_state.h"
+#include "tessera/transport/descriptors.h"
 
 namespace tessera::comm {
 namespace {
@@ -28,8 +28,6 @@ using StorePtr = intrusive_ptr<c10d::Store>;
 
 /// Of a rank 0 that cannot start, so that the others can read why.
 constexpr auto kHostStays = std::chrono::milliseconds(1500);
-/// After a timeout, for what is still to be said over the store.
-constexpr auto kLastWords = std::chrono::seconds(3);
 
 std::chrono::milliseconds timeout_from(const Environment& environment) {
   const auto text = environment("TESSERA_TIMEOUT_S");
@@ -142,8 +140,8 @@ std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options) {
       options.timeout);
   const auto post_failure = [&](const std::string& why) {
     const auto soon = store->until(deadline_after(kLastWords));
-    const auto board = prefixed(Noticeboard::kPrefix, prefixed(prefix, soon));
-    Noticeboard::post_failure(*board, options.rank, why);
+    const auto board = prefixed(PeerDiagnostics::kPrefix, prefixed(prefix, soon));
+    PeerDiagnostics::post_failure(*board, options.rank, why);
   };
   if (options.size > 1) meet_job(options, unsigned_store, prefix, post_failure);
   std::shared_ptr<ProcessWorld> world;

@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/sha256.h"
+#include "tessera/liveness/sha256.h"
 
 namespace tessera::comm {
 namespace {

@@ -8,10 +8,10 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/rank_generator.h"
-#include "tessera/comm/thread_backend.h"
-#include "tessera/comm/thread_failure.h"
-#include "tessera/comm/thread_hub.h"
 #include "tessera/comm/world_end.h"
+#include "tessera/threads/thread_backend.h"
+#include "tessera/threads/thread_failure.h"
+#include "tessera/threads/thread_hub.h"
 
 namespace tessera::comm {
 namespace {
@@ -39,21 +39,6 @@ std::string next_name() {
   return join_text("tessera.t", count++);
 }
 
-/// Autograd as thread ranks need it: on the calling thread. Two ranks that share the engine's one
-/// thread of a device would wait for each other in a backward that communicates.
-class RankAutograd {
- public:
-  RankAutograd() : previous_(c10::AutogradState::get_tls_state()) {
-    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-  }
-  ~RankAutograd() { c10::AutogradState::set_tls_state(previous_); }
-  RankAutograd(const RankAutograd&) = delete;
-  RankAutograd& operator=(const RankAutograd&) = delete;
-
- private:
-  c10::AutogradState previous_;
-};
-
 }  // namespace
 
 struct ThreadRanks::State {
@@ -65,6 +50,21 @@ struct ThreadRanks::State {
 
 // Members are made in this order and taken down in the reverse one.
 struct EnterRank::Guards {
+  /// Autograd as thread ranks need it: on the calling thread. Two ranks that share the engine's one
+  /// thread of a device would wait for each other in a backward that communicates.
+  class RankAutograd {
+   public:
+    RankAutograd() : previous_(c10::AutogradState::get_tls_state()) {
+      c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+    }
+    ~RankAutograd() { c10::AutogradState::set_tls_state(previous_); }
+    RankAutograd(const RankAutograd&) = delete;
+    RankAutograd& operator=(const RankAutograd&) = delete;
+
+   private:
+    c10::AutogradState previous_;
+  };
+
   Guards(std::shared_ptr<ThreadRanks> of, ThreadRanks::State& state, size_t rank)
       : ranks(std::move(of)),
         inherited(state.creator),

@@ -5,11 +5,12 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/may_block.h"
+#include "tessera/collective/group_info.h"
+#include "tessera/collective/may_block.h"
 #include "tessera/comm/processes.h"
-#include "tessera/comm/recorder.h"
-#include "tessera/comm/tap.h"
-#include "tessera/comm/thread_backend.h"
+#include "tessera/observe/recorder.h"
+#include "tessera/observe/tap.h"
+#include "tessera/threads/thread_backend.h"
 
 namespace tessera::comm {
 namespace {
@@ -37,7 +38,7 @@ RankWorld::RankWorld(Kind kind, int rank, int size, std::string name,
       size_(size),
       name_(std::move(name)),
       timeout_(timeout),
-      observers_(std::make_unique<Observers>()) {
+      observers_(std::make_unique<Observers>(rank)) {
   require(size >= 1 && rank >= 0 && rank < size, "world ", name_, ": rank ", rank, " of ", size);
 }
 

@@ -47,6 +47,8 @@ class RankWorld : public World, public std::enable_shared_from_this<RankWorld> {
   void adopt(std::span<const int> ranks, const c10::intrusive_ptr<c10d::ProcessGroup>& existing);
 
   Observers& observers() const { return *observers_; }
+  /// So that `Recorder recorder(*world)` and `set_checked(*world, true)` take a world.
+  operator Observers&() const { return *observers_; }
 
  protected:
   RankWorld(Kind kind, int rank, int size, std::string name, std::chrono::milliseconds timeout);

@@ -9,12 +9,12 @@
 #include <optional>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/call_site.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/dtensor/spread.h"
 #include "tessera/exec/redistribute.h"
+#include "tessera/observe/call_site.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::dtensor {

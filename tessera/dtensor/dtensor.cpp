@@ -7,14 +7,14 @@
 #include <sstream>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/call_site.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/autograd.h"
-#include "tessera/dtensor/gathered_views.h"
 #include "tessera/dtensor/measure.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/dtensor/spread.h"
+#include "tessera/dtensor/view_origin.h"
 #include "tessera/exec/redistribute.h"
+#include "tessera/observe/call_site.h"
 #include "tessera/sharding/local_shape.h"
 #include "tessera/sharding/mesh_order.h"
 

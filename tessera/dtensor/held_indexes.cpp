@@ -1,5 +1,6 @@
 #include "tessera/dtensor/held_indexes.h"
 
+#include "tessera/base/shape.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::dtensor {

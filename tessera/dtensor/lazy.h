@@ -8,7 +8,6 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/dtensor/op_entry.h"
 #include "tessera/dtensor/sharded_tensor.h"
 
 /// Sharded tensors whose value for computing is produced when an op needs it. A parameter that
@@ -49,6 +48,9 @@ class LazyLocal {
   virtual at::Tensor shards() = 0;
   /// The shards are about to be written to.
   virtual void shards_change() = 0;
+  /// Gives shards that are on meta memory on `device`, with values yet to be written, and so all
+  /// that share memory with them. False: the tensor is filled as any other one.
+  virtual bool to_empty(c10::Device) { return false; }
   /// The dtype of produced(); nullopt: the one that the tensor reports.
   virtual std::optional<at::ScalarType> compute_dtype() const { return std::nullopt; }
 
@@ -74,19 +76,6 @@ class LazyLocal {
   static std::atomic<int64_t> alive_;
 };
 
-/// While it lives, a backward that runs on this thread does not count: ops on lazy tensors alone
-/// work on the shards. For what a backward calls and is no part of it: a hook with an optimizer.
-class OutsideBackward {
- public:
-  OutsideBackward();
-  ~OutsideBackward();
-  OutsideBackward(const OutsideBackward&) = delete;
-  OutsideBackward& operator=(const OutsideBackward&) = delete;
-
- private:
-  bool before_;
-};
-
 /// As become() of sharded_tensor.h, for a lazy tensor that is computed with on another device than
 /// it rests on: it reports the one it is computed with, where its gradients come from.
 void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding,
@@ -94,12 +83,6 @@ void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding
 
 /// The shards of a lazy tensor in the dtype that it reports; not to be written to.
 at::Tensor shards_to_read(const at::Tensor& tensor, LazyLocal& lazy);
-
-/// Runs the op if a lazy tensor is among its arguments and it must not go the common way.
-bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& stack);
-
-/// True if a lazy tensor is among the op's arguments: plain ones beside it are welcome then.
-bool takes_lazy(const OpEntry& entry, const torch::jit::Stack& stack);
 
 /// nullptr for plain tensors and for those that are what they hold.
 inline LazyLocal* lazy_local(const at::Tensor& tensor) {

@@ -10,8 +10,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/call_site.h"
 #include "tessera/comm/world.h"
+#include "tessera/observe/call_site.h"
 #include "tessera/sharding/cuts.h"
 #include "tessera/sharding/local_shape.h"
 

@@ -6,9 +6,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/call_site.h"
 #include "tessera/comm/world.h"
 #include "tessera/exec/redistribute.h"
+#include "tessera/observe/call_site.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::dtensor {

@@ -3,7 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/TensorImpl.h>
 
-#include "tessera/comm/block_pool.h"
+#include "tessera/collective/block_pool.h"
 
 namespace tessera::exec {
 namespace {

@@ -6,11 +6,11 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/call_site.h"
-#include "tessera/comm/packs_on_the_way.h"
-#include "tessera/comm/reduces_into.h"
+#include "tessera/collective/out_of_place_all_reduce.h"
+#include "tessera/collective/pipelined_pack.h"
 #include "tessera/exec/buffers.h"
 #include "tessera/exec/wire.h"
+#include "tessera/observe/call_site.h"
 
 namespace tessera::exec {
 c10d::ReduceOp c10d_op(ReduceOp op) {

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/dtype.h"
 #include "tessera/files/mapped_file.h"
-#include "tessera/sharding/dtype.h"
 
 /// The safetensors format: eight bytes with the header's length, a JSON header, then the tensors'
 /// bytes in row-major order without gaps.

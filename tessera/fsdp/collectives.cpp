@@ -4,7 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "tessera/comm/block_pool.h"
+#include "tessera/collective/block_pool.h"
 
 namespace tessera {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "tessera/comm/call_site.h"
 #include "tessera/fsdp/memory_views.h"
+#include "tessera/observe/call_site.h"
 
 namespace tessera::fsdp {
 namespace {

@@ -3,9 +3,9 @@
 #include <fstream>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/trace.h"
 #include "tessera/comm/world.h"
 #include "tessera/fsdp/timeline.h"
+#include "tessera/observe/trace.h"
 
 namespace tessera {
 namespace {

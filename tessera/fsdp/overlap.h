@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "tessera/comm/recorder.h"
 #include "tessera/mesh/device_mesh.h"
+#include "tessera/observe/recorder.h"
 
 /// How much of fully_shard's communication hides behind computing.
 ///

@@ -9,9 +9,9 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/buckets.h"
+#include "tessera/dtensor/dispatch/lazy_dtypes.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/lazy.h"
-#include "tessera/dtensor/lazy_dtypes.h"
 #include "tessera/fsdp/timeline.h"
 
 namespace tessera::fsdp {
@@ -32,6 +32,10 @@ class HeldParameter final : public dtensor::LazyLocal {
   void shards_change() override { group_->shards_change(); }
   std::optional<at::ScalarType> compute_dtype() const override {
     return group_->compute_dtype(index_);
+  }
+  bool to_empty(c10::Device device) override {
+    group_->to_empty(device);
+    return true;
   }
   const std::shared_ptr<ParamGroup>& group() const { return group_; }
   size_t index() const { return index_; }

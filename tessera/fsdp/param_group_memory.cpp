@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/write_count.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/sharded_tensor.h"
-#include "tessera/dtensor/write_count.h"
 #include "tessera/fsdp/param_group.h"
 #include "tessera/fsdp/timeline.h"
 

@@ -7,9 +7,9 @@
 #include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "tessera/comm/call_site.h"
 #include "tessera/comm/world.h"
 #include "tessera/fsdp/collectives.h"
+#include "tessera/observe/call_site.h"
 
 namespace tessera::fsdp {
 namespace {

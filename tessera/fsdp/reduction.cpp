@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "tessera/comm/call_site.h"
 #include "tessera/fsdp/memory_views.h"
+#include "tessera/observe/call_site.h"
 
 namespace tessera::fsdp {
 namespace {

@@ -4,9 +4,9 @@
 #include <span>
 #include <utility>
 
-#include "tessera/dtensor/bordered_module.h"
 #include "tessera/fsdp/compute_dtype.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/module/bordered_module.h"
 
 /// A module under fully_shard with the casts at its borders:
 ///

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/dtype.h"
 #include "tessera/program/expression.h"
-#include "tessera/sharding/dtype.h"
 
 namespace tessera::program {
 

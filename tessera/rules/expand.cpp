@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/base/shape.h"
 #include "tessera/base/text.h"
 #include "tessera/sharding/local_shape.h"
 

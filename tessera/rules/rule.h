@@ -96,15 +96,6 @@ struct Rule {
   int out_count = 0;
 };
 
-/// The rule of an op, nullptr if it has none. Looks for the op itself, then for what it derives
-/// from: in-place and out= forms from the functional one, `_copy` forms from the view, foreach
-/// forms from the element-wise op.
-const Rule* find_rule(std::string_view op);
-
-/// Adds or replaces a rule. The notation is that of docs/rule_notation.md.
-void register_rule(std::string_view op, std::string_view notation);
-void register_rule(Rule rule);
-
 /// Says that a handler for rows marked with `name` exists; without it they are not offered.
 void enable_handler(std::string_view name);
 bool handler_enabled(std::string_view name);
@@ -121,8 +112,7 @@ bool flag_set(std::string_view name);
 /// Grows whenever a rule, handler, flag or default machine changes: choices made before may be
 /// others now.
 uint64_t generation();
-
-/// All ops that have a rule of their own, sorted; forms that derive from them are not listed.
-std::vector<std::string> ruled_ops();
+/// A rule was added: generation() grows.
+void next_generation();
 
 }  // namespace tessera::rules

@@ -151,16 +151,6 @@ void derive_local(Sharding::Node& node) {
 
 }  // namespace
 
-std::vector<int64_t> contiguous_stride(std::span<const int64_t> shape) {
-  std::vector<int64_t> out(shape.size());
-  int64_t stride = 1;
-  for (size_t d = shape.size(); d-- > 0;) {
-    out[d] = stride;
-    stride *= std::max<int64_t>(shape[d], 1);
-  }
-  return out;
-}
-
 size_t live_shardings() { return sharding_table().size(); }
 
 Sharding::Sharding(DeviceMesh mesh, std::vector<Placement> placements, std::vector<int64_t> shape,

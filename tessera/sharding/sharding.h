@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/dtype.h"
 #include "tessera/mesh/device_mesh.h"
-#include "tessera/sharding/dtype.h"
 #include "tessera/sharding/placement.h"
 
 /// Where every element of a global tensor lives: a mesh, one placement for each of its axes, the
@@ -99,9 +99,6 @@ class Sharding {
 
   std::shared_ptr<const Node> node_;
 };
-
-/// Row-major strides of a shape.
-std::vector<int64_t> contiguous_stride(std::span<const int64_t> shape);
 
 /// How many shardings are alive, for tests of growth.
 size_t live_shardings();

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
 #include "tessera/sharding/sharding_node.h"
 
 namespace tessera {

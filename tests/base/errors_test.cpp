@@ -7,7 +7,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera {
-namespace {
+namespace errors_test {
 
 using test::expect_error;
 
@@ -59,5 +59,5 @@ TEST(Errors, KindsDoNotCatchEachOther) {
   EXPECT_FALSE(is_peer_error(InternalError("bug")));
 }
 
-}  // namespace
+}  // namespace errors_test
 }  // namespace tessera

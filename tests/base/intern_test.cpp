@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace intern_test {
 
 using namespace std::chrono_literals;
 
@@ -132,5 +132,5 @@ TEST(HashMix, DependsOnTheOrder) {
   EXPECT_NE(hash_mix(0, 0), 0U);
 }
 
-}  // namespace
+}  // namespace intern_test
 }  // namespace tessera

@@ -5,7 +5,7 @@
 #include <vector>
 
 namespace tessera {
-namespace {
+namespace philox_test {
 
 std::vector<uint32_t> words(uint64_t key, uint64_t stream, uint64_t first, size_t count) {
   std::vector<uint32_t> out(count);
@@ -53,5 +53,5 @@ TEST(Philox, BitsAreEven) {
   }
 }
 
-}  // namespace
+}  // namespace philox_test
 }  // namespace tessera

@@ -8,7 +8,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera {
-namespace {
+namespace text_test {
 
 using test::expect_error;
 
@@ -151,5 +151,5 @@ TEST(Scanner, AFailureShowsTheTextThePlaceAndWhatWasExpected) {
                                 {"expected the end at position 1, found 'r'"});
 }
 
-}  // namespace
+}  // namespace text_test
 }  // namespace tessera

@@ -12,6 +12,7 @@ GRAPH = """
 base ->
 mesh -> base   # a comment
 plan -> mesh
+plan/table -> plan
 ==== torch line ====
 comm -> mesh
 exec -> plan comm
@@ -23,6 +24,7 @@ RIGHT = {
     "tessera/base/errors.h": "#include <string>\n",
     "tessera/mesh/mesh.h": '#include "tessera/base/errors.h"\n',
     "tessera/plan/plan.h": '#include "tessera/mesh/mesh.h"\n#include "tessera/base/errors.h"\n',
+    "tessera/plan/table/rows.h": '#include "tessera/plan/plan.h"\n',
     "tessera/comm/group.h": '#include <ATen/core/Tensor.h>\n#include "tessera/mesh/mesh.h"\n',
     "tessera/exec/run.h": '#include "tessera/comm/group.h"\n#include "tessera/plan/plan.h"\n',
 }
@@ -70,6 +72,30 @@ class RoomsCheck(unittest.TestCase):
             {"tessera/exec/bad.cpp": '#include "tessera/mesh/mesh.h"\n'},
         )
 
+    def test_a_room_inside_a_room_is_a_room_of_its_own(self):
+        self.fails_with(
+            "plan may not include plan/table",
+            {"tessera/plan/bad.cpp": '#include "tessera/plan/table/rows.h"\n'},
+        )
+        self.fails_with(
+            "plan/table may not include mesh",
+            {"tessera/plan/table/bad.cpp": '#include "tessera/mesh/mesh.h"\n'},
+        )
+        self.fails_with(
+            "exec may not include plan/table",
+            {"tessera/exec/bad.cpp": '#include "tessera/plan/table/rows.h"\n'},
+        )
+
+    def test_a_folder_without_a_line_belongs_to_the_room_around_it(self):
+        files = {"tessera/plan/data/x.h": '#include "tessera/mesh/mesh.h"\n'}
+        self.assertEqual(check({**RIGHT, **files}), (True, ""))
+
+    def test_a_room_without_sources(self):
+        self.fails_with(
+            "tessera/partition holds no source",
+            {"tools/rooms.txt": GRAPH.replace("plan -> mesh", "plan -> mesh\npartition -> mesh")},
+        )
+
     def test_angle_brackets_and_spaces_hide_nothing(self):
         self.fails_with(
             "mesh may not include comm",
@@ -89,7 +115,9 @@ class RoomsCheck(unittest.TestCase):
         )
 
     def test_a_folder_that_the_graph_does_not_know(self):
-        self.fails_with("tessera/util: rooms.txt has no such room", {"tessera/util/x.h": "\n"})
+        self.fails_with(
+            "tessera/util/x.h: rooms.txt has no room util", {"tessera/util/x.h": "\n"}
+        )
 
     def test_an_include_of_a_room_that_the_graph_does_not_know(self):
         self.fails_with(
@@ -115,7 +143,7 @@ class RoomsCheck(unittest.TestCase):
         )
 
     def test_cmake_and_the_graph_agree_on_the_torch_line(self):
-        rooms = ["base", "mesh", "plan", "comm TORCH", "exec TORCH"]
+        rooms = ["base", "mesh", "plan", "plan/table", "comm TORCH", "exec TORCH"]
         cmake = "".join(f"tessera_room({room})\n" for room in rooms)
         self.assertEqual(check({**RIGHT, "CMakeLists.txt": cmake}), (True, ""))
         self.fails_with(

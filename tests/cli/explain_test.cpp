@@ -5,7 +5,7 @@
 #include "tests/cli/run_cli.h"
 
 namespace tessera::test {
-namespace {
+namespace explain_test {
 
 bool holds(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -122,5 +122,5 @@ TEST(CliExplain, SaysWhatIsWrongWithACall) {
   EXPECT_TRUE(holds(refused({"mm", "tp=4", "8", "8", "--candidates", "0"}), "POSITIVE"));
 }
 
-}  // namespace
+}  // namespace explain_test
 }  // namespace tessera::test

@@ -4,7 +4,7 @@
 #include "tests/cli/launched.h"
 
 namespace tessera::test {
-namespace {
+namespace launch_end_test {
 
 TEST(CliLaunchEnd, TheFirstRankThatFailsEndsTheJobWithItsCodeAndLastLines) {
   const Folder folder;
@@ -100,5 +100,5 @@ TEST(CliLaunchEnd, NothingIsLeftWhenItIsKilledItself) {
   EXPECT_TRUE(all_end(folder.file("pids")));
 }
 
-}  // namespace
+}  // namespace launch_end_test
 }  // namespace tessera::test

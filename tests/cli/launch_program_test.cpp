@@ -9,7 +9,7 @@
 #include "tests/support/processes.h"
 
 namespace tessera::test {
-namespace {
+namespace launch_program_test {
 
 /// What each rank of TheRanksOfATesseraProgramMeet does.
 const testing::Scenario kAddRanks("add the ranks of a launch", [] {
@@ -95,5 +95,5 @@ TEST(CliLaunchProgram, AKilledRankOfATesseraProgramIsTheOneThatIsBlamed) {
   EXPECT_TRUE(holds(result.err, "ended with SIGKILL")) << result.err;
 }
 
-}  // namespace
+}  // namespace launch_program_test
 }  // namespace tessera::test

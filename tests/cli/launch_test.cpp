@@ -7,7 +7,7 @@
 #include "tests/cli/launched.h"
 
 namespace tessera::test {
-namespace {
+namespace launch_test {
 
 TEST(CliLaunch, SetsTheVariablesThatTorchrunSets) {
   const Folder folder;
@@ -182,5 +182,5 @@ TEST(CliLaunch, SaysWhatIsWrongWithACall) {
   EXPECT_TRUE(holds(refused({"--nodes", "2", "--node-rank", "2", "true"}), "--node-rank is 2"));
 }
 
-}  // namespace
+}  // namespace launch_test
 }  // namespace tessera::test

@@ -14,7 +14,7 @@
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
-namespace {
+namespace early_end_test {
 
 using testing::error_of;
 using testing::failures;
@@ -98,5 +98,5 @@ TEST(EarlyEnd, AForkedProcessThatExitsSaysNothingInItsParentsName) {
   for (const ProcessResult& result : results) EXPECT_LT(result.elapsed, 20s) << result.to_text();
 }
 
-}  // namespace
+}  // namespace early_end_test
 }  // namespace tessera::comm

@@ -9,7 +9,7 @@
 #include <map>
 #include <thread>
 
-#include "tessera/comm/packs_on_the_way.h"
+#include "tessera/collective/pipelined_pack.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
 #include "tests/comm/mismatches.h"
@@ -17,7 +17,7 @@
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
-namespace {
+namespace failure_test {
 
 using testing::error_of;
 using testing::failures;
@@ -378,5 +378,5 @@ TEST(Failure, AMessageOfAnotherSizeIsNotTaken) {
   }
 }
 
-}  // namespace
+}  // namespace failure_test
 }  // namespace tessera::comm

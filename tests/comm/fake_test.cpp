@@ -5,7 +5,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera {
-namespace {
+namespace fake_test {
 
 using comm::fake_world;
 using comm::init_device_mesh;
@@ -88,5 +88,5 @@ TEST(Fake, CodeMayRunAsIfOnThatRank) {
   EXPECT_EQ(comm::world_of(mesh).kind(), comm::RankWorld::Kind::fake);
 }
 
-}  // namespace
+}  // namespace fake_test
 }  // namespace tessera

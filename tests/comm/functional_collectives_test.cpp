@@ -6,7 +6,7 @@
 #include "tests/comm/rank_data.h"
 
 namespace tessera {
-namespace {
+namespace functional_collectives_test {
 
 using comm::run_ranks;
 using test::data_of;
@@ -129,5 +129,5 @@ TEST(FunctionalCollectives, NamesAreRegisteredWhileTheGroupLives) {
   EXPECT_THROW(c10d::resolve_process_group(name), c10::Error);
 }
 
-}  // namespace
+}  // namespace functional_collectives_test
 }  // namespace tessera

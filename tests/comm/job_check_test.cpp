@@ -9,7 +9,7 @@
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
-namespace {
+namespace job_check_test {
 
 using namespace std::chrono_literals;
 
@@ -96,5 +96,5 @@ TEST_F(JobCheck, AnEntryOfAnotherProgramIsNamed) {
   EXPECT_TRUE(says(meet(member(1)), "another program's entry"));
 }
 
-}  // namespace
+}  // namespace job_check_test
 }  // namespace tessera::comm

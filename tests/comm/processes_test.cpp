@@ -13,7 +13,7 @@
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
-namespace {
+namespace processes_test {
 
 using testing::failures;
 using testing::run_processes;
@@ -249,5 +249,5 @@ TEST(Processes, BadOptionsAreTheCallersMistake) {
                InvalidArgument);
 }
 
-}  // namespace
+}  // namespace processes_test
 }  // namespace tessera::comm

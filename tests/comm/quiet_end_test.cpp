@@ -11,7 +11,7 @@
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
-namespace {
+namespace quiet_end_test {
 
 using testing::failures;
 using testing::ProcessResult;
@@ -82,5 +82,5 @@ TEST(QuietEnd, OfAWorldOverAStoreThatTheProgramHosts) {
   EXPECT_EQ(said(run_processes(kGivenStore, {})), "");
 }
 
-}  // namespace
+}  // namespace quiet_end_test
 }  // namespace tessera::comm

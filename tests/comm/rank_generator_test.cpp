@@ -4,7 +4,7 @@
 #include "tests/comm/rank_data.h"
 
 namespace tessera {
-namespace {
+namespace rank_generator_test {
 
 using comm::run_ranks;
 using test::same;
@@ -115,5 +115,5 @@ TEST(RankGenerator, ADeviceThatIsNotThereLeavesNothingBehind) {
   });
 }
 
-}  // namespace
+}  // namespace rank_generator_test
 }  // namespace tessera

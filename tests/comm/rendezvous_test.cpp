@@ -10,11 +10,11 @@
 
 #include <map>
 
-#include "tessera/comm/network.h"
+#include "tessera/transport/network.h"
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
-namespace {
+namespace rendezvous_test {
 
 using Variables = std::map<std::string, std::string>;
 
@@ -255,5 +255,5 @@ TEST(Rendezvous, BadValuesAreNamed) {
                   .starts_with("InvalidArgument: SLURM_PROCID is set but SLURM_NTASKS is not"));
 }
 
-}  // namespace
+}  // namespace rendezvous_test
 }  // namespace tessera::comm

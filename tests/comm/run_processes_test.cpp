@@ -8,7 +8,7 @@
 #include "tests/support/processes.h"
 
 namespace tessera::testing {
-namespace {
+namespace run_processes_test {
 
 const Scenario kStaysOn("stays on", [] { std::this_thread::sleep_for(std::chrono::minutes(5)); });
 
@@ -22,5 +22,5 @@ TEST(RunProcesses, WhoDoesNotEndInTimeIsKilledAndShowsItsStacks) {
   EXPECT_TRUE(results[0].says("nanosleep")) << results[0].to_text();
 }
 
-}  // namespace
+}  // namespace run_processes_test
 }  // namespace tessera::testing

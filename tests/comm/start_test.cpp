@@ -17,13 +17,13 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/processes.h"
-#include "tessera/comm/sockets.h"
 #include "tessera/comm/world.h"
+#include "tessera/transport/sockets.h"
 #include "tests/comm/process_links.h"
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
-namespace {
+namespace start_test {
 
 using testing::error_of;
 using testing::failures;
@@ -332,5 +332,5 @@ TEST(Start, AStrangersWordIsNotTakenForARanks) {
   }
 }
 
-}  // namespace
+}  // namespace start_test
 }  // namespace tessera::comm

@@ -15,7 +15,7 @@
 #include "tests/comm/rank_data.h"
 
 namespace tessera {
-namespace {
+namespace threads_test {
 
 using comm::current_world;
 using comm::EnterRank;
@@ -399,5 +399,5 @@ TEST(Threads, ManySmallCollectivesKeepTheirOrder) {
   });
 }
 
-}  // namespace
+}  // namespace threads_test
 }  // namespace tessera

@@ -13,7 +13,7 @@
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
-namespace {
+namespace world_end_test {
 
 using testing::error_of;
 using testing::failures;
@@ -122,5 +122,5 @@ TEST(WorldEnd, AnExitWithAnErrorReachesTheOthers) {
       << results[0].to_text();
 }
 
-}  // namespace
+}  // namespace world_end_test
 }  // namespace tessera::comm

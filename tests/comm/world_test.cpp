@@ -2,13 +2,14 @@
 #include "tessera/comm/world.h"
 
 #include "tessera/base/errors.h"
+#include "tessera/collective/group_info.h"
 #include "tessera/comm/fake.h"
 #include "tessera/comm/threads.h"
 #include "tests/comm/rank_data.h"
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera {
-namespace {
+namespace world_test {
 
 using comm::fake_world;
 using comm::group_of;
@@ -142,5 +143,5 @@ TEST(World, ACoordinatorMayGuardAWorldOfItsOwn) {
   EXPECT_NE(comm::current_world(), world);
 }
 
-}  // namespace
+}  // namespace world_test
 }  // namespace tessera

@@ -11,7 +11,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera::cost {
-namespace {
+namespace machine_test {
 
 using Seconds = std::function<double(const Link&, int64_t ranks, int64_t bytes)>;
 
@@ -150,5 +150,5 @@ TEST(DefaultMachine, IsSetForADeviceAndCountsItsVersions) {
   EXPECT_EQ(default_machine_version(), before + 1);
 }
 
-}  // namespace
+}  // namespace machine_test
 }  // namespace tessera::cost

@@ -4,15 +4,15 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/expect.h"
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/observe/expect.h"
+#include "tessera/observe/recorder.h"
 #include "tests/support/spread.h"
 #include "tests/support/training.h"
 
 namespace tessera {
-namespace {
+namespace bad_input_test {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
@@ -262,5 +262,5 @@ TEST(RanksOutsideTheMesh, FollowWithEmptyHands) {
   });
 }
 
-}  // namespace
+}  // namespace bad_input_test
 }  // namespace tessera

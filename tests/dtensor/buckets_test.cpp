@@ -6,16 +6,16 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
-#include "tessera/dtensor/distribute_module.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/module/distribute_module.h"
+#include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
 #include "tests/support/training.h"
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace buckets_test {
 
 using comm::init_device_mesh;
 using comm::Recorder;
@@ -162,5 +162,5 @@ TEST(Buckets, ReduceGradientsSendsOneMessageForAll) {
   });
 }
 
-}  // namespace
+}  // namespace buckets_test
 }  // namespace tessera

@@ -13,7 +13,7 @@
 #include "tests/support/ranks.h"
 
 namespace tessera {
-namespace {
+namespace copies_test {
 
 using comm::init_device_mesh;
 using test::run_ranks;
@@ -175,5 +175,5 @@ TEST(Copies, InferenceModeComputesAndViews) {
   });
 }
 
-}  // namespace
+}  // namespace copies_test
 }  // namespace tessera

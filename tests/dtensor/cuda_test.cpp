@@ -17,16 +17,16 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "tessera/comm/expect.h"
 #include "tessera/comm/rank_generator.h"
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/observe/expect.h"
+#include "tessera/observe/recorder.h"
 
 /// Sharded tensors on a GPU that thread ranks share.
 namespace tessera {
-namespace {
+namespace cuda_test {
 
 class Cuda : public testing::Test {
  protected:
@@ -186,5 +186,5 @@ TEST_F(Cuda, DropoutIsTheSameOnAnyMesh) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_test
 }  // namespace tessera

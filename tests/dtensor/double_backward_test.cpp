@@ -9,7 +9,7 @@
 #include "tests/support/training.h"
 
 namespace tessera {
-namespace {
+namespace double_backward_test {
 
 using comm::init_device_mesh;
 using test::run_ranks;
@@ -136,5 +136,5 @@ TEST(HigherDerivatives, GradientPenaltyOfAnMlp) {
   }
 }
 
-}  // namespace
+}  // namespace double_backward_test
 }  // namespace tessera

@@ -15,15 +15,15 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/expect.h"
-#include "tessera/comm/recorder.h"
 #include "tessera/dtensor/policy.h"
+#include "tessera/observe/expect.h"
+#include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
 #include "tests/support/ranks.h"
 #include "tests/support/spread.h"
 
 namespace tessera {
-namespace {
+namespace dtensor_test {
 
 using comm::init_device_mesh;
 using test::run_ranks;
@@ -260,5 +260,5 @@ TEST(DTensor, BadRequestsAreRefusedWithAReason) {
   });
 }
 
-}  // namespace
+}  // namespace dtensor_test
 }  // namespace tessera

@@ -3,14 +3,14 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/expect.h"
 #include "tessera/comm/rank_generator.h"
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/observe/expect.h"
+#include "tessera/observe/recorder.h"
 
 namespace tessera {
-namespace {
+namespace factories_test {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
@@ -136,5 +136,5 @@ TEST(Factories, RanksOutsideTheMeshHoldNothing) {
   });
 }
 
-}  // namespace
+}  // namespace factories_test
 }  // namespace tessera

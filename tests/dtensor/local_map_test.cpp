@@ -8,7 +8,7 @@
 #include "tests/support/parts.h"
 
 namespace tessera {
-namespace {
+namespace local_map_test {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
@@ -101,5 +101,5 @@ TEST(LocalMap, InputsThatLieOtherwiseAreMovedOnRequestOnly) {
   });
 }
 
-}  // namespace
+}  // namespace local_map_test
 }  // namespace tessera

@@ -2,15 +2,15 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
 #include "tests/support_pure/expect_error.h"
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace placements_test {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
@@ -88,5 +88,5 @@ TEST(Placements, OfAStridedShardAreKeptByFromLocal) {
   });
 }
 
-}  // namespace
+}  // namespace placements_test
 }  // namespace tessera

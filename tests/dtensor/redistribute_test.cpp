@@ -3,13 +3,13 @@
 #include <torch/autograd.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/recorder.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
 #include "tests/support/ranks.h"
 
 namespace tessera {
-namespace {
+namespace redistribute_test {
 
 using comm::init_device_mesh;
 using test::run_ranks;
@@ -113,5 +113,5 @@ TEST(ToText, SaysWhatTheTensorIsAndShowsThePart) {
   });
 }
 
-}  // namespace
+}  // namespace redistribute_test
 }  // namespace tessera

@@ -8,13 +8,13 @@
 #include <fstream>
 
 #include "tessera/comm/threads.h"
-#include "tessera/dtensor/decision.h"
+#include "tessera/dtensor/dispatch/decision.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/exec/program.h"
 #include "tests/support/training.h"
 
 namespace tessera {
-namespace {
+namespace steady_memory_test {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
@@ -114,5 +114,5 @@ TEST(SteadyMemory, RanksThatEndLeaveNothingBehind) {
   EXPECT_EQ(Kept(), before);
 }
 
-}  // namespace
+}  // namespace steady_memory_test
 }  // namespace tessera

@@ -11,7 +11,7 @@
 #include "tests/support/training.h"
 
 namespace tessera {
-namespace {
+namespace training_processes_test {
 
 using test::test_numbers;
 using testing::failures;
@@ -99,5 +99,5 @@ TEST(TrainingProcesses, RefuseBadInputOnEveryRankAndGoOn) {
   EXPECT_EQ(failures(run_processes(kRefusals, {.size = 2})), "");
 }
 
-}  // namespace
+}  // namespace training_processes_test
 }  // namespace tessera

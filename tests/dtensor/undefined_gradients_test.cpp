@@ -11,7 +11,7 @@
 #include "tests/support/training.h"
 
 namespace tessera {
-namespace {
+namespace undefined_gradients_test {
 
 using comm::run_ranks;
 using test::test_numbers;
@@ -94,5 +94,5 @@ TEST(UndefinedGradients, OfSecondDerivatives) {
   });
 }
 
-}  // namespace
+}  // namespace undefined_gradients_test
 }  // namespace tessera

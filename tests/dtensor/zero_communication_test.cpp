@@ -5,7 +5,7 @@
 
 /// What must run on the shards alone, forward and backward.
 namespace tessera::test {
-namespace {
+namespace zero_communication_test {
 
 TEST(ZeroCommunication, OfPointwiseOps) {
   check_calls("tp=4", {
@@ -388,5 +388,5 @@ TEST(ZeroCommunication, OfLookUpsAndLosses) {
                       });
 }
 
-}  // namespace
+}  // namespace zero_communication_test
 }  // namespace tessera::test

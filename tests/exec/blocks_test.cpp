@@ -13,7 +13,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera::exec {
-namespace {
+namespace blocks_test {
 
 using test::Rng;
 
@@ -69,5 +69,5 @@ TEST(Blocks, ACopyThatLeavesAGapDoesNotFillInOrder) {
   EXPECT_FALSE(copy.fills_in_order());
 }
 
-}  // namespace
+}  // namespace blocks_test
 }  // namespace tessera::exec

@@ -13,7 +13,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace redistribute_processes_test {
 
 using testing::failures;
 using testing::run_processes;
@@ -131,5 +131,5 @@ TEST(RedistributeProcesses, AKilledRankEndsInAnErrorThatNamesRankOpAndGroup) {
   }
 }
 
-}  // namespace
+}  // namespace redistribute_processes_test
 }  // namespace tessera

@@ -7,16 +7,16 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/expect.h"
 #include "tessera/comm/fake.h"
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/exec/program.h"
+#include "tessera/observe/expect.h"
+#include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace redistribute_test {
 
 using comm::run_ranks;
 using exec::redistribute;
@@ -387,5 +387,5 @@ TEST(Redistribute, AddsBeforeItCastsToWhatCannotHoldTheAddends) {
   });
 }
 
-}  // namespace
+}  // namespace redistribute_test
 }  // namespace tessera

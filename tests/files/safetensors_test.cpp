@@ -9,7 +9,7 @@
 #include "tests/support_pure/temp_dir.h"
 
 namespace tessera::files {
-namespace {
+namespace safetensors_test {
 
 using test::expect_error;
 using test::TempDir;
@@ -95,5 +95,5 @@ TEST(Safetensors, RefusesToWriteANameTwiceOrAnUnknownType) {
       [&] { write_safetensors(dir / "a", {tensor_of("w", DType::c128, {0}, "")}, {}); }, {"c128"});
 }
 
-}  // namespace
+}  // namespace safetensors_test
 }  // namespace tessera::files

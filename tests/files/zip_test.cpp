@@ -11,7 +11,7 @@
 #include "tests/support_pure/temp_dir.h"
 
 namespace tessera::files {
-namespace {
+namespace zip_test {
 
 using test::contents_of;
 using test::expect_error;
@@ -137,5 +137,5 @@ TEST(Zip, SurvivesEveryChangeOfAByte) {
   }
 }
 
-}  // namespace
+}  // namespace zip_test
 }  // namespace tessera::files

@@ -5,7 +5,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace after_errors_test {
 
 /// An error in forward, and one in backward, on all ranks; then training goes on as if nothing was.
 TEST(FullyShardAfterErrors, TrainingGoesOn) {
@@ -114,5 +114,5 @@ TEST(FullyShardAfterErrors, NothingOfAFailedBackwardArrivesLater) {
   }
 }
 
-}  // namespace
+}  // namespace after_errors_test
 }  // namespace tessera::test

@@ -5,7 +5,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace autocast_test {
 
 /// Ops of the calling thread compute in bfloat16.
 class Autocast {
@@ -100,5 +100,5 @@ TEST(FullyShardAutocast, EvaluationGathersGroups) {
   });
 }
 
-}  // namespace
+}  // namespace autocast_test
 }  // namespace tessera::test

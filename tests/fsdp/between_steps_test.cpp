@@ -5,11 +5,11 @@
 #include <ATen/ops/ones_like.h>
 #include <gtest/gtest.h>
 
-#include "tessera/fsdp/state.h"
+#include "tessera/module/state.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace between_steps_test {
 
 /// Runs the program on both modules' parameters, in turn; what it sends for the sharded ones.
 using Program = std::function<void(const std::vector<at::Tensor>&)>;
@@ -158,5 +158,5 @@ TEST(BetweenSteps, WhatRequiresAGradientIsComputedWhole) {
   });
 }
 
-}  // namespace
+}  // namespace between_steps_test
 }  // namespace tessera::test

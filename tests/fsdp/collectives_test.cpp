@@ -5,14 +5,14 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/observe/recorder.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera {
-namespace {
+namespace collectives_test {
 
 using comm::CommOp;
 using comm::init_device_mesh;
@@ -223,5 +223,5 @@ TEST(FullyShardCollectives, AMeanInFloat16DoesNotOverflow) {
                                           at::kFloat, 30000)));
 }
 
-}  // namespace
+}  // namespace collectives_test
 }  // namespace tessera

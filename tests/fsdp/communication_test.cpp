@@ -4,7 +4,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace communication_test {
 
 /// The collectives of steps of three layers: one gather each in forward; in backward the last group
 /// is still there, and the first is needed only if its input has a gradient.
@@ -194,5 +194,5 @@ TEST(FullyShardCommunication, KeepsParametersBetweenForwardAndBackwardIfToldTo) 
   });
 }
 
-}  // namespace
+}  // namespace communication_test
 }  // namespace tessera::test

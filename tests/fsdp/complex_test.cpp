@@ -7,7 +7,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace complex_test {
 
 /// A use of a complex matrix [5, 6], with a plain batch [rows, 6]; a real number for each row.
 struct Use {
@@ -154,5 +154,5 @@ TEST(FullyShardComplex, WritesToTheRealAndImaginaryPartsReachTheParameter) {
   });
 }
 
-}  // namespace
+}  // namespace complex_test
 }  // namespace tessera::test

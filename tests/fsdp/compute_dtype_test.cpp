@@ -14,12 +14,12 @@
 
 #include "tessera/comm/threads.h"
 #include "tessera/fsdp/sharded_module.h"
-#include "tessera/fsdp/state.h"
+#include "tessera/module/state.h"
 #include "tests/fsdp/recompute.h"
 #include "tests/support/training.h"
 
 namespace tessera {
-namespace {
+namespace compute_dtype_test {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
@@ -292,5 +292,5 @@ TEST(ComputeDtypeGuard, ErrorsAboutDtypesNameThePolicy) {
   });
 }
 
-}  // namespace
+}  // namespace compute_dtype_test
 }  // namespace tessera

@@ -7,7 +7,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace control_test {
 
 at::Tensor loss_of(torch::nn::Sequential& net, const Batch& batch) {
   return (net->forward(batch.x) - batch.y).square().sum();
@@ -227,5 +227,5 @@ TEST(FullyShardControl, SettingsStayWhileBackwardRuns) {
   });
 }
 
-}  // namespace
+}  // namespace control_test
 }  // namespace tessera::test

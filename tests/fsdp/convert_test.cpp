@@ -7,7 +7,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace convert_test {
 
 at::Tensor as_float(const at::Tensor& shard) { return shard.to(at::kFloat); }
 at::Tensor as_double(const at::Tensor& shard) { return shard.to(at::kDouble); }
@@ -85,5 +85,5 @@ TEST(HoldInstead, AnotherTensorIsTheParameter) {
   });
 }
 
-}  // namespace
+}  // namespace convert_test
 }  // namespace tessera::test

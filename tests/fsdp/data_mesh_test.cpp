@@ -7,7 +7,7 @@
 #include "tessera/fsdp/flat_layout.h"
 
 namespace tessera::fsdp {
-namespace {
+namespace data_mesh_test {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
@@ -78,5 +78,5 @@ TEST(MeshKinds, CutAsChunkDoesAndPadToTheLargest) {
   });
 }
 
-}  // namespace
+}  // namespace data_mesh_test
 }  // namespace tessera::fsdp

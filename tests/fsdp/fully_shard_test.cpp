@@ -7,7 +7,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace fully_shard_test {
 
 TEST(FullyShard, ParametersAreShardedInPlace) {
   run_ranks(2, [](int rank) {
@@ -106,5 +106,5 @@ TEST(FullyShard, RefusesWhatItCannotHold) {
   });
 }
 
-}  // namespace
+}  // namespace fully_shard_test
 }  // namespace tessera::test

@@ -6,7 +6,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace graphs_test {
 
 /// Several small batches, reduced each time or only with the last.
 TEST(FullyShardGraphs, AccumulatesGradientsWithAndWithoutReducingThem) {
@@ -218,5 +218,5 @@ TEST(FullyShardGraphs, TheBatchOfARankMayBeEmpty) {
   });
 }
 
-}  // namespace
+}  // namespace graphs_test
 }  // namespace tessera::test

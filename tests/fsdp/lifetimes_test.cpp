@@ -6,7 +6,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace lifetimes_test {
 
 /// Python's collector may free a model that is not used any more sooner on one rank than on
 /// another. What the others send, and in which order, does not change.
@@ -103,5 +103,5 @@ TEST(FullyShardLifetimes, AModuleMayOutliveItsWorld) {
   losses.clear();
 }
 
-}  // namespace
+}  // namespace lifetimes_test
 }  // namespace tessera::test

@@ -6,12 +6,12 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
-#include "tessera/dtensor/decision.h"
+#include "tessera/dtensor/dispatch/decision.h"
 #include "tessera/fsdp/control.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace memory_test {
 
 TEST(FullyShardMemory, HoldsAtMostTwoGroupsAndNothingAfterBackward) {
   run_ranks(3, [](int rank) {
@@ -219,5 +219,5 @@ TEST(FullyShardMemory, ModelsMayLiveInInferenceMode) {
   });
 }
 
-}  // namespace
+}  // namespace memory_test
 }  // namespace tessera::test

@@ -9,7 +9,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace merge_test {
 
 using fsdp::merge_neighbours;
 
@@ -197,5 +197,5 @@ TEST(FullyShardMerge, OnlyGroupsThatAreTreatedAlike) {
   });
 }
 
-}  // namespace
+}  // namespace merge_test
 }  // namespace tessera::test

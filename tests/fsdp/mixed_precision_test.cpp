@@ -3,13 +3,13 @@
 #include <torch/nn/modules/embedding.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/fsdp/sharded_module.h"
+#include "tessera/observe/recorder.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera {
-namespace {
+namespace mixed_precision_test {
 
 using comm::CommOp;
 using comm::init_device_mesh;
@@ -149,5 +149,5 @@ TEST(FullyShardMixedPrecision, LeavesInputsAloneIfToldToAndTokensAlways) {
   });
 }
 
-}  // namespace
+}  // namespace mixed_precision_test
 }  // namespace tessera

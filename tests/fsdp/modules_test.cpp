@@ -14,7 +14,7 @@
 #include "tests/fsdp/models.h"
 
 namespace tessera {
-namespace {
+namespace modules_test {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
@@ -164,5 +164,5 @@ TEST(FullyShardModules, ParametersThatAreComputedWithFirst) {
       test_numbers({6, 4}, 8));
 }
 
-}  // namespace
+}  // namespace modules_test
 }  // namespace tessera

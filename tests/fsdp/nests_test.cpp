@@ -4,12 +4,12 @@
 
 #include <numeric>
 
-#include "tessera/fsdp/clip_grad.h"
-#include "tessera/fsdp/state.h"
+#include "tessera/module/clip_grad.h"
+#include "tessera/module/state.h"
 #include "tests/fsdp/nest_steps.h"
 
 namespace tessera::test {
-namespace {
+namespace nests_test {
 
 /// The ranks, and the meshes that groups may lie on: each has all of them.
 struct Ranks {
@@ -285,5 +285,5 @@ TEST(FullyShardNests, GoThroughAnyStepsAsOneRank) {
   });
 }
 
-}  // namespace
+}  // namespace nests_test
 }  // namespace tessera::test

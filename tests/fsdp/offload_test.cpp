@@ -3,13 +3,13 @@
 #include <ATen/Context.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/distribute_module.h"
-#include "tessera/fsdp/clip_grad.h"
-#include "tessera/fsdp/state.h"
+#include "tessera/module/clip_grad.h"
+#include "tessera/module/distribute_module.h"
+#include "tessera/module/state.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera {
-namespace {
+namespace offload_test {
 
 using namespace test;
 
@@ -114,5 +114,5 @@ TEST(CpuOffload, OverTensorParallelism) {
   });
 }
 
-}  // namespace
+}  // namespace offload_test
 }  // namespace tessera

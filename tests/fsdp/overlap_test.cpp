@@ -7,7 +7,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace overlap_test {
 
 using fsdp::StepLog;
 using What = StepLog::What;
@@ -117,5 +117,5 @@ TEST(FullyShardOverlap, PrefetchesInAnOrderOfOnesOwn) {
   });
 }
 
-}  // namespace
+}  // namespace overlap_test
 }  // namespace tessera::test

@@ -1,11 +1,11 @@
 // Parameters of one call on several meshes: experts that a part of the ranks shares.
 #include "tessera/base/errors.h"
-#include "tessera/fsdp/clip_grad.h"
-#include "tessera/fsdp/state.h"
+#include "tessera/module/clip_grad.h"
+#include "tessera/module/state.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera {
-namespace {
+namespace parameter_mesh_test {
 
 using namespace test;
 
@@ -90,5 +90,5 @@ TEST(FullyShardParameterMesh, IsRefusedLikeTheCallsMesh) {
   });
 }
 
-}  // namespace
+}  // namespace parameter_mesh_test
 }  // namespace tessera

@@ -6,7 +6,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace parameters_test {
 
 /// A group of which one layer takes part in every other step only; a frozen and an ignored one.
 TEST(FullyShardParameters, ParametersMayTakeNoPart) {
@@ -239,5 +239,5 @@ TEST(FullyShardParameters, TheSameViewsAgainSeeOtherValues) {
   });
 }
 
-}  // namespace
+}  // namespace parameters_test
 }  // namespace tessera::test

@@ -11,12 +11,12 @@
 #include <thread>
 
 #include "tessera/comm/processes.h"
-#include "tessera/fsdp/clip_grad.h"
+#include "tessera/module/clip_grad.h"
 #include "tests/fsdp/training.h"
 #include "tests/support/processes.h"
 
 namespace tessera::test {
-namespace {
+namespace process_failure_test {
 
 using testing::error_of;
 using testing::mark;
@@ -153,5 +153,5 @@ TEST(FullyShardProcessFailure, AStoppedRankIsNamedAfterTheTimeout) {
   }
 }
 
-}  // namespace
+}  // namespace process_failure_test
 }  // namespace tessera::test

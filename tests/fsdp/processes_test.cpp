@@ -11,7 +11,7 @@
 #include "tests/support/processes.h"
 
 namespace tessera::test {
-namespace {
+namespace processes_test {
 
 using testing::failures;
 using testing::run_processes;
@@ -111,5 +111,5 @@ TEST(FullyShardProcesses, ReplicasOfShardsTrainAsOneRank) {
   EXPECT_EQ(failures(run_processes(kReplicas, {.size = 4})), "");
 }
 
-}  // namespace
+}  // namespace processes_test
 }  // namespace tessera::test

@@ -8,7 +8,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace recompute_test {
 
 /// Trains an MLP of which each list of layers in a row is recomputed as one; the all_gathers of the
 /// last step.
@@ -90,5 +90,5 @@ TEST(FullyShardRecompute, MergedGroupsAreReducedOnce) {
   });
 }
 
-}  // namespace
+}  // namespace recompute_test
 }  // namespace tessera::test

@@ -2,11 +2,11 @@
 #include <torch/nn/modules/embedding.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/distribute_module.h"
+#include "tessera/module/distribute_module.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera {
-namespace {
+namespace refusals_test {
 
 using namespace test;
 
@@ -123,5 +123,5 @@ TEST(FullyShardRefuses, OptionsThatMeanNothing) {
   });
 }
 
-}  // namespace
+}  // namespace refusals_test
 }  // namespace tessera

@@ -5,7 +5,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace reshard_test {
 
 TEST(FullyShardReshard, ToASmallerGroupTrainsAsOneRank) {
   trains_as_one_rank(mlp_subject(), adamw(), {"dp=4", "dp=2,fs=4"},
@@ -87,5 +87,5 @@ TEST(FullyShardReshard, OneRankIsAllAndAllRanksAreNone) {
   });
 }
 
-}  // namespace
+}  // namespace reshard_test
 }  // namespace tessera::test

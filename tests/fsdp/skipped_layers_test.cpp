@@ -7,7 +7,7 @@
 #include "tests/support_pure/property.h"
 
 namespace tessera::test {
-namespace {
+namespace skipped_layers_test {
 
 constexpr int kWidth = 4;
 constexpr int kSkippable = 2;
@@ -240,5 +240,5 @@ TEST(SkippedLayers, LayersAreNotAgreedOnAnyMoreWhenItIsOff) {
   });
 }
 
-}  // namespace
+}  // namespace skipped_layers_test
 }  // namespace tessera::test

@@ -3,11 +3,11 @@
 #include <torch/nn/utils/clip_grad.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/distribute_module.h"
+#include "tessera/module/distribute_module.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
-namespace {
+namespace tensor_parallel_test {
 
 /// Of two matrices in a row the first is cut by rows, the second by columns; what is left is
 /// replicated.
@@ -122,5 +122,5 @@ TEST(FullyShardTensorParallel, EvaluatesValuesComputedFromParameters) {
   });
 }
 
-}  // namespace
+}  // namespace tensor_parallel_test
 }  // namespace tessera::test

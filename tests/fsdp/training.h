@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/fsdp/fully_shard.h"
+#include "tessera/observe/recorder.h"
 #include "tests/fsdp/models.h"
 #include "tests/fsdp/recompute.h"
 

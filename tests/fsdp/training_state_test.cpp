@@ -4,7 +4,7 @@
 #include "tests/fsdp/training.h"
 
 namespace tessera {
-namespace {
+namespace training_state_test {
 
 using namespace test;
 using enum TrainingState;
@@ -87,5 +87,5 @@ TEST(TrainingState, IsIdleAgainAfterABackwardThatFails) {
   });
 }
 
-}  // namespace
+}  // namespace training_state_test
 }  // namespace tessera

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace tessera::test {
-namespace {
+namespace training_test {
 
 /// MLP, GPT and mixture of experts, with SGD and with AdamW.
 void all_train_as_one_rank(const std::vector<std::string>& meshes, const ShardModel& shard) {
@@ -66,5 +66,5 @@ TEST(FullyShardTraining, OtherDimsAreCutUnevenlyToo) {
   all_train_as_one_rank({"dp=2", "dp=3", "dp=4"}, by_parts(options));
 }
 
-}  // namespace
+}  // namespace training_test
 }  // namespace tessera::test

@@ -7,13 +7,13 @@
 #include <chrono>
 #include <thread>
 
-#include "tessera/comm/network.h"
 #include "tessera/comm/processes.h"
+#include "tessera/transport/network.h"
 #include "tests/comm/process_links.h"
 #include "tests/support/processes.h"
 
 namespace tessera::comm {
-namespace {
+namespace hosts_test {
 
 using std::chrono::seconds;
 using testing::error_of;
@@ -193,5 +193,5 @@ TEST_F(HostsTest, TrainingGoesOnOverALongLink) {
   expect_all_trained(run_processes(kTrain, on(hosts, 2)));
 }
 
-}  // namespace
+}  // namespace hosts_test
 }  // namespace tessera::comm

@@ -7,7 +7,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace derive_test {
 
 using test::expect_error;
 using test::for_each_seed;
@@ -320,5 +320,5 @@ TEST(Concatenate, SaysWhatIsWrong) {
   bad({thin["dp"], thin["dp"]}, {"two mesh axes are called dp"});
 }
 
-}  // namespace
+}  // namespace derive_test
 }  // namespace tessera

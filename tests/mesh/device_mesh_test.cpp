@@ -12,7 +12,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace device_mesh_test {
 
 using test::expect_error;
 using test::for_each_seed;
@@ -299,5 +299,5 @@ TEST(DeviceMesh, WithoutAMeshEveryUseIsAnErrorNotACrash) {
   undefined([&] { DeviceMesh::concatenate({none}); });
 }
 
-}  // namespace
+}  // namespace device_mesh_test
 }  // namespace tessera

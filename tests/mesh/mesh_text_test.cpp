@@ -5,7 +5,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace mesh_text_test {
 
 using test::expect_error;
 using test::for_each_seed;
@@ -92,5 +92,5 @@ TEST(MeshText, SaysWhatIsWrongWithAText) {
   }
 }
 
-}  // namespace
+}  // namespace mesh_text_test
 }  // namespace tessera

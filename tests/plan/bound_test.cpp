@@ -12,7 +12,7 @@
 #include "tests/support_pure/random_problems.h"
 
 namespace tessera::plan {
-namespace {
+namespace bound_test {
 
 using test::for_each_seed;
 using test::Rng;
@@ -97,5 +97,5 @@ TEST(LowerBound, IsNeverAboveWhatIsLeftOnFourAxesAndFiveDims) {
   for_each_seed(20, [](Rng& rng) { expect_bound(rng, 4, rng.int_between(2, 5)); });
 }
 
-}  // namespace
+}  // namespace bound_test
 }  // namespace tessera::plan

@@ -6,7 +6,7 @@
 #include "tessera/plan/plan.h"
 
 namespace tessera::plan {
-namespace {
+namespace cache_test {
 
 const Sharding kFrom = Sharding::parse("dp=2,tp=4 : S0,S1 : 64x32");
 const Sharding kTo = Sharding::parse("dp=2,tp=4 : R,S0 : 64x32");
@@ -69,5 +69,5 @@ TEST(PlanCache, IsSharedByThreads) {
   EXPECT_LE(cache_stats().entries, 200U);
 }
 
-}  // namespace
+}  // namespace cache_test
 }  // namespace tessera::plan

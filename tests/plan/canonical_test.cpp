@@ -9,7 +9,7 @@
 #include "tests/support_pure/replay.h"
 
 namespace tessera::plan {
-namespace {
+namespace canonical_test {
 
 std::string canonical_text(const std::string& text) {
   return canonical(Sharding::parse(text)).placements_text();
@@ -94,5 +94,5 @@ TEST(Extent, IsThatOfTheShardings) {
   });
 }
 
-}  // namespace
+}  // namespace canonical_test
 }  // namespace tessera::plan

@@ -14,7 +14,7 @@
 #include "tests/support_pure/random_problems.h"
 
 namespace tessera::plan {
-namespace {
+namespace exact_test {
 
 using test::for_each_seed;
 using test::Rng;
@@ -271,5 +271,5 @@ TEST(Search, IsExactOnFourAxesAndFiveDims) {
   for_each_seed(12, [](Rng& rng) { expect_exact(rng, 4, rng.int_between(3, 5)); });
 }
 
-}  // namespace
+}  // namespace exact_test
 }  // namespace tessera::plan

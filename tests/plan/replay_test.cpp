@@ -12,7 +12,7 @@
 #include "tests/support_pure/random_problems.h"
 
 namespace tessera::plan {
-namespace {
+namespace replay_test {
 
 using test::for_each_seed;
 using test::Rng;
@@ -185,5 +185,5 @@ TEST(Replay, PlansBetweenMeshesReachTheirTargets) {
   });
 }
 
-}  // namespace
+}  // namespace replay_test
 }  // namespace tessera::plan

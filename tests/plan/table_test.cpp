@@ -10,7 +10,7 @@
 #include "tests/support_pure/replay.h"
 
 namespace tessera::plan {
-namespace {
+namespace table_test {
 
 struct Row {
   std::string from;
@@ -274,5 +274,5 @@ TEST(Plan, RefusesMoreThanEightAxesOfSeveralRanks) {
             "all_gather over a  S0,R,R,R,R,R,R,R,R -> R,R,R,R,R,R,R,R,R\n");
 }
 
-}  // namespace
+}  // namespace table_test
 }  // namespace tessera::plan

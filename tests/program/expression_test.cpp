@@ -5,7 +5,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera::program {
-namespace {
+namespace expression_test {
 
 using test::expect_error;
 
@@ -74,5 +74,5 @@ TEST(Expression, RefusesBrokenText) {
   expect_error<InvalidArgument>([&] { Expression::parse(deep); }, {"nested"});
 }
 
-}  // namespace
+}  // namespace expression_test
 }  // namespace tessera::program

@@ -7,7 +7,7 @@
 #include "tests/support_pure/temp_dir.h"
 
 namespace tessera::program {
-namespace {
+namespace program_test {
 
 using test::contents_of;
 using test::expect_error;
@@ -155,5 +155,5 @@ TEST(Program, SaysWhereItsFileIsBroken) {
       {place, "as_thing"});
 }
 
-}  // namespace
+}  // namespace program_test
 }  // namespace tessera::program

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/base/text.h"
-#include "tessera/rules/choose.h"
+#include "tessera/rules/choice/choose.h"
 
 /// Calls written as text, for tables:  `aten::sum.dim_IntList 8x6 dim={1}`. Tensors as shapes, with
 /// ":i64" where they are not f32, `-` for one that was not given, `[8x6;8x6]` for a list; other

@@ -5,9 +5,10 @@
 #include <set>
 
 #include "tessera/base/errors.h"
+#include "tessera/rules/registry/registry.h"
 
 namespace tessera::test {
-namespace {
+namespace golden_test {
 
 struct Golden {
   const char* call;
@@ -341,5 +342,5 @@ TEST(RuleTables, KnowTheShapesOfResults) {
   EXPECT_EQ(shapes("aten::embedding 32x8 4x5:i64"), "4x5x8 ");
 }
 
-}  // namespace
+}  // namespace golden_test
 }  // namespace tessera::test

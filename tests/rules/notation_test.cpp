@@ -2,12 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/rules/registry/registry.h"
 #include "tessera/rules/rule.h"
 #include "tests/rules/golden.h"
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera::test {
-namespace {
+namespace notation_test {
 
 using rules::parse_notation;
 
@@ -82,5 +83,5 @@ TEST(DerivedRules, FollowFromTheOp) {
   EXPECT_EQ(text("aten::no_such_op_"), "none");
 }
 
-}  // namespace
+}  // namespace notation_test
 }  // namespace tessera::test

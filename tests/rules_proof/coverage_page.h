@@ -5,6 +5,7 @@
 #include <sstream>
 #include <vector>
 
+#include "tessera/rules/registry/registry.h"
 #include "tests/rules_proof/op_kinds.h"
 
 /// docs/op_coverage.md: what becomes of every ATen overload that libtorch registers.

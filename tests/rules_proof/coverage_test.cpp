@@ -5,11 +5,12 @@
 #include <fstream>
 
 #include "tessera/rules/notation.h"
+#include "tessera/rules/registry/registry.h"
 #include "tests/rules_proof/coverage_page.h"
 
 /// How much of ATen has a rule. TESSERA_WRITE_COVERAGE=1 writes docs/op_coverage.md anew.
 namespace tessera::test {
-namespace {
+namespace coverage_test {
 
 constexpr const char* kPage = "docs/op_coverage.md";
 
@@ -74,5 +75,5 @@ TEST(CoverageOfAten, EveryLineHasATermForEachTensor) {
   }
 }
 
-}  // namespace
+}  // namespace coverage_test
 }  // namespace tessera::test

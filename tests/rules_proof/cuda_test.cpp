@@ -1,6 +1,7 @@
 #include <ATen/Context.h>
 #include <torch/version.h>
 
+#include "tessera/rules/registry/registry.h"
 #include "tests/rules_proof/prove_all.h"
 #include "tests/rules_proof/sample_files.h"
 
@@ -8,7 +9,7 @@
 /// back-end, products of 8-bit and 4-bit numbers, groups of products, fused cells. Without a device
 /// rows_test.cpp proves them with what stands in.
 namespace tessera::test {
-namespace {
+namespace cuda_test {
 
 using Stack = torch::jit::Stack;
 const c10::IValue kNone;
@@ -199,5 +200,5 @@ TEST_F(RulesOnCuda, EveryOtherKernel) {
   report(tally, 147);
 }
 
-}  // namespace
+}  // namespace cuda_test
 }  // namespace tessera::test

@@ -5,7 +5,7 @@
 /// its gradients compared with the plain ones. Rows that a handler runs and ops that draw are
 /// proven here alone; kernels that this machine lacks, in rows_test.cpp alone.
 namespace tessera::test {
-namespace {
+namespace dispatch_test {
 
 bool has_stand_in(const std::string& op) {
   return attention::kStandIns.contains(op) || kernels::kStandIns.contains(op);
@@ -45,5 +45,5 @@ TEST(DispatchOfThePointwiseTable, GivesResultsAndGradientsOfEveryRow) {
   prove_all(pointwise_samples(), 1);
 }
 
-}  // namespace
+}  // namespace dispatch_test
 }  // namespace tessera::test

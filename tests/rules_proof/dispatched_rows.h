@@ -1,5 +1,6 @@
 #pragma once
 
+#include "tessera/rules/registry/registry.h"
 #include "tests/rules_proof/dispatched.h"
 #include "tests/rules_proof/sample_files.h"
 

@@ -7,7 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "tessera/dtensor/register.h"
+#include "tessera/dtensor/dispatch/register.h"
+#include "tessera/rules/registry/registry.h"
 #include "tessera/rules/rule.h"
 
 /// What becomes of an op on sharded tensors, and why.

@@ -1,9 +1,11 @@
+#include "tessera/base/shape.h"
+#include "tessera/rules/registry/registry.h"
 #include "tests/rules_proof/dispatched_rows.h"
 #include "tests/rules_proof/size_variants.h"
 
 /// The proof must catch wrong rules; each of these is one that somebody could write.
 namespace tessera::test {
-namespace {
+namespace planted_test {
 
 struct Planted {
   const char* what;
@@ -185,5 +187,5 @@ TEST(PlantedErrors, InOneSizeAloneAreCaught) {
   }
 }
 
-}  // namespace
+}  // namespace planted_test
 }  // namespace tessera::test

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "tessera/base/errors.h"
-#include "tessera/rules/choose.h"
+#include "tessera/rules/choice/choose.h"
 #include "tests/rules_proof/sample.h"
 #include "tests/rules_proof/split_combine.h"
 #include "tests/rules_proof/stand_ins_attention.h"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/version.h>
 
+#include "tessera/rules/registry/registry.h"
 #include "tests/rules_proof/prove.h"
 
 /// Proves every row that a rule gives for a sample: on 1 to 4 ranks, with operands replicated,

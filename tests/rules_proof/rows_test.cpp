@@ -4,7 +4,7 @@
 /// combine(op(split(x))) == op(x) for every row of every rule; unproven_test.cpp says that none is
 /// forgotten.
 namespace tessera::test {
-namespace {
+namespace rows_test {
 
 class Rules : public testing::TestWithParam<std::string> {};
 
@@ -21,5 +21,5 @@ TEST(RulesOfThePointwiseTable, EveryRowIsRight) {
   EXPECT_GT(prove_lines(pointwise_samples()).rows, 5'000);
 }
 
-}  // namespace
+}  // namespace rows_test
 }  // namespace tessera::test

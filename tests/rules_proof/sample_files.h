@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tessera/rules/tables.h"
+#include "tessera/rules/tables/tables.h"
 #include "tests/rules_proof/sample.h"
 
 /// The samples that rules are proven with: samples/*.txt, a file for each table or file of code

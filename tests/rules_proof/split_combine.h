@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/comm/thread_reduce.h"
+#include "tessera/collective/reduce.h"
 #include "tessera/exec/collectives.h"
 #include "tessera/sharding/local_shape.h"
 #include "tessera/sharding/sharding.h"

@@ -10,7 +10,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace boxes_test {
 
 using test::expect_error;
 using test::for_each_seed;
@@ -172,5 +172,5 @@ TEST(Boxes, SayWhatIsWrong) {
       {"a coordinate of 2 numbers"});
 }
 
-}  // namespace
+}  // namespace boxes_test
 }  // namespace tessera

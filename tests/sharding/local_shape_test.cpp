@@ -6,13 +6,14 @@
 #include <map>
 #include <set>
 
+#include "tessera/base/shape.h"
 #include "tessera/sharding/cuts.h"
 #include "tests/support_pure/expect_error.h"
 #include "tests/support_pure/index_oracle.h"
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace local_shape_test {
 
 using test::expect_error;
 using test::for_each_seed;
@@ -320,5 +321,5 @@ TEST(Cuts, NoCutsLeaveTheWholeDim) {
   EXPECT_EQ(text_of(cut(0, {})), "nothing");
 }
 
-}  // namespace
+}  // namespace local_shape_test
 }  // namespace tessera

@@ -8,7 +8,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace mesh_order_test {
 
 using test::expect_error;
 using test::for_each_seed;
@@ -71,5 +71,5 @@ TEST(MeshOrder, EveryRankHoldsWhatTheShardingSays) {
   EXPECT_LT(refused, 100);
 }
 
-}  // namespace
+}  // namespace mesh_order_test
 }  // namespace tessera

@@ -8,7 +8,7 @@
 #include "tests/support_pure/property.h"
 
 namespace tessera {
-namespace {
+namespace placement_test {
 
 using test::expect_error;
 using test::for_each_seed;
@@ -191,5 +191,5 @@ TEST(Placement, SaysWhatIsWrongWithAnArgument) {
   expect_error<InvalidArgument>([] { reduce_op_from_name("SUM"); }, {"\"SUM\""});
 }
 
-}  // namespace
+}  // namespace placement_test
 }  // namespace tessera

@@ -6,13 +6,14 @@
 #include <thread>
 #include <unordered_set>
 
+#include "tessera/base/shape.h"
 #include "tessera/sharding/local_shape.h"
 #include "tessera/sharding/sharding_node.h"
 #include "tests/support_pure/expect_error.h"
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace sharding_test {
 
 using test::expect_error;
 using test::for_each_seed;
@@ -317,5 +318,5 @@ TEST(Sharding, WithoutAShardingEveryUseIsAnErrorNotACrash) {
   undefined([&] { local_shape(none, Coordinate{0}); });
 }
 
-}  // namespace
+}  // namespace sharding_test
 }  // namespace tessera

@@ -5,7 +5,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace sharding_text_test {
 
 using test::expect_error;
 using test::for_each_seed;
@@ -115,5 +115,5 @@ TEST(ShardingText, SaysWhatIsWrongWithAText) {
   }
 }
 
-}  // namespace
+}  // namespace sharding_text_test
 }  // namespace tessera

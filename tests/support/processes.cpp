@@ -23,6 +23,7 @@
 #include "tests/support/hosts.h"
 #include "tests/support/ranks.h"
 #include "tests/support/stacks.h"
+#include "tests/support_pure/tests_of_file.h"
 
 extern char** environ;
 
@@ -185,7 +186,8 @@ int run_rank(const std::string& name) {
 
 }  // namespace
 
-Scenario::Scenario(std::string name, std::function<void()> body) : name_(std::move(name)) {
+Scenario::Scenario(std::string name, std::function<void()> body, std::source_location where)
+    : name_(std::string(where.file_name()) + ": " + name) {
   scenarios()[name_] = std::move(body);
 }
 
@@ -270,6 +272,7 @@ std::string error_of(const std::function<void()>& body) {
 
 int test_main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  if (!test::take_file_flag(argc, argv)) return 2;
   const char* scenario = std::getenv(kScenarioVariable);
   if (scenario != nullptr) return run_rank(scenario);
   const int processes = test::processes_asked_for();

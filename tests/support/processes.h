@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,7 +27,9 @@ namespace tessera::testing {
 
 class Scenario {
  public:
-  Scenario(std::string name, std::function<void()> body);
+  /// The name is unique in its file.
+  Scenario(std::string name, std::function<void()> body,
+           std::source_location where = std::source_location::current());
   const std::string& name() const { return name_; }
 
  private:

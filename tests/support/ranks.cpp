@@ -15,8 +15,8 @@
 #include "tessera/comm/failure.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/rank_generator.h"
-#include "tessera/comm/thread_failure.h"
 #include "tessera/comm/world.h"
+#include "tessera/threads/thread_failure.h"
 #include "tests/support/processes.h"
 
 namespace tessera::test {

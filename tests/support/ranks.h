@@ -10,8 +10,8 @@
 ///     test::run_ranks(2, [](int) { auto mesh = comm::init_device_mesh("tp=2"); ... });
 ///   }
 ///
-///   build/tests/dtensor/x_test                             threads
-///   TESSERA_TEST_PROCESSES=4 build/tests/dtensor/x_test    four processes
+///   build/tests/test_dtensor_ops                             threads
+///   TESSERA_TEST_PROCESSES=4 build/tests/test_dtensor_ops    four processes
 ///
 /// With TESSERA_TEST_PROCESSES the program starts itself that many times. Each process runs all
 /// tests; run_ranks(n, fn) calls fn in the first n, in a world of n processes that is kept for the

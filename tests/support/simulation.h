@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "tessera/comm/schedule.h"
+#include "tessera/liveness/schedule.h"
 #include "tests/support_pure/property.h"
 
 /// Processes of several threads on one clock, under a schedule that a seed decides: a failure

@@ -3,8 +3,8 @@
 #include <ATen/Functions.h>
 
 #include "tessera/base/text.h"
-#include "tessera/dtensor/distribute_module.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/module/distribute_module.h"
 
 namespace tessera::test {
 

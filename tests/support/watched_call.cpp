@@ -6,10 +6,10 @@
 #include <ATen/ops/randn_like.h>
 #include <gtest/gtest.h>
 
-#include "tessera/comm/expect.h"
-#include "tessera/comm/recorder.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/observe/expect.h"
+#include "tessera/observe/recorder.h"
 #include "tests/support/ranks.h"
 
 namespace tessera::test {

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+
+/// Calls a function when a time has passed, unless the alarm is destroyed before: for waits that
+/// nearly always end long before. Setting and ending one takes no system call and wakes nobody; the
+/// price is that it may ring up to kCoarse late.
+///
+///   const Alarm alarm(std::chrono::seconds(5), [&] { exchange.wake(); });
+///   ... wait ...
+///
+///.
+namespace tessera::comm {
+
+class Alarm {
+ public:
+  static constexpr auto kCoarse = std::chrono::milliseconds(100);
+
+  /// `ring` is called once, on another thread, and must be short; never after the destructor ended.
+  Alarm(std::chrono::milliseconds after, std::function<void()> ring);
+  ~Alarm();
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+
+ private:
+  friend class AlarmClock;
+  std::chrono::steady_clock::time_point when_;
+  std::function<void()> ring_;
+  Alarm* previous_ = nullptr;
+  Alarm* next_ = nullptr;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/collective/collective.h"
+#include "tessera/collective/group_info.h"
+
+/// What a rank is about to do, without the data: enough to record it, to name it in an error and to
+/// compare it with what other ranks do. Roots and peers are group indices, as in c10d.
+///
+/// Making one is on the path of every collective: for a few tensors of a few dims it does not
+/// allocate.
+namespace tessera::comm {
+
+/// Shapes one after the other in one buffer: ndim, sizes, ndim, sizes.
+class ShapeList {
+ public:
+  void add(c10::IntArrayRef sizes);
+  int count() const { return count_; }
+  std::vector<std::vector<int64_t>> to_vectors() const;
+  /// Calls `visit(span<const int64_t>)` for each shape.
+  template <typename Visit>
+  void for_each(const Visit& visit) const {
+    for (size_t at = 0; at < packed_.size(); at += static_cast<size_t>(packed_[at]) + 1) {
+      visit(std::span<const int64_t>(packed_.data() + at + 1, static_cast<size_t>(packed_[at])));
+    }
+  }
+  bool operator==(const ShapeList& other) const { return packed_ == other.packed_; }
+  /// "2x3", "2x3,4", "3 tensors of 2x3", "nothing".
+  std::string to_text() const;
+
+ private:
+  c10::SmallVector<int64_t, 8> packed_;
+  int count_ = 0;
+};
+
+struct CallInfo {
+  Collective what = Collective::barrier;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  ///< of the first tensor
+  int8_t reduce = -1;                                  ///< a c10d RedOpType; -1: reduces nothing
+  bool async = false;
+  bool in_place = false;   ///< no separate outputs
+  bool lazy_view = false;  ///< a tensor is conjugated or negated by a bit: its bytes say otherwise
+  int root = -1;
+  int peer = -1;  ///< of send and recv
+  int tag = 0;
+  ShapeList in;
+  ShapeList out;
+  c10::SmallVector<int64_t, 4> splits_in;  ///< all_to_all_single; empty: even
+  c10::SmallVector<int64_t, 4> splits_out;
+  int64_t bytes_in = 0;
+  int64_t bytes_out = 0;
+
+  CommOp op() const { return comm_op(what); }
+  /// "all_reduce (sum) of 4 float32", "broadcast from rank 2 of 2x3 int64"
+  std::string to_text(const GroupInfo& group) const;
+};
+
+/// A number that all ranks of a sound call have in common: op, dtype, reduction, root and how many
+/// elements. Pairs of ranks may disagree on all_to_all's pieces and still have equal digests.
+uint32_t digest(const CallInfo& call);
+
+/// The same as text, so that it can be posted where other ranks read it.
+std::string encode(const CallInfo& call);
+std::optional<CallInfo> decode(std::string_view text);
+
+/// One rank's call, seen by another.
+struct RankCall {
+  int index = 0;          ///< in the group
+  uint64_t sequence = 0;  ///< which call of the group it is
+  CallInfo call;
+  std::string note{};  ///< CallSite's; compared word for word
+};
+
+/// A call and its note as text that other ranks can read, and such a text as the call of a rank;
+/// none if it is something else.
+std::string post(const CallInfo& call, std::string_view note);
+std::optional<RankCall> read_post(int index, uint64_t sequence, std::string_view text);
+
+/// The first two ranks that do not understand each other in a call of the same sequence number, and
+/// why: "rank 0 calls all_reduce (sum) of 4 float32, rank 2 calls barrier"; none if all fit.
+/// Stricter than the wire: equal counts of elements in unequal shapes differ.
+std::optional<std::string> first_difference(std::span<const RankCall> calls,
+                                            const GroupInfo& group);
+
+std::string dtype_text(c10::ScalarType dtype);  ///< "float32"
+
+}  // namespace tessera::comm

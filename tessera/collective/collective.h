@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "tessera/collective/comm_op.h"
+
+/// The collectives of c10d::Backend, one by one: `_allgather_base` and `allgather` are two here,
+/// because ranks that mix them do not understand each other. CommOp is the coarser word that
+/// recorders and plans use; comm_op() leads from here to there.
+namespace tessera::comm {
+
+enum class Collective : uint8_t {
+  all_reduce,
+  all_reduce_coalesced,
+  all_reduce_sparse,
+  reduce,
+  broadcast,
+  all_gather,
+  all_gather_coalesced,
+  all_gather_into_tensor,
+  all_gather_into_tensor_coalesced,
+  reduce_scatter,
+  reduce_scatter_tensor,
+  reduce_scatter_tensor_coalesced,
+  all_to_all,
+  all_to_all_single,
+  gather,
+  scatter,
+  send,
+  recv,
+  recv_any_source,
+  barrier,
+};
+
+std::string_view collective_name(Collective collective);  ///< "all_gather_into_tensor"
+CommOp comm_op(Collective collective);                    ///< CommOp::all_gather
+c10d::OpType c10d_op_type(Collective collective);         ///< what a c10d::Work says of itself
+
+std::string_view reduce_op_name(c10d::ReduceOp::RedOpType op);  ///< "sum", "premul_sum"
+
+}  // namespace tessera::comm

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+namespace tessera::comm {
+
+/// A backend that can reduce into another tensor: c10d's all_reduce overwrites its input, so who
+/// still needs that must copy it first.
+class OutOfPlaceAllReduce {
+ public:
+  virtual ~OutOfPlaceAllReduce() = default;
+
+  /// `output` and `input` are of one shape and dtype; `input` is only read. To other ranks it is an
+  /// all_reduce like any other.
+  virtual c10::intrusive_ptr<c10d::Work> all_reduce_into(at::Tensor& output, at::Tensor& input,
+                                                         const c10d::AllreduceOptions& options) = 0;
+};
+
+/// The same on any backend, with the copy where it must be.
+inline c10::intrusive_ptr<c10d::Work> all_reduce_into(c10d::Backend& backend, at::Tensor& output,
+                                                      at::Tensor& input,
+                                                      const c10d::AllreduceOptions& options) {
+  if (auto* able = dynamic_cast<OutOfPlaceAllReduce*>(&backend)) {
+    return able->all_reduce_into(output, input, options);
+  }
+  output.copy_(input);
+  std::vector<at::Tensor> tensors = {output};
+  return backend.allreduce(tensors, options);
+}
+
+}  // namespace tessera::comm

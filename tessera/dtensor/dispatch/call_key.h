@@ -1,0 +1,66 @@
+#pragma once
+
+#include <c10/core/Scalar.h>
+
+#include <bit>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+
+#include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/dtensor/dispatch/dispatch.h"
+
+namespace tessera::dtensor {
+
+/// Adds what a decision about the call on top of the stack depends on: the shardings of its tensors
+/// and those arguments that can matter. Throws if a plain tensor is among them that no guard lets.
+void add_call(const OpEntry& entry, const Stack& stack, DecisionKey& key);
+
+/// The words of one argument each, whichever way it comes: on a stack, or as it is
+/// (typed_kernel.h).
+namespace words {
+
+/// Tags keep neighbouring arguments of a key apart; no integer argument looks like one.
+enum Tag : uint64_t { kNone = 0xa1b2'c3d4'0000'0001, kPlain, kList, kNumber, kText };
+
+inline void add_none(DecisionKey& key) { key.add(kNone); }
+inline void add_integer(DecisionKey& key, int64_t value) { key.add(static_cast<uint64_t>(value)); }
+inline void add_bool(DecisionKey& key, bool value) { key.add(static_cast<uint64_t>(value) + 2); }
+inline void add_list(DecisionKey& key, size_t size) { key.add(kList + (size << 8)); }
+
+/// A number's type can change the result's dtype; its value matters as far as a rule asks for it.
+template <class Number>
+void add_number(DecisionKey& key, Number value) {
+  constexpr bool kIsBool = std::is_same_v<Number, bool>;
+  constexpr bool kIsInt = std::is_same_v<Number, int64_t>;
+  key.add(kNumber + (kIsInt ? 16 : kIsBool ? 48 : 32));
+  if constexpr (kIsInt || kIsBool) {
+    key.add_number(static_cast<uint64_t>(value));
+  } else {
+    key.add_number(std::bit_cast<uint64_t>(value));
+  }
+}
+inline void add_other_number(DecisionKey& key) { key.add(kNumber + 64); }
+
+inline void add_text(DecisionKey& key, std::string_view value) {
+  key.add(kText + (value.size() << 8));
+  while (!value.empty()) {
+    uint64_t word = 0;
+    const std::string_view part = value.substr(0, sizeof(word));
+    std::memcpy(&word, part.data(), part.size());
+    key.add(word);
+    value.remove_prefix(part.size());
+  }
+}
+
+void add_plain_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor);
+
+inline void add_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor) {
+  if (const ShardedMeta* meta = sharded_meta(tensor)) {
+    return key.add(static_cast<const void*>(meta->sharding().id()));
+  }
+  add_plain_tensor(entry, key, tensor);
+}
+
+}  // namespace words
+}  // namespace tessera::dtensor

@@ -1,0 +1,196 @@
+#include "tessera/dtensor/dispatch/dispatch.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/List.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/call_key.h"
+#include "tessera/dtensor/dispatch/composite.h"
+#include "tessera/dtensor/dispatch/drawing_ops.h"
+#include "tessera/dtensor/dispatch/gathered_views.h"
+#include "tessera/dtensor/dispatch/lazy_dispatch.h"
+#include "tessera/dtensor/dispatch/local_call.h"
+#include "tessera/dtensor/dispatch/view_replay.h"
+#include "tessera/dtensor/dispatch/write_count.h"
+
+namespace tessera::dtensor {
+namespace {
+
+/// True if a view of `base` is none: it is taken of a copy, or of what is no view itself. Not so
+/// detach in backward: autograd detaches the gradients it keeps, which are tensors of their own.
+bool is_view_of_copy(const OpEntry& entry, const Decision& decision, const c10::IValue& base) {
+  if (!entry.is_view || !base.isTensor()) return false;
+  const ShardedMeta* meta = sharded_meta(base.toTensor());
+  if (meta == nullptr) return false;
+  const bool is_own = entry.name == "aten::detach" && in_backward_or_composite();
+  return decision.moves || (meta->is_copy_of_view() && !is_own);
+}
+
+/// A view is an inference tensor if and only if its base is one, whatever the mode it is made in.
+bool crosses_inference_mode(const OpEntry& entry, const Stack& stack) {
+  if (!entry.is_view) return false;
+  const c10::IValue& base = stack[stack.size() - entry.args.size()];
+  return base.isTensor() && base.toTensor().defined() &&
+         base.toTensor().is_inference() != c10::InferenceMode::is_enabled();
+}
+
+int64_t storage_offset(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() ? value.toTensor().storage_offset() : 0;
+}
+
+void set_view_offsets(const Decision& decision, int64_t base,
+                      std::span<const c10::IValue> results) {
+  if (base == 0 && decision.view_offsets.empty()) return;
+  size_t index = 0;
+  for (const c10::IValue& result : results) {
+    if (result.isTensor()) {
+      set_view_offset(decision, index++, base, result.toTensor());
+    } else if (result.isTensorList()) {
+      for (const at::Tensor& view : result.toTensorVector()) {
+        set_view_offset(decision, index++, base, view);
+      }
+    }
+  }
+}
+
+std::vector<at::Tensor> tensors_at(const OpEntry& entry, const Stack& stack,
+                                   const std::vector<size_t>& operands) {
+  std::vector<at::Tensor> out;
+  if (operands.empty()) return out;
+  const auto all = operands_of(entry, stack);
+  for (const size_t i : operands) out.push_back(*all[i].tensor);
+  return out;
+}
+
+}  // namespace
+
+Sharding as_replicated(const at::Tensor& plain, const DeviceMesh& mesh) {
+  return Sharding(mesh, std::vector<Placement>(static_cast<size_t>(mesh.ndim())),
+                  {plain.sizes().begin(), plain.sizes().end()},
+                  {.dtype = static_cast<DType>(plain.scalar_type()),
+                   .stride = {plain.strides().begin(), plain.strides().end()}});
+}
+
+namespace {
+
+void mark_hidden(const OpEntry& entry, const Stack& stack, std::vector<Operand>& operands) {
+  const size_t base = stack.size() - entry.args.size();
+  for (const HiddenArg& hidden : entry.hidden) {
+    if (hidden.flag >= 0 && !stack[base + static_cast<size_t>(hidden.flag)].toBool()) continue;
+    for (Operand& operand : operands) operand.hidden |= operand.arg == hidden.argument;
+  }
+}
+
+}  // namespace
+
+std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack) {
+  static const at::Tensor kAbsent;
+  std::vector<Operand> out;
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    const c10::IValue& value = stack[base + i];
+    const bool written =
+        std::ranges::find(entry.written, static_cast<int>(i)) != entry.written.end();
+    if (entry.args[i] == ArgKind::tensor) {
+      const at::Tensor& tensor = value.isTensor() ? value.toTensor() : kAbsent;
+      out.push_back({&tensor, sharded_meta(tensor), static_cast<int>(i), written});
+    } else if (entry.args[i] == ArgKind::tensor_list && !value.isNone()) {
+      for (const auto& item : value.toListRef()) {
+        const at::Tensor& tensor = item.isTensor() ? item.toTensor() : kAbsent;
+        out.push_back({&tensor, sharded_meta(tensor), static_cast<int>(i), written});
+      }
+    }
+  }
+  if (!entry.hidden.empty()) mark_hidden(entry, stack, out);
+  return out;
+}
+
+namespace {
+
+/// How the operands lay when the op ran on their local parts.
+std::string operands_text(const Decision& decision) {
+  std::string out;
+  for (const Sharding& operand : decision.operands) {
+    if (operand.defined()) out += (out.empty() ? "" : "; ") + operand.to_text();
+  }
+  return out;
+}
+
+void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  if (LazyLocal::any() && dispatch_lazy(entry, op, stack)) return;
+  if (!entry.written.empty()) {
+    adopt_internal(entry, stack);
+    count_writes(entry, stack);
+  }
+  if (entry.handler != nullptr && entry.handler(entry, op, stack)) return;
+  const size_t base = stack.size() - entry.args.size();
+  DecisionKey key;
+  add_call(entry, stack, key);
+  const Decision* decision = DecisionCache::find(entry.id, key);
+  if (decision == nullptr) {
+    std::vector<Sharding> keep;
+    for (const auto& operand : operands_of(entry, stack)) {
+      if (operand.sharded != nullptr) keep.push_back(operand.sharded->sharding());
+    }
+    decision = DecisionCache::put(entry.id, key, decide(entry, op, stack), std::move(keep));
+  }
+  if (decision->by_mesh) return dispatch_by_mesh(entry, op, stack);
+  if (decision->moves && entry.name == "aten::select.int" && select_of_slice(entry, op, stack)) {
+    return;
+  }
+  check_policy(entry, *decision, stack);
+
+  if (!decision->mesh.contains_me()) [[unlikely]] {
+    return leave_out(entry, *decision, stack);
+  }
+  if (decision->replicates) [[unlikely]] {
+    check_drawing(entry, op, decision->mesh, stack);
+  }
+  c10::SmallVector<c10::IValue, 4> written;
+  for (const int w : entry.written) {
+    written.push_back(stack[base + static_cast<size_t>(w)]);
+    check_writable(entry, written.back());
+  }
+  std::vector<at::Tensor> originals = tensors_at(entry, stack, decision->write_back);
+  at::Tensor viewed;
+  if (is_view_of_copy(entry, *decision, stack[base])) [[unlikely]]
+    viewed = stack[base].toTensor();
+  const int64_t offset = entry.is_view ? storage_offset(stack[base]) : 0;
+  localise_args(entry, *decision, stack);
+  const std::vector<at::Tensor> borrowed = tensors_at(entry, stack, decision->write_back);
+  const at::Tensor copied = viewed.defined() ? stack[base].toTensor() : at::Tensor();
+  try {
+    run_local(entry, op, *decision, stack);
+  } catch (c10::Error& error) {  // it speaks of local shapes, which the caller never saw
+    error.add_context(join_text(entry.name, " of sharded tensors: ", operands_text(*decision)));
+    throw;
+  }
+  wrap_results(entry, *decision, stack, base, {written.data(), written.size()});
+  if (entry.is_view) set_view_offsets(*decision, offset, std::span(stack).subspan(base));
+  if (!originals.empty()) write_back(entry, *decision, originals, borrowed);
+  if (viewed.defined()) [[unlikely]] {
+    note_origin(*decision, viewed, copied, std::span(stack).subspan(base));
+  }
+}
+
+}  // namespace
+
+void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  std::optional<c10::InferenceMode> mode_of_base;
+  if (crosses_inference_mode(entry, stack)) [[unlikely]] {
+    mode_of_base.emplace(!c10::InferenceMode::is_enabled());
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (entry.is_view) record_view_function();
+  if (!any_gathered_views()) return dispatch_up_to_date(entry, op, stack);
+  const GatheredViewsOfCall views(entry, stack);
+  dispatch_up_to_date(entry, op, stack);
+  views.move_writes(entry);
+}
+
+}  // namespace tessera::dtensor

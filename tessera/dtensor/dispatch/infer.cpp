@@ -1,0 +1,175 @@
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/List.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/dispatch.h"
+
+namespace tessera::dtensor {
+namespace {
+
+/// A number that came as a tensor stays one: every kernel takes it beside meta tensors, and those
+/// that are written in Python read its value.
+at::Tensor on_meta(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
+  return at::Tensor(
+      at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type()));
+}
+
+c10::IValue arg_on_meta(ArgKind kind, const c10::IValue& value) {
+  if (value.isTensor()) return on_meta(value.toTensor());
+  if (value.isDevice()) return c10::Device(c10::DeviceType::Meta);
+  if (kind != ArgKind::tensor_list || value.isNone()) return value;
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> out;
+    for (const at::Tensor& tensor : value.toTensorVector()) out.push_back(on_meta(tensor));
+    return out;
+  }
+  c10::List<std::optional<at::Tensor>> out;
+  for (const auto& item : value.toListRef()) {
+    out.push_back(item.isNone() ? std::optional<at::Tensor>() : on_meta(item.toTensor()));
+  }
+  return out;
+}
+
+std::optional<rules::ResultMeta> meta_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return std::nullopt;
+  return rules::ResultMeta{{tensor.sizes().begin(), tensor.sizes().end()},
+                           {tensor.strides().begin(), tensor.strides().end()},
+                           static_cast<DType>(tensor.scalar_type()),
+                           tensor.storage_offset()};
+}
+
+/// A kernel that fails because its tensors are on meta says so; any other complaint is about the
+/// caller's arguments.
+bool is_about_meta(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text.find("meta") != std::string::npos || text.find("not allocated") != std::string::npos;
+}
+
+/// Some kernels for meta tensors complain of empty ones that the op itself takes.
+bool has_empty_operand(const OpEntry& entry, const Stack& stack) {
+  return std::ranges::any_of(operands_of(entry, stack), [](const auto& operand) {
+    return operand.tensor->defined() && operand.tensor->numel() == 0;
+  });
+}
+
+/// Products of matrices want one type; libtorch finds out in the kernel, when other ranks may have
+/// been asked for their parts already.
+void check_one_dtype(const OpEntry& entry, const Stack& stack) {
+  constexpr std::array<std::string_view, 11> kOps = {
+      "aten::mm",    "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::addbmm",     "aten::mv",
+      "aten::addmv", "aten::dot", "aten::vdot",  "aten::linear",  "aten::convolution"};
+  if (std::ranges::find(kOps, entry.name) == kOps.end()) return;
+  const auto operands = operands_of(entry, stack);
+  for (const auto& operand : operands) {
+    require(!operand.tensor->defined() ||
+                operand.tensor->scalar_type() == operands[0].tensor->scalar_type(),
+            entry.name, ": tensors of different types; cast one with to(dtype). Operands: ", [&] {
+              return operands_text(operands);
+            });
+  }
+}
+
+/// self.index_add(dim, index, source) with an index of no rows. libtorch's meta kernels look at the
+/// first row of the source, and complain that there is none.
+bool takes_no_rows(const OpEntry& entry, std::span<const c10::IValue> arguments) {
+  const bool by_rows =
+      entry.name.starts_with("aten::index_add") || entry.name.starts_with("aten::index_reduce");
+  return by_rows && arguments[2].isTensor() && arguments[2].toTensor().numel() == 0;
+}
+
+class Silent final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+/// Another number of the same type.
+c10::IValue other_number(const c10::IValue& value) {
+  if (value.isBool()) return !value.toBool();
+  if (value.isInt()) return static_cast<int64_t>(static_cast<uint64_t>(value.toInt()) + 1);
+  if (value.isDouble()) return std::isfinite(value.toDouble()) ? value.toDouble() + 1 : 1.0;
+  return value;
+}
+
+c10::IValue other_numbers(ArgKind kind, const c10::IValue& value) {
+  if (kind == ArgKind::scalar) return other_number(value);
+  if (kind != ArgKind::scalar_list || value.isNone()) return value;
+  if (value.isDoubleList()) {
+    c10::List<double> out;
+    for (const double item : value.toDoubleList()) out.push_back(item + 1);
+    return out;
+  }
+  c10::List<at::Scalar> out;
+  for (const auto& item : value.toListRef()) out.push_back(other_number(item).toScalar());
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry,
+                                                            const c10::OperatorHandle& op,
+                                                            const Stack& stack) {
+  const auto arguments = torch::jit::last(stack, entry.args.size());
+  if (entry.infer != nullptr) return entry.infer(arguments);
+  if (takes_no_rows(entry, arguments)) return {meta_of(arguments[0].toTensor())};
+  check_one_dtype(entry, stack);
+  Stack meta;
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    meta.push_back(arg_on_meta(entry.args[i], stack[base + i]));
+  }
+  // Owns the out= arguments: libtorch's boxed wrapper drops them from the stack before it pushes
+  // the results, which refer to them.
+  const Stack owner = meta;
+  try {
+    op.callBoxed(&meta);
+  } catch (const c10::NotImplementedError&) {
+    return {};
+  } catch (c10::Error& error) {
+    if (is_about_meta(error.what_without_backtrace()) || has_empty_operand(entry, stack)) return {};
+    error.add_context(
+        join_text(entry.name, " of sharded tensors: ", operands_text(operands_of(entry, stack))));
+    throw;
+  } catch (const std::exception&) {  // a kernel written in Python: the op itself will tell
+    return {};
+  }
+  std::vector<std::optional<rules::ResultMeta>> out;
+  for (const auto& value : meta) {
+    if (value.isTensor()) {
+      out.push_back(meta_of(value.toTensor()));
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) out.push_back(meta_of(tensor));
+    } else {
+      out.emplace_back(std::nullopt);
+    }
+  }
+  return out;
+}
+
+bool numbers_change_results(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack,
+                            std::span<const std::optional<rules::ResultMeta>> metas) {
+  const auto is_number = [](ArgKind kind) {
+    return kind == ArgKind::scalar || kind == ArgKind::scalar_list;
+  };
+  if (metas.empty() || std::ranges::none_of(entry.args, is_number)) return false;
+  Stack other;
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    other.push_back(other_numbers(entry.args[i], stack[base + i]));
+  }
+  Silent no_warnings;  // the caller did not give these numbers
+  const c10::WarningUtils::WarningHandlerGuard guard(&no_warnings);
+  try {
+    return !std::ranges::equal(infer_results(entry, op, other), metas);
+  } catch (const std::exception&) {
+    return true;
+  }
+}
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,286 @@
+#include "tessera/dtensor/dispatch/lazy_dispatch.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/lazy_dtypes.h"
+#include "tessera/dtensor/dispatch/lazy_recipes.h"
+
+namespace tessera::dtensor {
+
+namespace {
+
+thread_local bool outside_backward = false;
+
+/// Calls visit(tensor, argument index) for each defined tensor among the arguments.
+template <class Visit>
+void for_each_tensor(const OpEntry& entry, const Stack& stack, const Visit& visit) {
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    const c10::IValue& value = stack[base + i];
+    if (entry.args[i] == ArgKind::tensor) {
+      if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor(), i);
+    } else if (entry.args[i] == ArgKind::tensor_list && value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) {
+        if (item.isTensor() && item.toTensor().defined()) visit(item.toTensor(), i);
+      }
+    }
+  }
+}
+
+/// Puts change(tensor, lazy, argument index) in the place of each lazy tensor among the arguments.
+template <class Change>
+void replace_lazy(const OpEntry& entry, Stack& stack, const Change& change) {
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    c10::IValue& value = stack[base + i];
+    if (entry.args[i] == ArgKind::tensor) {
+      if (!value.isTensor()) continue;
+      if (LazyLocal* lazy = lazy_local(value.toTensor())) {
+        value = change(value.toTensor(), *lazy, i);
+      }
+    } else if (entry.args[i] == ArgKind::tensor_list && value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        LazyLocal* lazy = lazy_local(tensor);
+        list.push_back(lazy != nullptr ? change(tensor, *lazy, i) : tensor);
+      }
+      value = std::move(list);
+    } else if (entry.args[i] == ArgKind::tensor_list && value.isList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const c10::IValue& item : value.toListRef()) {
+        LazyLocal* lazy = item.isTensor() ? lazy_local(item.toTensor()) : nullptr;
+        list.push_back(lazy != nullptr   ? std::optional(change(item.toTensor(), *lazy, i))
+                       : item.isTensor() ? std::optional(item.toTensor())
+                                         : std::nullopt);
+      }
+      value = std::move(list);
+    }
+  }
+}
+
+/// What is among an op's arguments, beside lazy tensors.
+struct Company {
+  bool plain = false;       ///< a plain tensor that is no mere number
+  bool other_mesh = false;  ///< sharded over other axes: activations of tensor parallelism
+  bool own_mesh = false;    ///< sharded as parameters are: gradients, optimizer state
+  bool lazy_view = false;
+  bool switched = false;       ///< one that is read reports another dtype than its shards have
+  bool written = false;        ///< a lazy tensor is written to
+  bool requires_grad = false;  ///< any of them, so that autograd may record the op
+};
+
+bool is_written(const OpEntry& entry, size_t arg) {
+  return std::ranges::find(entry.written, static_cast<int>(arg)) != entry.written.end();
+}
+
+bool reports_other_dtype(const at::Tensor& tensor, const ShardedMeta& meta) {
+  return meta.local().defined() && meta.local().scalar_type() != tensor.scalar_type();
+}
+
+const DeviceMesh* mesh_of_lazy(const OpEntry& entry, const Stack& stack) {
+  const DeviceMesh* mesh = nullptr;
+  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
+    if (lazy_local(tensor) != nullptr) mesh = &sharded_meta(tensor)->sharding().mesh();
+  });
+  return mesh;
+}
+
+Company company_of(const OpEntry& entry, const Stack& stack, const DeviceMesh& mesh) {
+  Company out;
+  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t arg) {
+    out.requires_grad = out.requires_grad || tensor.requires_grad();
+    const ShardedMeta* meta = sharded_meta(tensor);
+    if (meta == nullptr) {
+      out.plain = out.plain || tensor.dim() > 0;
+    } else if (meta->lazy() == nullptr) {
+      const bool own = meta->sharding().mesh() == mesh;
+      out.own_mesh = out.own_mesh || own;
+      out.other_mesh = out.other_mesh || (!own && tensor.dim() > 0);
+    } else {
+      out.lazy_view = out.lazy_view || is_lazy_view(*meta);
+      const bool written = is_written(entry, arg);
+      out.written = out.written || written;
+      out.switched = out.switched || (!written && reports_other_dtype(tensor, *meta));
+    }
+  });
+  return out;
+}
+
+bool autograd_records_or_replays(const Company& company) {
+  constexpr int kNoBackward = -1;
+  return (c10::GradMode::is_enabled() && company.requires_grad) ||
+         (torch::autograd::get_current_graph_task_id() != kNoBackward && !outside_backward);
+}
+
+bool computes(const Company& company) {
+  if (company.written) return false;
+  if (company.plain || company.other_mesh) return true;
+  return !company.own_mesh && autograd_records_or_replays(company);
+}
+
+/// zeros_like(p), full_like(p, ...): no value is asked for, and no derivative. Optimizers make
+/// their state so, some of them where autograd records. Not while a module computes with p as
+/// another dtype: the result is of that one.
+bool takes_form_alone(const OpEntry& entry, const Company& company) {
+  const std::string_view name(entry.name);
+  return !company.plain && !company.other_mesh && !company.switched &&
+         name.substr(0, name.find('.')).ends_with("_like");
+}
+
+/// Leaves the results, or what there is where it throws.
+void run_plainly(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  bool any_sharded = false;
+  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
+    any_sharded = any_sharded || sharded_meta(tensor) != nullptr;
+  });
+  if (entry.local_kernel != nullptr && !any_sharded) {
+    entry.local_kernel(stack);
+  } else {
+    op.callBoxed(&stack);
+  }
+}
+
+/// Floating-point tensors of two dtypes, which many ops refuse.
+bool mixes_dtypes(const OpEntry& entry, const Stack& stack) {
+  std::optional<at::ScalarType> first;
+  bool mixes = false;
+  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
+    if (!tensor.is_floating_point()) return;
+    mixes = mixes || (first && *first != tensor.scalar_type());
+    first = tensor.scalar_type();
+  });
+  return mixes;
+}
+
+void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  c10::SmallVector<std::shared_ptr<LazyLocal>, 4> used;
+  bool mixed = false;
+  const auto tell = [&used] {
+    for (const auto& lazy : used) lazy->used();
+  };
+  try {
+    replace_lazy(entry, stack, [&used](const at::Tensor& tensor, LazyLocal& lazy, size_t) {
+      used.push_back(sharded_meta(tensor)->lazy());
+      return lazy.produced();
+    });
+    mixed = mixes_dtypes(entry, stack);
+    run_plainly(entry, op, stack);
+  } catch (c10::Error& error) {
+    if (mixed) explain_dtypes(error, used);
+    tell();
+    throw;
+  } catch (...) {
+    tell();
+    throw;
+  }
+  tell();
+}
+
+/// An op on lazy tensors alone that writes to none of them.
+void compute_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  std::shared_ptr<LazyLocal> of;
+  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
+    if (lazy_local(tensor) != nullptr) of = sharded_meta(tensor)->lazy();
+  });
+  replace_lazy(entry, stack, [](const at::Tensor& tensor, LazyLocal& lazy, size_t) {
+    return shards_to_read(tensor, lazy);
+  });
+  op.callBoxed(&stack);
+  for (size_t r = 0; r < entry.result_alias.size(); ++r) {
+    c10::IValue& value = stack[base + r];
+    if (value.isTensor()) {
+      value = as_lazy_result(value.toTensor(), of);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& item : value.toTensorVector())
+        list.push_back(as_lazy_result(item, of));
+      value = std::move(list);
+    }
+  }
+}
+
+/// Views of lazy tensors take part as views of the shards; what they are written with stays there.
+/// What is only read takes part in the dtype that it reports.
+void run_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  std::vector<c10::IValue> written;
+  for (const int i : entry.written) written.push_back(stack[base + static_cast<size_t>(i)]);
+  replace_lazy(entry, stack, [&entry](const at::Tensor& tensor, LazyLocal& lazy, size_t arg) {
+    const bool view = is_lazy_view(*sharded_meta(tensor));
+    if (!is_written(entry, arg)) return shards_to_read(tensor, lazy);
+    return view ? lazy.shards() : tensor;
+  });
+  op.callBoxed(&stack);
+  for (size_t r = 0; r < entry.result_alias.size(); ++r) {
+    const auto at = std::ranges::find(entry.written, entry.result_alias[r]);
+    if (at == entry.written.end()) continue;
+    stack[base + r] = written[static_cast<size_t>(at - entry.written.begin())];
+  }
+}
+
+/// Ranks look up different rows, and one that a rank alone renormalises is another on the others.
+void refuse_renorm(const OpEntry& entry) {
+  if (entry.name != "aten::embedding_renorm_") return;
+  throw NotSupported(
+      "embedding with max_norm of a parameter that is gathered on demand (fully_shard): each rank "
+      "would renormalise the rows that it looks up and the others would not; renormalise the "
+      "weight "
+      "itself between steps (torch.renorm), or leave it out of the group");
+}
+
+void tell_of_writes(const OpEntry& entry, const Stack& stack) {
+  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t arg) {
+    if (!is_written(entry, arg)) return;
+    if (LazyLocal* lazy = lazy_local(tensor)) lazy->shards_change();
+  });
+}
+
+}  // namespace
+
+OutsideBackward::OutsideBackward() : before_(std::exchange(outside_backward, true)) {}
+OutsideBackward::~OutsideBackward() { outside_backward = before_; }
+
+bool takes_lazy(const OpEntry& entry, const Stack& stack) {
+  return LazyLocal::any() && mesh_of_lazy(entry, stack) != nullptr;
+}
+
+bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const DeviceMesh* mesh = mesh_of_lazy(entry, stack);
+  if (mesh == nullptr) return false;
+  // About the tensors themselves, whatever their value.
+  if (entry.name == "aten::_has_compatible_shallow_copy_type") return false;
+  if (entry.is_view && entry.args[0] == ArgKind::tensor &&
+      lazy_local(stack[stack.size() - entry.args.size()].toTensor()) != nullptr) {
+    view_lazily(entry, op, stack);
+    return true;
+  }
+  if (is_cast(entry, stack)) {
+    cast_lazily(entry, op, stack);
+    return true;
+  }
+  const Company company = company_of(entry, stack, *mesh);
+  if (computes(company) && !takes_form_alone(entry, company)) {
+    run_on_produced(entry, op, stack);
+    return true;
+  }
+  if (company.written) {
+    refuse_renorm(entry);
+    tell_of_writes(entry, stack);
+  } else if (!company.own_mesh && entry.written.empty()) {
+    compute_on_shards(entry, op, stack);
+    return true;
+  }
+  if (!company.lazy_view && !company.switched) return false;
+  run_on_shards(entry, op, stack);
+  return true;
+}
+
+}  // namespace tessera::dtensor

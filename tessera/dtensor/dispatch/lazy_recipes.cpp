@@ -1,0 +1,272 @@
+#include "tessera/dtensor/dispatch/lazy_recipes.h"
+
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/lazy_dtypes.h"
+
+namespace tessera::dtensor {
+namespace {
+
+/// What an op made of the shards of lazy tensors.
+class LazyResult final : public LazyLocal {
+ public:
+  LazyResult(at::Tensor computed, std::shared_ptr<LazyLocal> of)
+      : computed_(std::move(computed)), of_(std::move(of)) {}
+
+  at::Tensor produced() override { return of_->produced_from(computed_); }
+  at::Tensor produced_from(const at::Tensor& computed) override {
+    return of_->produced_from(computed);
+  }
+  at::Tensor shards() override { return computed_; }
+  void shards_change() override {}
+  std::optional<at::ScalarType> compute_dtype() const override { return computed_.scalar_type(); }
+
+ private:
+  at::Tensor computed_;
+  std::shared_ptr<LazyLocal> of_;
+};
+
+/// Of what is at rest: a view that inference mode makes of it counts nothing.
+int64_t version_of(LazyLocal& lazy) {
+  const at::Tensor shards = lazy.root().shards();
+  return sharded_meta(shards)->local().unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+/// A lazy tensor in another type. Its shards are cast at once: it is a copy. As long as those of
+/// the base are what they were, the whole is the base's whole, cast; so autocast, which keeps casts
+/// of parameters, and autograd, which saves them, keep shards only.
+class LazyCast final : public LazyLocal {
+ public:
+  /// `writes` counts those to the tensor that was cast; its shards may be written to as well.
+  LazyCast(std::shared_ptr<LazyLocal> base, at::Tensor computed, c10::VariableVersion writes)
+      : base_(std::move(base)),
+        computed_(std::move(computed)),
+        writes_(std::move(writes)),
+        written_(writes_.current_version()),
+        version_(version_of(*base_)) {}
+
+  at::Tensor produced() override {
+    if (changed_ || writes_.current_version() != written_ || version_of(*base_) != version_) {
+      return base_->produced_from(computed_);
+    }
+    at::Tensor cast = base_->produced().to(computed_.scalar_type());
+    base_->used();
+    return cast;
+  }
+  at::Tensor produced_from(const at::Tensor& computed) override {
+    return base_->produced_from(computed);
+  }
+  at::Tensor shards() override { return computed_; }
+  void shards_change() override { changed_ = true; }
+  std::optional<at::ScalarType> compute_dtype() const override { return computed_.scalar_type(); }
+
+ private:
+  std::shared_ptr<LazyLocal> base_;
+  at::Tensor computed_;
+  c10::VariableVersion writes_;
+  uint32_t written_;
+  int64_t version_;
+  bool changed_ = false;
+};
+
+/// The produced tensor seen otherwise, without a trip through the dispatcher; autograd does not see
+/// it. Nothing if it lies otherwise than its sharding says.
+at::Tensor seen_as(const at::Tensor& whole, const LazyLocal::KnownView& view) {
+  const c10::TensorImpl& base = *whole.unsafeGetTensorImpl();
+  if (sharded_meta(whole) != nullptr || !base.has_storage() ||
+      !std::ranges::equal(whole.sizes(), view.of.shape()) ||
+      !std::ranges::equal(whole.strides(), view.of.stride())) {
+    return {};
+  }
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(base.unsafe_storage()),
+                                                   base.key_set(), base.dtype());
+  impl->set_sizes_and_strides(view.is.shape(), view.is.stride());
+  impl->set_storage_offset(base.storage_offset() + view.offset);
+  return at::Tensor(std::move(impl));
+}
+
+/// A view of a lazy tensor: which op with which arguments, and which of its results.
+struct Recipe {
+  c10::OperatorHandle op;
+  Stack args;                  ///< the first is the base's place
+  std::optional<size_t> item;  ///< of a list of results
+  bool retypes = false;        ///< reads the same bytes as another type
+  /// What the base reported when the view was taken. Of consequence to one that retypes.
+  at::ScalarType base_dtype = at::kFloat;
+};
+
+class LazyView final : public LazyLocal {
+ public:
+  LazyView(std::shared_ptr<LazyLocal> base, Recipe recipe,
+           std::shared_ptr<const KnownView> known = nullptr)
+      : base_(std::move(base)), recipe_(std::move(recipe)), known_(std::move(known)) {}
+
+  at::Tensor produced() override {
+    at::Tensor whole = base_->produced();
+    if (known_ != nullptr) {
+      if (at::Tensor seen = seen_as(whole, *known_); seen.defined()) return seen;
+    }
+    return replayed(std::move(whole));
+  }
+  void used() override { base_->used(); }
+  at::Tensor produced_from(const at::Tensor& computed) override {
+    return base_->produced_from(computed);
+  }
+  at::Tensor shards() override {
+    at::Tensor base = base_->shards();
+    if (recipe_.retypes) base = base.to(recipe_.base_dtype);
+    return replayed(std::move(base));
+  }
+  void shards_change() override {
+    if (recipe_.retypes && base_->shards().scalar_type() != recipe_.base_dtype) {
+      throw NotSupported(
+          "a write to the bytes of a fully_shard parameter that computes in another dtype than it "
+          "rests in (mixed_precision.param_dtype); write to it outside of the module's forward");
+    }
+    base_->shards_change();
+  }
+  std::optional<at::ScalarType> compute_dtype() const override {
+    return recipe_.retypes ? std::nullopt : base_->compute_dtype();
+  }
+  LazyLocal& root() override { return base_->root(); }
+
+ private:
+  at::Tensor replayed(at::Tensor base) const {
+    Stack stack = recipe_.args;
+    // The lazy tensor above does not carry the conjugate bit that this may have, so libtorch let
+    // through what it would have refused: the parts of a conjugate are not in its bytes.
+    stack[0] = recipe_.retypes ? base.resolve_conj().resolve_neg() : std::move(base);
+    recipe_.op.callBoxed(&stack);
+    return recipe_.item ? stack[0].toTensorVector()[*recipe_.item] : stack[0].toTensor();
+  }
+
+  std::shared_ptr<LazyLocal> base_;
+  Recipe recipe_;
+  std::shared_ptr<const KnownView> known_;  // of one result
+};
+
+/// A tensor without memory that has the metadata of another: view ops on it tell those of theirs.
+at::Tensor outline(const at::Tensor& tensor) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(),
+                           tensor.options().device(c10::DeviceType::Meta));
+}
+
+/// The arguments of a view op as numbers; none if one of them is something else.
+std::optional<std::vector<int64_t>> as_numbers(const Stack& args) {
+  std::vector<int64_t> out;
+  for (size_t i = 1; i < args.size(); ++i) {
+    if (args[i].isInt()) {
+      out.push_back(args[i].toInt());
+    } else if (args[i].isIntList()) {
+      const auto list = args[i].toIntVector();
+      out.push_back(static_cast<int64_t>(list.size()));
+      out.insert(out.end(), list.begin(), list.end());
+    } else {
+      return std::nullopt;
+    }
+  }
+  return out;
+}
+
+/// A tensor may report another dtype than it rests in, and its views do then.
+Sharding as_reported(const at::Tensor& tensor, const Sharding& sharding) {
+  const auto dtype = static_cast<DType>(tensor.scalar_type());
+  return sharding.dtype() == dtype ? sharding : sharding.with_dtype(dtype);
+}
+
+bool is_identity(const OpEntry& entry) {
+  return entry.name == "aten::detach" || entry.name == "aten::alias";
+}
+
+}  // namespace
+
+at::Tensor as_lazy_result(const at::Tensor& computed, const std::shared_ptr<LazyLocal>& of) {
+  const ShardedMeta* meta = sharded_meta(computed);
+  if (meta == nullptr || meta->lazy() != nullptr || meta->is_copy_of_view()) return computed;
+  return wrap_lazy(meta->local(), meta->sharding(), computed.device(),
+                   std::make_shared<LazyResult>(computed, of));
+}
+
+bool is_cast(const OpEntry& entry, const Stack& stack) {
+  if (entry.name != "aten::_to_copy") return false;
+  const size_t base = stack.size() - entry.args.size();
+  if (stack[base].toTensor().is_inference()) return false;  // it does not count what is written
+  constexpr size_t kLayout = 2, kDevice = 3, kPinMemory = 4, kMemoryFormat = 6;
+  for (const size_t i : {kLayout, kPinMemory, kMemoryFormat}) {
+    if (!stack[base + i].isNone()) return false;
+  }
+  const c10::IValue& device = stack[base + kDevice];
+  return device.isNone() || device.toDevice() == stack[base].toTensor().device();
+}
+
+void cast_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  c10::IValue& argument = stack[stack.size() - entry.args.size()];
+  const std::shared_ptr<LazyLocal> lazy = sharded_meta(argument.toTensor())->lazy();
+  const c10::VariableVersion writes = argument.toTensor().unsafeGetTensorImpl()->version_counter();
+  argument = shards_to_read(argument.toTensor(), *lazy);
+  op.callBoxed(&stack);
+  const at::Tensor computed = torch::jit::pop(stack).toTensor();
+  const ShardedMeta& meta = *sharded_meta(computed);
+  torch::jit::push(stack, wrap_lazy(meta.local(), meta.sharding(), computed.device(),
+                                    std::make_shared<LazyCast>(lazy, computed, writes)));
+}
+
+void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  const at::Tensor self = stack[base].toTensor();
+  const ShardedMeta& meta = *sharded_meta(self);
+  if (is_identity(entry)) {
+    torch::jit::drop(stack, entry.args.size());
+    torch::jit::push(stack, wrap_lazy(meta.local(), meta.sharding(), self.device(), meta.lazy()));
+    report_dtype(stack.back().toTensor(), self.scalar_type());
+    return;
+  }
+  Stack args(stack.begin() + static_cast<std::ptrdiff_t>(base), stack.end());
+  args[0] = c10::IValue();
+  LazyLocal::KnownView view{&op.schema(), {}, as_reported(self, meta.sharding()), {}, 0};
+  const auto numbers = as_numbers(args);
+  if (numbers) {
+    view.arguments = *numbers;
+    if (const auto known = meta.lazy()->root().find_view(view)) {
+      torch::jit::drop(stack, entry.args.size());
+      Recipe recipe{op, std::move(args), std::nullopt};
+      torch::jit::push(
+          stack, wrap_lazy(at::Tensor(), known->is, self.device(),
+                           std::make_shared<LazyView>(meta.lazy(), std::move(recipe), known)));
+      return;
+    }
+  }
+  const auto wrapped = [&](const at::Tensor& like, std::optional<size_t> item) {
+    Recipe recipe{op, args, item, like.scalar_type() != self.scalar_type(), self.scalar_type()};
+    // On paper whole on every rank: the recipe says what it is.
+    return wrap_lazy(at::Tensor(), as_replicated(like, meta.sharding().mesh()), self.device(),
+                     std::make_shared<LazyView>(meta.lazy(), std::move(recipe)));
+  };
+  stack[base] = outline(self);
+  op.callBoxed(&stack);
+  const c10::IValue result = torch::jit::pop(stack);
+  if (result.isTensor()) {
+    const at::Tensor& like = result.toTensor();
+    torch::jit::push(stack, wrapped(like, std::nullopt));
+    // Conjugates and bits of another type are more than another look at the same elements.
+    const bool same_elements =
+        like.scalar_type() == self.scalar_type() && !like.is_conj() && !like.is_neg();
+    if (numbers && same_elements) {
+      view.is = as_replicated(like, meta.sharding().mesh());
+      view.offset = like.storage_offset();
+      meta.lazy()->root().keep_view(std::move(view));
+    }
+    return;
+  }
+  c10::List<at::Tensor> views;
+  const auto likes = result.toTensorVector();
+  for (size_t i = 0; i < likes.size(); ++i) views.push_back(wrapped(likes[i], i));
+  torch::jit::push(stack, std::move(views));
+}
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,278 @@
+#include "tessera/dtensor/dispatch/local_call.h"
+
+#include <ATen/core/List.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/layout.h"
+#include "tessera/exec/redistribute.h"
+#include "tessera/observe/call_site.h"
+
+namespace tessera::dtensor {
+namespace {
+
+/// The local tensor that an operand goes into the op with.
+at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t index,
+                         const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  if (!decision.moves || index >= decision.operands.size() || !tensor.defined()) {
+    return meta != nullptr ? meta->local() : tensor;
+  }
+  const Sharding& target = decision.operands[index];
+  if (std::ranges::find(decision.write_back, index) != decision.write_back.end()) {
+    // out= arguments are the last ones; what is written without being one is read too.
+    const bool is_out = entry.is_out && (entry.hidden.empty() ||
+                                         index + entry.written.size() >= decision.operands.size());
+    return borrow_written(entry, *meta, target, is_out);
+  }
+  if (!target.defined() || (meta != nullptr && target == meta->sharding())) {
+    return meta != nullptr ? meta->local() : tensor;
+  }
+  const comm::CallSite site({.op = entry.name, .implicit = true});
+  at::Tensor local = meta != nullptr ? meta->local() : tensor;
+  Sharding from = meta != nullptr ? meta->sharding() : as_replicated(tensor, target.mesh());
+  if (from.mesh() != target.mesh()) {  // one number, which all ranks here hold
+    local = exec::redistribute(local, from, from.replicated(), {.may_alias = true});
+    from = as_replicated(local, target.mesh());
+  }
+  if (from.is_replicated() && target.is_replicated()) return local;
+  return strided_as(exec::redistribute(local, from, target, {.may_alias = true}), target);
+}
+
+void scale_result(const Decision& decision, size_t index, const at::Tensor& local) {
+  if (index >= decision.scale.size() || decision.scale[index] == 1.0 || !local.defined()) return;
+  if (decision.scale[index] == 0.0) {
+    local.zero_();  // not a product: the mean of an empty part is NaN
+  } else {
+    local.mul_(decision.scale[index]);
+  }
+}
+
+/// The sizes that only the local result tells. Strides are row-major: ranks must agree on them, and
+/// an empty part tells none.
+Sharding completed(const OpenResult& open, const at::Tensor& local, const DeviceMesh& mesh) {
+  std::vector<int64_t> shape = open.shape;
+  if (static_cast<int64_t>(shape.size()) != local.dim()) {
+    // What a rule says nothing about (random states, debug output) is whole.
+    const bool whole = std::ranges::all_of(
+        open.placements, [](const Placement& placement) { return placement.is_replicate(); });
+    ensure(whole, "a rule's sharded result has other dims than the op's");
+    return as_replicated(local, mesh);
+  }
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    if (shape[dim] < 0) shape[dim] = local.size(static_cast<int64_t>(dim));
+  }
+  return Sharding(mesh, open.placements, std::move(shape),
+                  {.dtype = static_cast<DType>(local.scalar_type()), .order = open.order});
+}
+
+/// The written arguments of the call on the stack: tensors, and lists of them.
+std::vector<c10::IValue> out_arguments(const OpEntry& entry, const Stack& stack) {
+  std::vector<c10::IValue> outs;
+  const size_t base = stack.size() - entry.args.size();
+  for (const int i : entry.written) outs.push_back(stack[base + static_cast<size_t>(i)]);
+  return outs;
+}
+
+void copy_into(const c10::IValue& out, const c10::IValue& result) {
+  if (out.isTensor()) {
+    out.toTensor().copy_(result.toTensor());
+    return;
+  }
+  const auto from = result.toTensorVector();
+  const auto to = out.toTensorVector();
+  for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
+}
+
+/// What ran made results of its own, which start at `base`: they go into the out= arguments.
+void copy_results(const OpEntry& entry, const std::vector<c10::IValue>& outs, const Stack& stack,
+                  size_t base) {
+  for (size_t r = 0; r < entry.result_alias.size() && !outs.empty(); ++r) {
+    const auto at = std::ranges::find(entry.written, entry.result_alias[r]);
+    if (at == entry.written.end()) continue;
+    copy_into(outs[static_cast<size_t>(at - entry.written.begin())], stack[base + r]);
+  }
+}
+
+/// Runs another op in the place of the one called: its arguments take those on the stack's place.
+void run_instead(const OpEntry& entry, const Replacement& replacement, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  const auto outs = out_arguments(entry, stack);
+  Stack args;
+  for (const auto& [index, value] : replacement.args) {
+    args.push_back(index >= 0 ? stack[base + static_cast<size_t>(index)] : value);
+  }
+  stack.resize(base);
+  for (auto& arg : args) stack.push_back(std::move(arg));
+  replacement.op.callBoxed(&stack);
+  copy_results(entry, outs, stack, base);
+  if (entry.result_alias.empty() && outs.size() == 1) {  // split_copy(out=) returns nothing
+    copy_into(outs.front(), stack[base]);
+    stack.resize(base);
+  }
+}
+
+/// A handler gives results of its own, also in the place of an out= argument.
+void run_handler(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
+                 Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  const auto outs = out_arguments(entry, stack);
+  decision.handler(entry, op, decision, stack);
+  copy_results(entry, outs, stack, base);
+}
+
+}  // namespace
+
+void localise_args(const OpEntry& entry, const Decision& decision, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  size_t operand = 0;
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    c10::IValue& value = stack[base + i];
+    if (entry.args[i] == ArgKind::tensor) {
+      if (value.isTensor()) {
+        value = local_operand(entry, decision, operand, value.toTensor());
+      }
+      ++operand;
+    } else if (entry.args[i] == ArgKind::tensor_list && !value.isNone()) {
+      if (value.isTensorList()) {
+        c10::List<at::Tensor> locals;
+        const auto list = value.toTensorList();
+        locals.reserve(list.size());
+        for (const at::Tensor& tensor : list) {
+          locals.push_back(local_operand(entry, decision, operand++, tensor));
+        }
+        value = std::move(locals);
+      } else {
+        c10::List<std::optional<at::Tensor>> locals;
+        for (const auto& item : value.toListRef()) {
+          if (item.isNone()) {
+            locals.push_back(std::nullopt);
+          } else {
+            locals.push_back(local_operand(entry, decision, operand, item.toTensor()));
+          }
+          ++operand;
+        }
+        value = std::move(locals);
+      }
+    }
+  }
+  for (const auto& [index, value] : decision.local_args) {
+    stack[base + static_cast<size_t>(index)] = value;
+  }
+}
+
+void run_local(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
+               Stack& stack) {
+  if (decision.handler != nullptr) {
+    run_handler(entry, op, decision, stack);
+  } else if (decision.instead) {
+    run_instead(entry, *decision.instead, stack);
+  } else if (entry.local_kernel != nullptr) {
+    entry.local_kernel(stack);
+  } else {
+    op.callBoxed(&stack);
+  }
+}
+
+at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t index,
+                       at::Tensor local) {
+  if (!local.defined()) return local;
+  if (entry.is_view && (local.is_conj() || local.is_neg())) {
+    // The bits that say how to read memory stay below: the tensor above does not carry them.
+    return wrap_copy_of_view(local.resolve_conj().resolve_neg(), decision.results[index]);
+  }
+  if (entry.is_view && decision.moves) {
+    const bool known = index < decision.results.size() && decision.results[index].defined();
+    const Sharding as = known ? decision.results[index] : as_replicated(local, decision.mesh);
+    return wrap_copy_of_view(std::move(local), as);
+  }
+  if (index < decision.results.size() && decision.results[index].defined()) {
+    const Sharding& sharding = decision.results[index];
+    if (std::ranges::equal(local.sizes(), sharding.local_shape()) ||
+        !sharding.mesh().contains_me()) {
+      if (static_cast<DType>(local.scalar_type()) != sharding.dtype()) {
+        return wrap(local, sharding.with_dtype(static_cast<DType>(local.scalar_type())));
+      }
+      if (!entry.is_view && !lies_as_said(local, sharding.local_stride()) &&
+          sharding.mesh().contains_me()) [[unlikely]] {
+        return wrap_as_it_lies(local, sharding);
+      }
+      return wrap(std::move(local), sharding);
+    }
+    if (!sharding.is_replicated()) {
+      throw InternalError(join_text(entry.name, " gave a local result of ",
+                                    shape_text(local.sizes()), " where its rule says ",
+                                    shape_text(sharding.local_shape()), " of ", sharding));
+    }
+  }
+  const Sharding sharding = index < decision.open.size()
+                                ? completed(decision.open[index], local, decision.mesh)
+                                : as_replicated(local, decision.mesh);
+  return wrap(std::move(local), sharding);
+}
+
+void wrap_results(const OpEntry& entry, const Decision& decision, Stack& stack, size_t base,
+                  std::span<c10::IValue> written) {
+  size_t result = 0;
+  for (size_t r = 0; r < entry.result_alias.size(); ++r) {
+    c10::IValue& value = stack[base + r];
+    if (value.isTensor()) scale_result(decision, result, value.toTensor());
+    if (const int from = entry.result_alias[r]; from >= 0) {
+      for (size_t w = 0; w < entry.written.size(); ++w) {
+        if (entry.written[w] == from) value = written[w];
+      }
+      ++result;
+    } else if (value.isTensor()) {
+      value = wrap_result(entry, decision, result++, std::move(value).toTensor());
+    } else if (entry.result_is_list[r]) {
+      c10::List<at::Tensor> wrapped;
+      for (const at::Tensor& local : value.toTensorVector()) {
+        wrapped.push_back(wrap_result(entry, decision, result++, local));
+      }
+      value = std::move(wrapped);
+    } else {
+      ++result;
+    }
+  }
+}
+
+void leave_out(const OpEntry& entry, const Decision& decision, Stack& stack) {
+  const auto args = torch::jit::last(stack, entry.args.size()).vec();
+  torch::jit::drop(stack, entry.args.size());
+  size_t result = 0;
+  /// A derivative's mask says which of its results nobody wants; they are undefined everywhere.
+  const auto is_unwanted = [&](size_t index) {
+    return std::ranges::any_of(args, [&](const c10::IValue& arg) {
+      if (!arg.isBoolList()) return false;
+      const auto mask = arg.toBoolList();
+      return mask.size() == entry.result_alias.size() && !mask[index];
+    });
+  };
+  const auto nothing = [&](size_t index) {
+    if (is_unwanted(index)) return at::Tensor();
+    require(index < decision.results.size() && decision.results[index].defined(), entry.name,
+            " on mesh ", decision.mesh,
+            ", called on a rank outside it: the shape of its result is "
+            "known only to the mesh's ranks; call it there alone");
+    const Sharding& sharding = decision.results[index];
+    const auto shape = sharding.local_shape();
+    const auto dtype = static_cast<at::ScalarType>(sharding.dtype());
+    return wrap(at::empty(as_ints(shape), dtype), sharding);
+  };
+  for (size_t r = 0; r < entry.result_alias.size(); ++r) {
+    if (entry.result_alias[r] >= 0) {
+      stack.push_back(args[static_cast<size_t>(entry.result_alias[r])]);
+      ++result;
+    } else if (entry.result_is_list[r]) {
+      c10::List<at::Tensor> list;
+      while (result < decision.results.size()) list.push_back(nothing(result++));
+      stack.emplace_back(std::move(list));
+    } else {
+      stack.emplace_back(nothing(result++));
+    }
+  }
+}
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,42 @@
+#include "tessera/dtensor/dispatch/own_ops.h"
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/dtensor/dispatch/register.h"
+#include "tessera/rules/registry/registry.h"
+
+namespace tessera {
+namespace {
+
+void check_name(std::string_view op) {
+  const size_t colons = op.find("::");
+  require(colons != std::string_view::npos && colons > 0 && colons + 2 < op.size(), "'", op,
+          "' names no op; write library::name or library::name.overload");
+}
+
+}  // namespace
+
+void register_rule(std::string_view op, std::string_view notation) {
+  check_name(op);
+  rules::register_rule(op, notation);
+  dtensor::claim(op);
+  dtensor::clear_decisions();
+}
+
+void register_rule(rules::Rule rule) {
+  const std::string op = rule.op;
+  check_name(op);
+  require(rule.rows || rule.joint || rule.decide, "register_rule of ", op, " without rows");
+  rules::register_rule(std::move(rule));
+  dtensor::claim(op);
+  dtensor::clear_decisions();
+}
+
+void register_handler(std::string_view op, OpHandler handler) {
+  check_name(op);
+  require(handler != nullptr, "register_handler of ", op, " without a handler");
+  dtensor::claim(op);
+  dtensor::set_own_handler(op, std::move(handler));
+}
+
+}  // namespace tessera

@@ -1,0 +1,246 @@
+#include "tessera/dtensor/dispatch/register.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/op_registration/op_registration.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/composite.h"
+#include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/lazy_dtypes.h"
+#include "tessera/dtensor/dispatch/placed_gradient.h"
+#include "tessera/dtensor/dispatch/typed_kernel.h"
+
+namespace tessera::dtensor {
+namespace {
+
+class ShardedKernel final : public c10::OperatorKernel {
+ public:
+  explicit ShardedKernel(std::shared_ptr<const OpEntry> entry) : entry_(std::move(entry)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    dispatch(*entry_, op, *stack);
+  }
+
+ private:
+  std::shared_ptr<const OpEntry> entry_;
+};
+
+struct Registered {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::shared_ptr<OpEntry>> entries;
+  std::vector<c10::RegistrationHandleRAII> handles;
+  std::unique_ptr<torch::Library> autograd;
+  // For ops of other libraries, whether defined yet or not.
+  std::set<std::string, std::less<>> claimed;
+  std::map<std::string, OwnHandler, std::less<>> own_handlers;
+};
+
+Registered& registered() {
+  static auto* instance = new Registered();  // kernels may run while the process ends
+  return *instance;
+}
+
+bool run_own_handler(const OpEntry& entry, const c10::OperatorHandle& op,
+                     torch::jit::Stack& stack) {
+  return entry.own_handler(op, stack);
+}
+
+std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+std::shared_ptr<OpEntry> entry_for(const c10::OperatorHandle& op) {
+  const std::string name = full_name(op.operator_name());
+  std::lock_guard lock(registered().mutex);
+  auto& slot = registered().entries[name];
+  if (slot != nullptr) return slot;
+  slot = std::make_shared<OpEntry>(op);
+  if (const auto own = registered().own_handlers.find(name);
+      own != registered().own_handlers.end()) {
+    slot->own_handler = own->second;
+    slot->handler = run_own_handler;
+  }
+  return slot;
+}
+
+/// For ops of other libraries, and for those defined after load: found by name at each call.
+class FallbackKernel final : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    dispatch(*entry_for(op), op, *stack);
+  }
+};
+
+/// For an op that may be defined later than its kernel is registered.
+class LateKernel final : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    std::call_once(once_, [&] { entry_ = entry_for(op); });
+    dispatch(*entry_, op, *stack);
+  }
+
+ private:
+  std::once_flag once_;
+  std::shared_ptr<const OpEntry> entry_;
+};
+
+/// For an op that libtorch lacks a kernel for, when all its tensors are plain.
+class PlainKernel final : public c10::OperatorKernel {
+ public:
+  explicit PlainKernel(LocalKernel kernel) : kernel_(kernel) {}
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    kernel_(*stack);
+  }
+
+ private:
+  LocalKernel kernel_;
+};
+
+/// Composite ops that are taken whole:
+///   linear                             has a derivative of its own, and needs no flattening of
+///                                      sharded dims: [B, S/n, D] stays as it is
+///   _has_compatible_shallow_copy_type  what set_data asks, so that a plain parameter can become a
+///                                      sharded one (Module::clone, load)
+///   _grid_sampler_2d_cpu_fallback_backward  reads memory; composite in libtorch 2.11
+constexpr std::array<std::string_view, 3> kWholeComposites = {
+    "aten::linear", "aten::_has_compatible_shallow_copy_type",
+    "aten::_grid_sampler_2d_cpu_fallback_backward"};
+
+bool is_composite(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
+void add_kernel(const c10::OperatorName& name, c10::DispatchKey key, c10::KernelFunction kernel) {
+  registered().handles.push_back(c10::Dispatcher::singleton().registerImpl(
+      name, key, std::move(kernel), std::nullopt, nullptr, "tessera"));
+}
+
+bool takes(const c10::OperatorHandle& op, const c10::OperatorName& name) {
+  if (name.name.rfind("aten::", 0) != 0) return false;
+  if (!is_composite(op)) return true;
+  return name.overload_name.empty() &&
+         std::ranges::find(kWholeComposites, name.name) != kWholeComposites.end();
+}
+
+}  // namespace
+
+void register_kernels() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const auto& name : dispatcher.getAllOpNames()) {
+      const auto op = dispatcher.findSchema(name);
+      if (!op) continue;
+      if (is_composite(*op) && makes_tensors(name)) {
+        for (const auto key : {kKey, c10::DispatchKey::AutogradPrivateUse3}) {
+          add_kernel(name, key, composite_kernel(entry_for(*op)));
+        }
+      }
+      if (is_composite(*op)) {
+        for (const auto key : {kKey, c10::DispatchKey::AutogradPrivateUse3}) {
+          if (auto kernel = dtype_kernel(name)) add_kernel(name, key, *std::move(kernel));
+        }
+      }
+      if (!takes(*op, name)) continue;
+      const auto entry = entry_for(*op);
+      if (makes_plain_gradients(name)) {
+        add_kernel(name, c10::DispatchKey::AutogradPrivateUse3, placed_gradient_kernel(entry, *op));
+      }
+      add_kernel(name, kKey,
+                 typed_or_boxed(entry, *op,
+                                c10::KernelFunction::makeFromBoxedFunctor(
+                                    std::make_unique<ShardedKernel>(entry))));
+    }
+    registered().handles.push_back(dispatcher.registerFallback(
+        kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()),
+        "tessera"));
+    // As libtorch has it for its own backends: an op without a derivative formula runs, and says so
+    // when its gradient is asked for.
+    registered().autograd = std::make_unique<torch::Library>(
+        torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
+    registered().autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
+  });
+}
+
+bool has_kernel(std::string_view op) {
+  std::lock_guard lock(registered().mutex);
+  return registered().entries.contains(std::string(op));
+}
+
+namespace {
+
+template <class Set>
+void change_entry(std::string_view op, Set set) {
+  std::lock_guard lock(registered().mutex);
+  const auto it = registered().entries.find(std::string(op));
+  require(it != registered().entries.end(), "no op ", op, " has a sharded kernel");
+  set(*it->second);
+}
+
+}  // namespace
+
+void set_handler(std::string_view op, Handler handler) {
+  change_entry(op, [&](OpEntry& entry) { entry.handler = handler; });
+}
+
+void set_local_kernel(std::string_view op, LocalKernel kernel) {
+  change_entry(op, [&](OpEntry& entry) { entry.local_kernel = kernel; });
+  // A plain input and weight with a bias that fully_shard holds are a linear of ours, whose
+  // derivative then sees plain tensors alone.
+  // Not for Meta: shapes come from the rule.
+  for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
+    add_kernel(c10::OperatorName(std::string(op), ""), key,
+               c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<PlainKernel>(kernel)));
+  }
+}
+
+void set_composite_handler(std::string_view op, Handler handler) {
+  change_entry(op, [&](OpEntry& entry) { entry.composite_handler = handler; });
+}
+void set_infer(std::string_view op, Infer infer) {
+  change_entry(op, [&](OpEntry& entry) { entry.infer = infer; });
+}
+
+void claim(std::string_view op) {
+  std::lock_guard lock(registered().mutex);
+  const std::string name(op);
+  if (op.starts_with("aten::") && registered().entries.contains(name)) return;
+  if (!registered().claimed.insert(name).second) return;
+  const size_t dot = name.find('.');
+  const c10::OperatorName key(name.substr(0, dot),
+                              dot == std::string::npos ? "" : name.substr(dot + 1));
+  registered().handles.push_back(c10::Dispatcher::singleton().registerImpl(
+      key, kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<LateKernel>()),
+      std::nullopt, nullptr, "tessera"));
+}
+
+void set_own_handler(std::string_view op, OwnHandler handler) {
+  std::lock_guard lock(registered().mutex);
+  const auto it = registered().entries.find(std::string(op));
+  if (it != registered().entries.end()) {
+    it->second->own_handler = handler;
+    it->second->handler = run_own_handler;
+  }
+  registered().own_handlers.insert_or_assign(std::string(op), std::move(handler));
+}
+
+bool has_handler(std::string_view op) {
+  std::lock_guard lock(registered().mutex);
+  const auto it = registered().entries.find(std::string(op));
+  return it != registered().entries.end() && it->second->handler != nullptr;
+}
+
+size_t registered_ops() {
+  std::lock_guard lock(registered().mutex);
+  return registered().entries.size();
+}
+
+}  // namespace tessera::dtensor

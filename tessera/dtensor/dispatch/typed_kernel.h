@@ -1,0 +1,251 @@
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/InferenceMode.h>
+
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "tessera/dtensor/dispatch/call_key.h"
+#include "tessera/dtensor/dispatch/gathered_views.h"
+#include "tessera/dtensor/dispatch/local_call.h"
+#include "tessera/dtensor/dispatch/view_replay.h"
+#include "tessera/dtensor/dispatch/write_count.h"
+#include "tessera/dtensor/lazy.h"
+
+/// The short way for ops that are called often: arguments and results stay what they are in C++,
+/// where the boxed kernel puts each on a stack and takes it off again, twice. It serves the call
+/// that is all there is in a steady state, a known decision that moves nothing; every other call
+/// goes to the boxed kernel. Both ways make the same key, and so share their decisions.
+namespace tessera::dtensor {
+
+/// The words of an argument; must be those that add_call makes of it on a stack.
+namespace words {
+
+inline void add(const OpEntry& entry, DecisionKey& key, const at::Tensor& value) {
+  add_tensor(entry, key, value);
+}
+inline void add(const OpEntry&, DecisionKey& key, int64_t value) { add_integer(key, value); }
+inline void add(const OpEntry&, DecisionKey& key, bool value) { add_bool(key, value); }
+inline void add(const OpEntry&, DecisionKey& key, double value) { add_number(key, value); }
+inline void add(const OpEntry&, DecisionKey& key, at::ScalarType value) {
+  add_integer(key, static_cast<int64_t>(value));
+}
+inline void add(const OpEntry&, DecisionKey& key, at::MemoryFormat value) {
+  add_integer(key, static_cast<int64_t>(value));
+}
+inline void add(const OpEntry&, DecisionKey& key, const at::Scalar& value) {
+  if (value.isIntegral(false)) return add_number(key, value.toLong());
+  if (value.isBoolean()) return add_number(key, value.toBool());
+  if (value.isFloatingPoint()) return add_number(key, value.toDouble());
+  add_other_number(key);
+}
+inline void add(const OpEntry& entry, DecisionKey& key, const c10::SymInt& value) {
+  add(entry, key, value.expect_int());
+}
+inline void add(const OpEntry&, DecisionKey& key, at::IntArrayRef value) {
+  add_list(key, value.size());
+  for (const int64_t i : value) add_integer(key, i);
+}
+inline void add(const OpEntry&, DecisionKey& key, c10::SymIntArrayRef value) {
+  add_list(key, value.size());
+  for (const auto& i : value) add_integer(key, i.expect_int());
+}
+inline void add(const OpEntry&, DecisionKey& key, c10::string_view value) { add_text(key, value); }
+template <class T>
+void add(const OpEntry& entry, DecisionKey& key, const std::optional<T>& value) {
+  if (value) return add(entry, key, *value);
+  add_none(key);
+}
+template <class T>
+void add(const OpEntry& entry, DecisionKey& key, const c10::OptionalArrayRef<T>& value) {
+  if (value) return add(entry, key, *value);
+  add_none(key);
+}
+
+}  // namespace words
+
+/// What an argument is on this rank. Holds what the local call refers to.
+template <class Arg>
+struct LocalArg {
+  explicit LocalArg(const Decision&, int, Arg value) : value(std::forward<Arg>(value)) {}
+  Arg get() { return std::forward<Arg>(value); }
+  Arg value;
+};
+
+inline const at::Tensor& local_of(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  return meta != nullptr ? meta->local() : tensor;
+}
+
+template <>
+struct LocalArg<const at::Tensor&> {
+  explicit LocalArg(const Decision&, int, const at::Tensor& tensor) : value(local_of(tensor)) {}
+  const at::Tensor& get() { return value; }
+  const at::Tensor& value;
+};
+
+template <>
+struct LocalArg<at::Tensor&> {
+  explicit LocalArg(const Decision&, int, at::Tensor& tensor) : value(local_of(tensor)) {}
+  at::Tensor& get() { return value; }
+  at::Tensor value;
+};
+
+template <>
+struct LocalArg<const std::optional<at::Tensor>&> {
+  explicit LocalArg(const Decision&, int, const std::optional<at::Tensor>& tensor) {
+    if (tensor) value = local_of(*tensor);
+  }
+  const std::optional<at::Tensor>& get() { return value; }
+  std::optional<at::Tensor> value;
+};
+
+/// Global sizes, which the decision may have turned into local ones.
+template <>
+struct LocalArg<c10::SymIntArrayRef> {
+  explicit LocalArg(const Decision& decision, int index, c10::SymIntArrayRef given)
+      : value(decision.direct_sizes.at == index
+                  ? c10::fromIntArrayRefSlow(decision.direct_sizes.sizes)
+                  : given) {}
+  c10::SymIntArrayRef get() { return value; }
+  c10::SymIntArrayRef value;
+};
+
+/// Arguments of which any needs more than the short way.
+inline bool is_lazy(const at::Tensor& tensor) { return lazy_local(tensor) != nullptr; }
+inline bool is_lazy(const std::optional<at::Tensor>& tensor) { return tensor && is_lazy(*tensor); }
+template <class T>
+bool is_lazy(const T&) {
+  return false;
+}
+
+/// Its views are no views either.
+inline bool is_copy_of_view(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  return meta != nullptr && meta->is_copy_of_view();
+}
+
+inline bool reads_gathered_view(const at::Tensor& tensor) { return is_gathered_view(tensor); }
+inline bool reads_gathered_view(const std::optional<at::Tensor>& tensor) {
+  return tensor && is_gathered_view(*tensor);
+}
+template <class T>
+bool reads_gathered_view(const T&) {
+  return false;
+}
+
+/// A write to it would be lost, or it is a plain tensor that has to become sharded first.
+inline bool is_refused_as_written(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  return meta == nullptr || meta->is_copy_of_view();
+}
+
+/// By signature, not by op: many ops share one, and each costs the compiler a second.
+template <class Schema>
+class TypedKernel;
+
+template <class Result, class... Args>
+class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
+  static constexpr bool kInPlace = std::is_same_v<Result, at::Tensor&>;
+
+ public:
+  /// `call` is the op on any tensors.
+  TypedKernel(std::shared_ptr<const OpEntry> entry, c10::OperatorHandle op,
+              c10::KernelFunction boxed, Result (*call)(Args...))
+      : entry_(std::move(entry)), op_(std::move(op)), boxed_(std::move(boxed)), call_(call) {}
+
+  Result operator()(Args... args) {
+    const Decision* decision = direct_decision(args...);
+    if (decision == nullptr) {
+      return boxed_.template call<Result, Args...>(op_, c10::DispatchKeySet(kKey),
+                                                   std::forward<Args>(args)...);
+    }
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    if (entry_->is_view) {
+      record_view_function();
+      const int64_t offset = first_of(args...).storage_offset();
+      Result views =
+          run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
+      set_offsets(*decision, offset, views);
+      return views;
+    }
+    return run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
+  }
+
+ private:
+  const Decision* direct_decision(const std::remove_reference_t<Args>&... args) const {
+    if (entry_->handler != nullptr || entry_->local_kernel != nullptr) return nullptr;
+    if (LazyLocal::any() && (is_lazy(args) || ...)) return nullptr;
+    if (any_gathered_views() && (kInPlace || (reads_gathered_view(args) || ...))) return nullptr;
+    const auto& first = first_of(args...);
+    if constexpr (kInPlace) {
+      if (is_refused_as_written(first)) return nullptr;
+    }
+    if (entry_->is_view &&
+        (first.is_inference() != c10::InferenceMode::is_enabled() || is_copy_of_view(first))) {
+      return nullptr;
+    }
+    DecisionKey key;
+    (words::add(*entry_, key, args), ...);
+    const Decision* decision = DecisionCache::find(entry_->id, key);
+    return decision != nullptr && decision->direct ? decision : nullptr;
+  }
+
+  static void set_offsets(const Decision& decision, int64_t base, const at::Tensor& view) {
+    set_view_offset(decision, 0, base, view);
+  }
+  static void set_offsets(const Decision& decision, int64_t base,
+                          const std::vector<at::Tensor>& views) {
+    for (size_t i = 0; i < views.size(); ++i) set_view_offset(decision, i, base, views[i]);
+  }
+  template <class... Tensors>  // no view has such results
+  static void set_offsets(const Decision&, int64_t, const std::tuple<Tensors...>&) {}
+
+  static const at::Tensor& first_of(const at::Tensor& first, const auto&...) { return first; }
+
+  template <size_t... I>
+  Result run(const Decision& decision, std::index_sequence<I...>, Args... args) {
+    if constexpr (kInPlace) {
+      count_write(local_of(first_of(args...)));
+      call_(LocalArg<Args>(decision, static_cast<int>(I), std::forward<Args>(args)).get()...);
+      return std::get<0>(std::tie(args...));
+    } else {
+      return wrapped(
+          decision,
+          call_(LocalArg<Args>(decision, static_cast<int>(I), std::forward<Args>(args)).get()...));
+    }
+  }
+
+  at::Tensor wrapped(const Decision& decision, size_t index, at::Tensor local) const {
+    const KnownResult& known = decision.known[index];
+    if (!known.fits(local, entry_->is_view)) [[unlikely]] {
+      return wrap_result(*entry_, decision, index, std::move(local));
+    }
+    return wrap(std::move(local), decision.results[index], known.shape, known.stride);
+  }
+  at::Tensor wrapped(const Decision& decision, at::Tensor local) const {
+    return wrapped(decision, 0, std::move(local));
+  }
+  template <class... Tensors>
+  std::tuple<Tensors...> wrapped(const Decision& decision, std::tuple<Tensors...> locals) const {
+    return [&]<size_t... I>(std::index_sequence<I...>) {
+      return std::tuple<Tensors...>(wrapped(decision, I, std::move(std::get<I>(locals)))...);
+    }
+    (std::index_sequence_for<Tensors...>());
+  }
+
+  std::shared_ptr<const OpEntry> entry_;
+  c10::OperatorHandle op_;
+  c10::KernelFunction boxed_;
+  Result (*call_)(Args...);
+};
+
+/// The op's kernel if it has a typed one, else `boxed`.
+c10::KernelFunction typed_or_boxed(std::shared_ptr<const OpEntry> entry,
+                                   const c10::OperatorHandle& op, c10::KernelFunction boxed);
+
+}  // namespace tessera::dtensor

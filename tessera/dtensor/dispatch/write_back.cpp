@@ -1,0 +1,41 @@
+#include <ATen/ops/empty.h>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/exec/redistribute.h"
+#include "tessera/observe/call_site.h"
+
+/// An op may have to write to a tensor that lies where it cannot compute: the sigmoid of a partial
+/// sum, a product into an out= tensor that is sharded otherwise. It then writes to a tensor of its
+/// own, and the values move back; the caller's tensor keeps its placement, and views of it their
+/// meaning.
+namespace tessera::dtensor {
+
+at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, const Sharding& as,
+                          bool is_out) {
+  const at::Tensor& local = operand.local();
+  if (is_out) {
+    const auto shape = as.local_shape();
+    return at::empty(at::IntArrayRef(shape.data(), shape.size()), local.options());
+  }
+  const comm::CallSite site({.op = entry.name, .implicit = true});
+  return exec::redistribute(local, operand.sharding(), as).contiguous();
+}
+
+void write_back(const OpEntry& entry, const Decision& decision,
+                std::span<const at::Tensor> originals, std::span<const at::Tensor> borrowed) {
+  for (size_t i = 0; i < originals.size(); ++i) {
+    const ShardedMeta* meta = sharded_meta(originals[i]);
+    const Sharding& from = decision.operands[decision.write_back[i]];
+    require(
+        !from.mesh().contains_me() || std::ranges::equal(borrowed[i].sizes(), from.local_shape()),
+        entry.name, " changed the shape of ", meta->sharding(), " from ",
+        shape_text(from.local_shape()), " to ", shape_text(borrowed[i].sizes()),
+        " on this rank; a sharded tensor cannot be resized in place");
+    const comm::CallSite site({.op = entry.name, .implicit = true});
+    meta->local().copy_(
+        exec::redistribute(borrowed[i], from, meta->sharding(), {.may_alias = true}));
+  }
+}
+
+}  // namespace tessera::dtensor

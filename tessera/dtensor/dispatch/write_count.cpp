@@ -1,0 +1,52 @@
+#include "tessera/dtensor/dispatch/write_count.h"
+
+#include "tessera/dtensor/sharded_tensor.h"
+
+namespace tessera::dtensor {
+namespace {
+
+/// Stands between a storage and its memory.
+struct WatchedMemory {
+  at::DataPtr memory;
+  c10::VariableVersion version;
+};
+
+void release_watched(void* watched) { delete static_cast<WatchedMemory*>(watched); }
+
+void count_write_of(const at::Tensor& written) {
+  if (const ShardedMeta* meta = sharded_meta(written)) {
+    if (meta->local().defined()) count_write(meta->local());
+  }
+}
+
+}  // namespace
+
+void count_writes_to_memory(const at::Tensor& tensor) {
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  void* data = storage.mutable_data_ptr().get();
+  auto* watched = new WatchedMemory{{}, tensor.unsafeGetTensorImpl()->version_counter()};
+  watched->memory =
+      storage.set_data_ptr(at::DataPtr(data, watched, release_watched, storage.device()));
+}
+
+void count_write_to_memory(const at::Tensor& local) {
+  if (!local.has_storage()) return;
+  const at::DataPtr& data = local.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+  if (auto* watched = data.cast_context<WatchedMemory>(release_watched)) watched->version.bump();
+}
+
+void count_writes(const OpEntry& entry, const torch::jit::Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  for (const int index : entry.written) {
+    const c10::IValue& value = stack[base + static_cast<size_t>(index)];
+    if (value.isTensor()) {
+      count_write_of(value.toTensor());
+    } else if (value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) {
+        if (item.isTensor()) count_write_of(item.toTensor());
+      }
+    }
+  }
+}
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,87 @@
+// Gradient scaling: whether a gradient overflowed anywhere is known everywhere.
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+
+#include <numeric>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/world.h"
+#include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/ops/handlers.h"
+#include "tessera/observe/call_site.h"
+
+namespace tessera::dtensor {
+namespace {
+
+/// The tensor itself, or the local one of a replicated tensor: scales and flags are the same on
+/// every rank or mean nothing.
+at::Tensor same_everywhere(const OpEntry& entry, const at::Tensor& tensor, const char* name) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  if (meta == nullptr) return tensor;
+  require(meta->sharding().is_replicated(), entry.name, ": ", name, " is ", meta->sharding(),
+          "; it must be replicated: redistribute it, or use a plain tensor of one element");
+  return meta->local();
+}
+
+/// The largest flag of any rank of a mesh, in place.
+void reduce_max(const DeviceMesh& mesh, const at::Tensor& flag) {
+  if (mesh.size() == 1 || !mesh.contains_me()) return;
+  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
+  std::iota(axes.begin(), axes.end(), 0);
+  std::vector<at::Tensor> flags = {flag};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MAX;
+  comm::group_of(mesh, axes)->backend(flag.device().type()).allreduce(flags, options)->wait();
+}
+
+/// _amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale): each rank unscales its
+/// parts; a value that is not finite on one rank sets found_inf on all.
+bool unscale(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const at::Tensor scale = same_everywhere(entry, torch::jit::pop(stack).toTensor(), "inv_scale");
+  at::Tensor found = same_everywhere(entry, torch::jit::pop(stack).toTensor(), "found_inf");
+  const auto grads = torch::jit::pop(stack).toTensorVector();
+  std::vector<at::Tensor> locals;
+  std::vector<DeviceMesh> meshes;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    const ShardedMeta* meta = sharded_meta(grads[i]);
+    locals.push_back(meta != nullptr ? meta->local() : grads[i]);
+    if (meta == nullptr) continue;
+    require(!meta->sharding().has_partial(), entry.name, ": gradient ", i, " is ", meta->sharding(),
+            ": its addends may be finite where it is not; redistribute it first");
+    const DeviceMesh& mesh = meta->sharding().mesh();
+    if (std::ranges::find(meshes, mesh) == meshes.end()) meshes.push_back(mesh);
+  }
+  for (const at::Tensor& grad : grads) {  // before anything is written
+    if (const ShardedMeta* meta = sharded_meta(grad)) check_reduction(entry, meta->sharding());
+  }
+  at::_amp_foreach_non_finite_check_and_unscale_(locals, found, scale);
+  const comm::CallSite site({.op = entry.name, .implicit = true});
+  // Ranks may share only some of the meshes: each round carries a flag one mesh further.
+  for (size_t round = 0; round < meshes.size(); ++round) {
+    for (const DeviceMesh& mesh : meshes) reduce_max(mesh, found);
+  }
+  return true;
+}
+
+/// _amp_update_scale_(scale, growth_tracker, found_inf, ...): the same on every rank.
+bool update_scale(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  const c10::IValue scale = stack[base];
+  const char* names[] = {"scale", "growth_tracker", "found_inf"};
+  for (size_t i = 0; i < 3; ++i) {
+    stack[base + i] = same_everywhere(entry, stack[base + i].toTensor(), names[i]);
+  }
+  op.callBoxed(&stack);
+  stack.back() = scale;
+  return true;
+}
+
+}  // namespace
+
+void install_amp_handlers() {
+  set_handler("aten::_amp_foreach_non_finite_check_and_unscale_", unscale);
+  set_handler("aten::_amp_update_scale_", update_scale);
+}
+
+}  // namespace tessera::dtensor

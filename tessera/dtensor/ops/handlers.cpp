@@ -1,0 +1,233 @@
+#include "tessera/dtensor/ops/handlers.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/isclose.h>
+#include <ATen/ops/linalg_vector_norm.h>
+
+#include <numeric>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/world.h"
+#include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/gathered_views.h"
+#include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/dispatch/view_replay.h"
+#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/ops/instance_norm.h"
+#include "tessera/dtensor/ops/random.h"
+#include "tessera/dtensor/ops/rule_handlers.h"
+#include "tessera/exec/redistribute.h"
+#include "tessera/observe/call_site.h"
+
+namespace tessera::dtensor {
+namespace {
+
+at::Tensor local_as(const OpEntry& entry, const at::Tensor& tensor, const Sharding& to) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  const comm::CallSite site({.op = entry.name, .implicit = true});
+  return exec::redistribute(meta->local(), meta->sharding(), to, {.may_alias = true});
+}
+
+/// item(): the value, not this rank's part of it.
+bool local_scalar(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const at::Tensor tensor = stack.back().toTensor();
+  const Sharding& from = sharded_meta(tensor)->sharding();
+  require(from.mesh().contains_me(), "item() of ", from, " on rank ",
+          from.mesh().my_rank().value_or(-1), ", which is outside the mesh and holds no value");
+  if (!from.is_replicated()) check_reduction(entry, from);
+  stack.back() = local_as(entry, tensor, from.replicated());
+  op.callBoxed(&stack);
+  return true;
+}
+
+/// True on every rank of the mesh, or on none.
+bool agree(const DeviceMesh& mesh, bool mine, c10::Device device) {
+  if (mesh.size() == 1 || !mesh.contains_me()) return mine;
+  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
+  std::iota(axes.begin(), axes.end(), 0);
+  const auto group = comm::group_of(mesh, axes);
+  std::vector<at::Tensor> flag = {at::empty({1}, at::TensorOptions(device).dtype(at::kInt))};
+  flag[0].fill_(mine ? 1 : 0);
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MIN;
+  group->backend(device.type()).allreduce(flag, options)->wait();
+  return flag[0].item<int>() == 1;
+}
+
+bool equal(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const at::Tensor other = torch::jit::pop(stack).toTensor();
+  const at::Tensor self = torch::jit::pop(stack).toTensor();
+  const ShardedMeta* a = sharded_meta(self);
+  const ShardedMeta* b = sharded_meta(other);
+  require(a != nullptr && b != nullptr,
+          "equal of a sharded and a plain tensor; distribute the plain "
+          "one, or compare full_tensor(x)");
+  require(a->sharding().mesh() == b->sharding().mesh(), "equal of tensors on two meshes, ",
+          a->sharding().mesh(), " and ", b->sharding().mesh());
+  bool same = self.sizes() == other.sizes() && self.scalar_type() == other.scalar_type();
+  if (same) {
+    const Sharding common =
+        a->sharding().has_partial() ? a->sharding().replicated() : a->sharding();
+    const comm::CallSite site({.op = entry.name, .implicit = true});
+    same = at::equal(local_as(entry, self, common), local_as(entry, other, common));
+    if (!common.is_replicated()) same = agree(common.mesh(), same, self.device());
+  }
+  torch::jit::push(stack, same);
+  return true;
+}
+
+bool is_same_size(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
+  const at::Tensor other = torch::jit::pop(stack).toTensor();
+  const at::Tensor self = torch::jit::pop(stack).toTensor();
+  torch::jit::push(stack, self.sizes() == other.sizes());
+  return true;
+}
+
+/// Where the elements lie; only the answer is reduced.
+bool allclose(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const auto args = torch::jit::pop(stack, entry.args.size());
+  const at::Tensor close = at::isclose(args[0].toTensor(), args[1].toTensor(), args[2].toDouble(),
+                                       args[3].toDouble(), args[4].toBool());
+  torch::jit::push(stack, close.all().item<bool>());
+  return true;
+}
+
+bool dist(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const auto args = torch::jit::pop(stack, entry.args.size());
+  const at::Tensor apart = args[0].toTensor().sub(args[1].toTensor());
+  torch::jit::push(stack, at::linalg_vector_norm(apart, args[2].toScalar()));
+  return true;
+}
+
+/// A view by global strides. On a shard it has no meaning, unless it is the tensor as it is. A
+/// replicated tensor has its memory here; one whose strides are those of its own elements is
+/// gathered (gathered_views.h).
+bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  refuse_view_by_strides();
+  const auto args = torch::jit::last(stack, entry.args.size());
+  const at::Tensor self = args[0].toTensor();
+  const ShardedMeta* meta = sharded_meta(self);
+  const Sharding& has = meta->sharding();
+  const std::vector<int64_t> size = args[1].toIntVector();
+  const std::vector<int64_t> stride = args[2].toIntVector();
+  // Counted from self's first element: what the memory of self begins with is not here.
+  const int64_t asked = args[3].isNone() ? self.storage_offset() : args[3].toInt();
+  const int64_t offset = asked - self.storage_offset();
+  require(offset >= 0, entry.name, " of a sharded tensor with storage offset ",
+          self.storage_offset(), ": offset ", asked, " is before its first element");
+  torch::jit::drop(stack, entry.args.size());
+  const auto push_view = [&](const at::Tensor& view) {
+    view.unsafeGetTensorImpl()->set_storage_offset(self.storage_offset() + offset);
+    torch::jit::push(stack, view);
+    return true;
+  };
+  if (self.sizes().equals(size) && self.strides().equals(stride) && offset == 0) {
+    return push_view(wrap(meta->local(), has));
+  }
+  const bool here = has.is_replicated() && has.mesh().contains_me() &&
+                    self.strides().equals(meta->local().strides());
+  require(here || self.is_contiguous(), entry.name, "(", shape_text(size), ", strides ",
+          list_text(stride), ") of a sharded tensor ", has,
+          ": strides address one memory, which a sharded tensor does not have; use view, slice, "
+          "select or permute");
+  if (here) {
+    const at::Tensor view =
+        meta->local().as_strided(size, stride, meta->local().storage_offset() + offset);
+    return push_view(wrap(view, as_replicated(view, has.mesh())));
+  }
+  const at::Tensor whole = local_as(entry, self, has.replicated()).contiguous();
+  const at::Tensor part = whole.as_strided(size, stride, whole.storage_offset() + offset);
+  const at::Tensor view = wrap_copy_of_view(part, as_replicated(part, has.mesh()));
+  mark_copy_of_view(view, make_origin(self, whole, has.replicated()));
+  return push_view(view);
+}
+
+/// May the second tensor's insides take the place of the first's? Any tensor can become a sharded
+/// one; a sharded one stays sharded.
+bool can_become(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
+  const at::Tensor from = torch::jit::pop(stack).toTensor();
+  if (lazy_local(torch::jit::pop(stack).toTensor()) != nullptr) {
+    throw NotSupported(
+        "a parameter of fully_shard takes another tensor's data (module.to(...), p.data = x), but "
+        "its shard is part of a group's memory: convert the module before fully_shard, or by "
+        "convert_shards");
+  }
+  const bool sharded = sharded_meta(from) != nullptr;
+  if (sharded) attach_meta(from);
+  torch::jit::push(stack, sharded);
+  return true;
+}
+
+/// set_ is how torch::load fills a tensor.
+bool refuse_set(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const at::Tensor self = torch::jit::peek(stack, 0, entry.args.size()).toTensor();
+  const ShardedMeta* meta = sharded_meta(self);
+  throw NotSupported(join_text(
+      entry.name, " gives a tensor the memory of another, which a sharded tensor",
+      meta != nullptr ? join_text(" (", meta->sharding(), ")") : std::string(),
+      " cannot take or give. torch::load does this: load a checkpoint instead, or load plain "
+      "tensors and x.copy_(distribute_tensor(loaded, mesh, placements))"));
+}
+
+/// All dims but the last as one. Not by size -1: a part may hold nothing, and then any size fits.
+at::Tensor as_rows(const at::Tensor& tensor) {
+  return tensor.dim() == 1 ? tensor.unsqueeze(0) : tensor.flatten(0, -2);
+}
+
+/// linear_backward(self, grad_output, weight, mask): libtorch has a kernel for it on few devices.
+/// A weight of one dim is a matrix of one row whose result has no column.
+void linear_backward(Stack& stack) {
+  const auto mask = torch::jit::pop(stack).toBoolList();
+  const at::Tensor weight = torch::jit::pop(stack).toTensor();
+  const at::Tensor grad = torch::jit::pop(stack).toTensor();
+  const at::Tensor self = torch::jit::pop(stack).toTensor();
+  const bool is_row = weight.dim() == 1;
+  const at::Tensor rows = as_rows(is_row ? grad.unsqueeze(-1) : grad);
+  at::Tensor d_self;
+  at::Tensor d_weight;
+  at::Tensor d_bias;
+  if (mask[0])
+    d_self = rows.mm((is_row ? weight.unsqueeze(0) : weight).conj()).reshape(self.sizes());
+  if (mask[1]) d_weight = rows.t().mm(as_rows(self).conj()).reshape(weight.sizes());
+  if (mask[2]) d_bias = is_row ? rows.sum() : rows.sum(0);
+  torch::jit::push(stack, std::move(d_self), std::move(d_weight), std::move(d_bias));
+}
+
+}  // namespace
+
+void install_handlers() {
+  set_handler("aten::_local_scalar_dense", local_scalar);
+  set_handler("aten::equal", equal);
+  set_handler("aten::allclose", allclose);
+  set_handler("aten::dist", dist);
+  set_handler("aten::as_strided", as_strided);
+  set_handler("aten::is_same_size", is_same_size);
+  for (const char* op : {"aten::set_.source_Tensor", "aten::set_.source_Storage", "aten::set_",
+                         "aten::set_.source_Storage_storage_offset"}) {
+    set_handler(op, refuse_set);
+  }
+  set_handler("aten::_has_compatible_shallow_copy_type", can_become);
+  set_local_kernel("aten::linear_backward", linear_backward);
+  install_arg_extremes();
+  install_topk();
+  install_cumsum();
+  install_foreach_norm();
+  install_convolution_handlers();
+  install_pooling_handlers();
+  install_batch_norm_handlers();
+  install_in_place_views();
+  install_amp_handlers();
+  install_random_handlers();
+  set_composite_handler("aten::instance_norm", instance_norm);
+  install_rule_handlers();
+  install_policy();
+}
+
+namespace {
+// Sharded tensors must find their kernels whichever door they came in by.
+const bool kInstalled = (register_kernels(), install_handlers(), true);
+}  // namespace
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,175 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_assert_async.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/gather.h>
+#include <ATen/ops/index_add.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/logical_and.h>
+#include <ATen/ops/scatter_add.h>
+#include <ATen/ops/zeros.h>
+
+#include "tessera/base/errors.h"
+#include "tessera/base/text.h"
+#include "tessera/dtensor/ops/rule_handlers.h"
+#include "tessera/sharding/local_shape.h"
+
+/// Look-ups along a cut dim: a rank finds what it holds and zeros for the rest, so that the sum
+/// over the ranks is the answer; what is added by index, it takes where it holds the place. Rows
+/// are what an index picks, along whichever dim.
+namespace tessera::dtensor {
+namespace {
+
+using torch::jit::Stack;
+
+constexpr int64_t kElsewhere = -1;
+
+/// Global row numbers along a cut dim as local ones; those that are elsewhere get `elsewhere`.
+at::Tensor local_rows(const at::Tensor& index, const Sharding& table, int64_t dim,
+                      int64_t elsewhere = kElsewhere) {
+  at::Tensor out = at::zeros_like(index).fill_(elsewhere);
+  int64_t place = 0;
+  for (const Interval& part :
+       held_intervals(table, static_cast<int>(dim), *table.mesh().my_coordinate())) {
+    const at::Tensor here = at::logical_and(index.ge(part.begin), index.lt(part.end));
+    out = at::where(here, index - (part.begin - place), out);
+    place += part.size();
+  }
+  return out;
+}
+
+/// No rank holds a row that does not exist: without this it would count as zeros, not as an error.
+void check_rows(const OpEntry& entry, const at::Tensor& index, const Sharding& table, int64_t dim) {
+  if (index.is_meta()) return;  // a planning mesh: there are no values
+  const int64_t rows = table.shape()[static_cast<size_t>(dim)];
+  const at::Tensor exist = at::logical_and(index.ge(0), index.lt(rows)).all();
+  at::_assert_async(exist, join_text(entry.name, ": an index is out of range for dim ", dim,
+                                     " of size ", rows, " (", table, ")"));
+}
+
+/// embedding(weight, indices, ...) with the table's rows cut.
+void masked_embedding(const OpEntry& entry, const Decision& decision, Stack& stack) {
+  const auto args = torch::jit::last(stack, entry.args.size());
+  const at::Tensor table = args[0].toTensor();
+  const at::Tensor index = args[1].toTensor();
+  check_rows(entry, index, decision.operands[0], 0);
+  at::Tensor out;
+  if (table.size(0) == 0) {
+    std::vector<int64_t> shape(index.sizes().begin(), index.sizes().end());
+    shape.push_back(table.size(1));
+    out = at::zeros(shape, table.options());
+  } else {
+    const at::Tensor rows = local_rows(index, decision.operands[0], 0);
+    out = at::embedding(table, rows.clamp_min(0));
+    out.masked_fill_(rows.eq(kElsewhere).unsqueeze(-1), 0);
+  }
+  torch::jit::drop(stack, entry.args.size());
+  torch::jit::push(stack, std::move(out));
+}
+
+/// Its gradient: contributions to rows that are elsewhere go to one more row, which is left out.
+void masked_embedding_backward(const OpEntry& entry, const Decision& decision, Stack& stack) {
+  const auto args = torch::jit::last(stack, entry.args.size());
+  const at::Tensor grad = args[0].toTensor();
+  const at::Tensor index = args[1].toTensor();
+  const int64_t rows = args[2].toInt();  // local by now
+  const int64_t padding = args[3].toInt();
+  const bool by_frequency = args[4].toBool();
+  at::Tensor local = local_rows(index, decision.results[0], 0, rows);
+  if (padding >= 0) local.masked_fill_(index.eq(padding), rows);
+  at::Tensor out = at::embedding_dense_backward(grad, local, rows + 1, -1, by_frequency);
+  torch::jit::drop(stack, entry.args.size());
+  torch::jit::push(stack, out.narrow(0, 0, rows));
+}
+
+/// A mask of an index of one dim, beside the rows along `dim` that it picks.
+at::Tensor along(const at::Tensor& mask, int64_t dim, int64_t ndim) {
+  std::vector<int64_t> shape(static_cast<size_t>(ndim), 1);
+  shape[static_cast<size_t>(dim)] = mask.size(0);
+  return mask.view(shape);
+}
+
+/// The arguments that gather, index_select, scatter_add and index_add begin with.
+struct ByIndex {
+  at::Tensor self;
+  int64_t dim;
+  at::Tensor index;
+  at::Tensor rows;  ///< of `self`, here
+
+  ByIndex(const OpEntry& entry, const Decision& decision, const Stack& stack) {
+    const auto args = torch::jit::last(stack, entry.args.size());
+    self = args[0].toTensor();
+    dim = args[1].toInt() < 0 ? args[1].toInt() + self.dim() : args[1].toInt();
+    index = args[2].toTensor();
+    check_rows(entry, index, decision.operands[0], dim);
+    rows = local_rows(index, decision.operands[0], dim);
+  }
+
+  at::Tensor elsewhere() const { return rows.eq(kElsewhere); }
+  /// Where nothing is here there is no row to stand for those elsewhere.
+  bool nothing_here() const { return self.size(dim) == 0; }
+};
+
+at::Tensor masked_gather(const ByIndex& at) {
+  if (at.nothing_here()) return at::zeros(at.index.sizes(), at.self.options());
+  return at::gather(at.self, at.dim, at.rows.clamp_min(0)).masked_fill_(at.elsewhere(), 0);
+}
+
+at::Tensor masked_index_select(const ByIndex& at) {
+  if (at.nothing_here()) {
+    std::vector<int64_t> shape = at.self.sizes().vec();
+    shape[static_cast<size_t>(at.dim)] = at.index.size(0);
+    return at::zeros(shape, at.self.options());
+  }
+  const at::Tensor elsewhere = along(at.elsewhere(), at.dim, at.self.dim());
+  return at::index_select(at.self, at.dim, at.rows.clamp_min(0)).masked_fill_(elsewhere, 0);
+}
+
+/// `into`: the tensor itself, or a copy of it. What is meant for elsewhere adds a zero.
+at::Tensor masked_scatter_add(const ByIndex& at, const at::Tensor& into, at::Tensor source) {
+  if (at.nothing_here()) return into;
+  for (int64_t d = 0; d < source.dim(); ++d) source = source.narrow(d, 0, at.index.size(d));
+  return into.scatter_add_(at.dim, at.rows.clamp_min(0), source.masked_fill(at.elsewhere(), 0));
+}
+
+at::Tensor masked_index_add(const ByIndex& at, const at::Tensor& into, const at::Tensor& source,
+                            const at::Scalar& alpha) {
+  if (at.nothing_here()) return into;
+  const at::Tensor elsewhere = along(at.elsewhere(), at.dim, at.self.dim());
+  return into.index_add_(at.dim, at.rows.clamp_min(0), source.masked_fill(elsewhere, 0), alpha);
+}
+
+void masked_by_index(const OpEntry& entry, const Decision& decision, Stack& stack) {
+  constexpr size_t kSource = 3, kAlpha = 4;
+  const ByIndex at(entry, decision, stack);
+  const auto args = torch::jit::last(stack, entry.args.size());
+  const std::string_view name = entry.name;
+  const bool in_place = name.ends_with('_');
+  const auto into = [&] { return in_place ? at.self : at.self.clone(); };
+  at::Tensor out;
+  if (name.starts_with("aten::gather")) {
+    out = masked_gather(at);
+  } else if (name.starts_with("aten::index_select")) {
+    out = masked_index_select(at);
+  } else if (name.starts_with("aten::scatter_add")) {
+    out = masked_scatter_add(at, into(), args[kSource].toTensor());
+  } else {
+    ensure(name.starts_with("aten::index_add"), "no masked form of this op");
+    out = masked_index_add(at, into(), args[kSource].toTensor(), args[kAlpha].toScalar());
+  }
+  torch::jit::drop(stack, entry.args.size());
+  torch::jit::push(stack, std::move(out));
+}
+
+}  // namespace
+
+void mask(const OpEntry& entry, const c10::OperatorHandle&, const Decision& decision,
+          Stack& stack) {
+  const std::string_view name = entry.name;  // also of an out= form
+  if (name.starts_with("aten::embedding_dense_backward"))
+    return masked_embedding_backward(entry, decision, stack);
+  if (name.starts_with("aten::embedding")) return masked_embedding(entry, decision, stack);
+  masked_by_index(entry, decision, stack);
+}
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,64 @@
+#include "tessera/dtensor/ops/pooling_shape.h"
+
+#include <algorithm>
+
+namespace tessera::dtensor {
+namespace {
+
+/// Empty if there are neither one nor `dims` numbers.
+std::vector<int64_t> spread(const c10::IValue& list, int dims) {
+  std::vector<int64_t> out = list.toIntVector();
+  const auto count = static_cast<size_t>(dims);
+  if (out.size() == 1) out.resize(count, out[0]);
+  if (out.size() != count) out.clear();
+  return out;
+}
+
+}  // namespace
+
+PoolingArgs::PoolingArgs(int dims, c10::ArrayRef<c10::IValue> lists, bool ceil)
+    : kernel(spread(lists[0], dims)),
+      stride(lists[1].toIntVector().empty() ? kernel : spread(lists[1], dims)),
+      padding(spread(lists[2], dims)),
+      dilation(lists.size() > 3 ? spread(lists[3], dims)
+                                : std::vector<int64_t>(static_cast<size_t>(dims), 1)),
+      ceil_mode(ceil) {}
+
+bool PoolingArgs::are_valid(c10::ArrayRef<int64_t> sizes) const {
+  const size_t count = sizes.size();
+  if (kernel.size() != count || stride.size() != count || padding.size() != count ||
+      dilation.size() != count)
+    return false;
+  for (size_t d = 0; d < count; ++d) {
+    if (kernel[d] <= 0 || stride[d] <= 0 || dilation[d] <= 0 || padding[d] < 0) return false;
+    if (padding[d] > (dilation[d] * (kernel[d] - 1) + 1) / 2) return false;
+    if (output_size(static_cast<int>(d), sizes[d]) < 1) return false;
+  }
+  return true;
+}
+
+int64_t PoolingArgs::output_size(int dim, int64_t size) const {
+  const auto d = static_cast<size_t>(dim);
+  const int64_t room = size + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1;
+  if (room < 0 && !(ceil_mode && room + stride[d] > 0)) return 0;
+  const int64_t out = (room + (ceil_mode ? stride[d] - 1 : 0)) / stride[d] + 1;
+  // The last window begins inside of the input or of the padding before it.
+  return ceil_mode && (out - 1) * stride[d] >= size + padding[d] ? out - 1 : out;
+}
+
+Interval PoolingArgs::window(int dim, Interval part) const {
+  const auto d = static_cast<size_t>(dim);
+  return {part.begin * stride[d] - padding[d],
+          (part.end - 1) * stride[d] - padding[d] + dilation[d] * (kernel[d] - 1) + 1};
+}
+
+int64_t PoolingArgs::count(int dim, int64_t size, int64_t output, bool count_padding) const {
+  const auto d = static_cast<size_t>(dim);
+  const int64_t begin = output * stride[d] - padding[d];
+  const int64_t end = std::min(begin + kernel[d], size + padding[d]);
+  if (count_padding) return end - begin;
+  // Of padding alone: nothing is added, and nothing divided by nothing.
+  return std::max<int64_t>(1, std::min(end, size) - std::max<int64_t>(begin, 0));
+}
+
+}  // namespace tessera::dtensor

@@ -1,0 +1,88 @@
+#include "tessera/liveness/world_shutdown.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tessera/liveness/call_with_timeout.h"
+#include "tessera/liveness/peer_diagnostics.h"
+#include "tessera/liveness/poll.h"
+#include "tessera/liveness/store_barrier.h"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto kLastWords = milliseconds(500);
+/// How much longer than planned the store may take to answer.
+constexpr auto kSlowStore = std::chrono::seconds(3);
+
+}  // namespace
+
+WorldShutdown::WorldShutdown(Options options)
+    : options_(std::move(options)), everyone_(static_cast<size_t>(options_.size)) {
+  std::iota(everyone_.begin(), everyone_.end(), 0);
+}
+
+WorldShutdown::Farewell WorldShutdown::say_farewell() {
+  return call_with_timeout(
+      options_.patience + kSlowStore, Farewell::none, [self = shared_from_this()] {
+        const Options& mine = self->options_;
+        try {
+          StoreBarrier{*mine.store, "farewell",    "the end",  self->everyone_,
+                       mine.rank,   mine.patience, *mine.board}
+              .attend("");
+          return Farewell::all_came;
+        } catch (const std::exception&) {  // somebody is gone already: then so are we
+          return Farewell::some_did_not;
+        }
+      });
+}
+
+WorldShutdown::Farewell WorldShutdown::call_off_farewell() {
+  return call_with_timeout(kSlowStore, Farewell::none, [self = shared_from_this()] {
+    const Options& mine = self->options_;
+    StoreBarrier{*mine.store, "farewell",    "the end",  self->everyone_,
+                 mine.rank,   mine.patience, *mine.board}
+        .call_off();
+    return Farewell::some_did_not;
+  });
+}
+
+void WorldShutdown::leave(std::vector<int> silent) {
+  // Each may take as long as a roll call besides what it waits for.
+  const auto limit = options_.hosts_store ? options_.patience + 3 * LivenessProbe::kLongest
+                                          : milliseconds(3 * kSlowStore);
+  call_with_timeout(limit, false,
+                    [self = shared_from_this(), silent = std::move(silent)]() mutable {
+                      self->options_.life_sign.reset();
+                      self->options_.store->add(StoreBarrier::kLeft, 1);
+                      if (self->options_.hosts_store) self->outlast_the_others(std::move(silent));
+                      return true;
+                    });
+}
+
+/// A rank that is only too busy to answer one roll call still reads why this one failed: only who
+/// misses two in a row is taken for dead. Those who stay longer are told that the store ends.
+void WorldShutdown::outlast_the_others(std::vector<int> silent) {
+  c10d::Store& board = *options_.board;
+  const auto deadline = Schedule::current().now() + options_.patience;
+  const auto all_left = [&] {
+    return options_.store->add(StoreBarrier::kLeft, 0) >= options_.size;
+  };
+  // One that failed by itself has said what there was to say: once is enough.
+  if (const auto failed = PeerDiagnostics::first_failure(board)) silent.push_back(failed->rank);
+  while (!poll_until(kLastWords, all_left)) {
+    if (Schedule::current().now() >= deadline) {
+      LivenessProbe::dismiss(board, everyone_);
+      return;
+    }
+    const auto roll = LivenessProbe::call(board, everyone_);
+    const auto dead = std::ranges::count_if(
+        roll.missing, [&](int rank) { return std::ranges::count(silent, rank) > 0; });
+    if (dead + std::ssize(roll.left) == options_.size) return;
+    silent = roll.missing;
+  }
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,36 @@
+#include "tessera/module/broadcast_text.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "tessera/comm/world.h"
+#include "tessera/observe/call_site.h"
+
+namespace tessera::fsdp {
+namespace {
+
+/// Long enough for a list of names, short enough to be sent always.
+constexpr size_t kLongest = 4096;
+
+}  // namespace
+
+std::string broadcast_text(const DeviceMesh& mesh, const std::string& text) {
+  if (mesh.size() == 1) return text;
+  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
+  std::iota(axes.begin(), axes.end(), 0);
+  const auto group = comm::group_of(mesh, axes);
+  std::vector<at::Tensor> message = {at::empty({static_cast<int64_t>(kLongest)}, at::kByte)};
+  message[0].zero_();
+  char* const bytes = reinterpret_cast<char*>(message[0].mutable_data_ptr<uint8_t>());
+  std::memcpy(bytes, text.data(), std::min(text.size(), kLongest - 1));
+  const comm::CallSite site({.op = "load_full_state"});
+  group->backend(c10::DeviceType::CPU).broadcast(message)->wait();
+  return std::string(bytes);
+}
+
+}  // namespace tessera::fsdp

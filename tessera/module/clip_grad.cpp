@@ -1,0 +1,169 @@
+#include "tessera/module/clip_grad.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/observe/call_site.h"
+
+namespace tessera {
+namespace {
+
+/// Sums of |x|^p, or largest |x| for p = infinity.
+class PowerSum {
+ public:
+  explicit PowerSum(double p) : p_(p) {}
+
+  void add(const at::Tensor& power) {
+    if (!sum_.defined()) {
+      sum_ = power;
+      return;
+    }
+    const at::Tensor here = power.to(sum_.device());
+    sum_ = std::isinf(p_) ? at::maximum(sum_, here) : sum_ + here;
+  }
+  /// Of a plain tensor, in at least float32: the square of a half overflows at 256.
+  at::Tensor of(const at::Tensor& x) const {
+    const bool half = x.scalar_type() == at::kHalf || x.scalar_type() == at::kBFloat16;
+    const auto dtype = half ? std::optional(at::kFloat) : std::nullopt;
+    if (x.numel() == 0) {
+      const auto real = x.is_complex() ? at::toRealValueType(x.scalar_type()) : x.scalar_type();
+      return at::zeros({}, x.options().dtype(dtype.value_or(real)));
+    }
+    const at::Tensor norm = at::linalg_vector_norm(x, p_, {}, /*keepdim=*/false, dtype);
+    return std::isinf(p_) || p_ == 1 ? norm : norm.pow(p_);
+  }
+  const at::Tensor& value() const { return sum_; }
+  at::Tensor norm() const { return std::isinf(p_) || p_ == 1 ? sum_ : sum_.pow(1 / p_); }
+  double p() const { return p_; }
+
+ private:
+  double p_;
+  at::Tensor sum_;
+};
+
+/// The sharded gradients of one mesh.
+struct OfMesh {
+  DeviceMesh mesh;
+  std::vector<at::Tensor> gradients;
+};
+
+bool is_cut(const std::vector<at::Tensor>& tensors, int axis) {
+  for (const at::Tensor& tensor : tensors) {
+    if (sharding(tensor).placement(axis).is_sharded()) return true;
+  }
+  return false;
+}
+
+/// The power sum over all ranks of a mesh, with one reduction over the axes that cut any of them. A
+/// part that several of these ranks hold counts once: each adds its share of it.
+at::Tensor power_over_mesh(const OfMesh& group, double p) {
+  std::vector<int> axes;
+  for (int axis = 0; axis < group.mesh.ndim(); ++axis) {
+    if (group.mesh.size(axis) > 1 && is_cut(group.gradients, axis)) axes.push_back(axis);
+  }
+  PowerSum sum(p);
+  for (const at::Tensor& gradient : group.gradients) {
+    at::Tensor power = sum.of(to_local(gradient));
+    int holders = 1;
+    for (const int axis : axes) {
+      if (!sharding(gradient).placement(axis).is_sharded()) holders *= group.mesh.size(axis);
+    }
+    sum.add(holders == 1 || std::isinf(p) ? power : power / holders);
+  }
+  if (axes.empty()) return sum.value();
+  const at::Tensor mine = sum.value();
+  const Sharding whole(group.mesh, std::vector<Placement>(static_cast<size_t>(group.mesh.ndim())),
+                       {}, {.dtype = static_cast<DType>(mine.scalar_type())});
+  Sharding addend = whole;
+  for (const int axis : axes) {
+    addend = addend.with(axis, Partial(std::isinf(p) ? ReduceOp::max : ReduceOp::sum));
+  }
+  const comm::CallSite site({.op = "clip_grad_norm_"});
+  return to_local(redistribute(dtensor::wrap(mine, addend), whole));
+}
+
+/// The gradient placed as its parameter: what is still a sum over ranks is summed, once for all.
+at::Tensor settled_gradient(const at::Tensor& parameter) {
+  at::Tensor gradient = parameter.grad();
+  if (is_dtensor(gradient) && sharding(gradient).has_partial() && is_dtensor(parameter)) {
+    const comm::CallSite site({.op = "clip_grad_norm_"});
+    gradient = redistribute(gradient, sharding(parameter).with_dtype(sharding(gradient).dtype()));
+    parameter.mutable_grad() = gradient;
+  }
+  return gradient;
+}
+
+std::vector<at::Tensor> gradients_of(std::span<const at::Tensor> parameters) {
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.defined() && parameter.grad().defined()) {
+      out.push_back(settled_gradient(parameter));
+    }
+  }
+  return out;
+}
+
+at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double p) {
+  require(p > 0, "clip_grad_norm_: norm_type is ", p, ", which is not above 0");
+  PowerSum all(p);
+  std::vector<OfMesh> meshes;  // in the order of parameters: every rank sends in the same order
+  for (const at::Tensor& gradient : gradients) {
+    if (!is_dtensor(gradient)) {
+      all.add(all.of(gradient));
+      continue;
+    }
+    const DeviceMesh& mesh = device_mesh(gradient);
+    auto found = std::ranges::find_if(meshes, [&](const OfMesh& m) { return m.mesh == mesh; });
+    if (found == meshes.end()) found = meshes.insert(meshes.end(), {mesh, {}});
+    found->gradients.push_back(gradient);
+  }
+  for (const OfMesh& mesh : meshes) all.add(power_over_mesh(mesh, p));
+  return all.value().defined() ? all.norm() : at::zeros({});
+}
+
+/// Where the numbers are: lists for one call each.
+std::map<std::pair<c10::DeviceType, at::ScalarType>, std::vector<at::Tensor>> local_lists(
+    const std::vector<at::Tensor>& gradients) {
+  std::map<std::pair<c10::DeviceType, at::ScalarType>, std::vector<at::Tensor>> out;
+  for (const at::Tensor& gradient : gradients) {
+    const at::Tensor local = is_dtensor(gradient) ? to_local(gradient) : gradient;
+    out[{local.device().type(), local.scalar_type()}].push_back(local);
+  }
+  return out;
+}
+
+}  // namespace
+
+at::Tensor total_grad_norm(std::span<const at::Tensor> parameters, double norm_type) {
+  const c10::AutoGradMode no_grad(false);
+  return norm_of(gradients_of(parameters), norm_type);
+}
+
+at::Tensor clip_grad_norm_(std::span<const at::Tensor> parameters, double max_norm,
+                           const ClipOptions& options) {
+  const c10::AutoGradMode no_grad(false);
+  const std::vector<at::Tensor> gradients = gradients_of(parameters);
+  const at::Tensor norm = norm_of(gradients, options.norm_type);
+  require(!options.error_if_nonfinite || std::isfinite(norm.item<double>()),
+          "clip_grad_norm_: the norm of order ", options.norm_type, " is not finite");
+  // As PyTorch has it: the small number keeps a norm of 0 from dividing.
+  const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
+  for (auto& [where, list] : local_lists(gradients)) {
+    at::_foreach_mul_(list, factor.to(list[0].device()));
+  }
+  return norm;
+}
+
+}  // namespace tessera

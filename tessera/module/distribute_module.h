@@ -1,0 +1,87 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/module/bordered_module.h"
+
+namespace torch::nn {
+class Module;
+}
+
+/// Modules with sharded parameters. Parameters and buffers change in place: the module's members,
+/// its registry and an optimizer's list are handles to the same tensors, and all see the change.
+///
+///   torch::nn::Linear up(64, 256), down(256, 64);
+///   torch::nn::Sequential net(up, torch::nn::ReLU(), down);
+///   distribute_module(*net, mesh, [](const std::string& name, torch::nn::Module& module,
+///                                    const DeviceMesh& mesh) {
+///     auto* linear = module.as<torch::nn::LinearImpl>();
+///     if (name == "0") distribute_in_place(linear->weight, mesh, {Shard(0)});
+///   });
+///
+/// Every rank of the mesh makes the same calls.
+namespace tessera {
+
+/// Makes a tensor sharded where it is: every handle to it sees it. It keeps requires_grad, and its
+/// gradient is distributed alike. A sharded tensor is redistributed. For leaves that no graph in
+/// flight has saved.
+void distribute_in_place(const at::Tensor& tensor, const DeviceMesh& mesh,
+                         std::vector<Placement> placements, const DistributeOptions& options = {});
+
+/// Called for the module and each module inside it, with its name ("" for the module itself); it
+/// distributes what it wants to in place.
+using PartitionFn =
+    std::function<void(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh)>;
+
+/// Runs `partition`, then replicates the parameters and buffers that it left plain.
+void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
+                       const PartitionFn& partition = {}, const DistributeOptions& options = {});
+
+/// From now on the gradient of each sharded parameter arrives placed as the parameter. Without it a
+/// gradient stays as backward left it, often Partial over the axis that cuts the batch, and is
+/// reduced at each use: three times by Adam. Before accumulating over several backwards do without.
+/// Small gradients share messages, which are sent when backward ends: hooks see what they are made
+/// of.
+void reduce_gradients(torch::nn::Module& module);
+void reduce_gradients(std::span<const at::Tensor> parameters);
+
+/// Changes the tensors among a module's arguments, or those in its result, in place: distributes,
+/// redistributes or takes their local parts.
+using BorderFn = std::function<void(torch::nn::Module& module, std::span<at::Tensor> tensors,
+                                    const DeviceMesh& mesh)>;
+
+struct DistributeModuleOptions {
+  PartitionFn partition = {};
+  BorderFn input = {};
+  BorderFn output = {};
+  DistributeOptions data = {};
+};
+
+namespace dtensor {
+
+/// The caller's function as a border; none if there is none.
+std::function<void(std::span<at::Tensor* const>)> border_of(const BorderFn& border,
+                                                            torch::nn::Module& module,
+                                                            const DeviceMesh& mesh);
+
+}  // namespace dtensor
+
+/// distribute_module of a holder, with functions at its borders; call what is returned.
+template <class Held>
+requires requires(Held& held) { held.operator->(); }
+BorderedModule<Held> distribute_module(Held module, const DeviceMesh& mesh,
+                                       const DistributeModuleOptions& options) {
+  distribute_module(*module, mesh, options.partition, options.data);
+  auto input = dtensor::border_of(options.input, *module, mesh);
+  auto output = dtensor::border_of(options.output, *module, mesh);
+  return BorderedModule<Held>(std::move(module), std::move(input), std::move(output));
+}
+
+}  // namespace tessera

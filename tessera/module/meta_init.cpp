@@ -1,0 +1,41 @@
+#include "tessera/module/meta_init.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+namespace tessera {
+namespace {
+
+constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
+
+bool is_tensor(const c10::IValue& value) { return value.isTensor() || value.isTensorList(); }
+
+/// Every op passes here while a guard lives; factories without a device get one.
+void name_the_device(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const size_t base = stack->size() - arguments.size();
+  bool like_another = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    c10::IValue& value = (*stack)[base + i];
+    like_another = like_another || is_tensor(value);
+    const bool open = value.isNone() && arguments[i].name() == "device";
+    if (open && !like_another) value = c10::Device(c10::DeviceType::Meta);
+  }
+  const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+  op.callBoxed(stack);
+}
+
+void install() {
+  static const auto registration = [] {
+    auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kKey, __FILE__,
+                                                    static_cast<uint32_t>(__LINE__));
+    library->fallback(torch::CppFunction::makeFromBoxedFunction<&name_the_device>());
+    return library;
+  }();
+}
+
+}  // namespace
+
+MetaInit::MetaInit() : guard_((install(), kKey)) {}
+
+}  // namespace tessera

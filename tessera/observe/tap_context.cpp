@@ -1,0 +1,153 @@
+#include "tessera/observe/tap_context.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "tessera/base/errors.h"
+#include "tessera/liveness/peer_diagnostics.h"
+
+namespace tessera::comm {
+namespace {
+
+std::vector<RankCall> meet(const TapContext& context, const TappedCall& call,
+                           PeerDiagnostics& board) {
+  if (call.sequence == 0) return {};
+  return board.meet(*context.group, context.channel,
+                    {context.group->index, call.sequence, call.info});
+}
+
+bool says_timeout(std::string_view what) {
+  return what.find("imed out") != std::string_view::npos ||
+         what.find("no answer within") != std::string_view::npos;
+}
+
+/// Of a call that timed out: which of those who live never came to it. Of a large group, as far as
+/// this rank asked.
+std::vector<int> who_is_late(const TapContext& context, const TappedCall& call,
+                             std::span<const RankCall> calls, const LivenessProbe::Roll& roll) {
+  if (call.sequence == 0) return {};
+  std::vector<int> late = context.group->ranks;
+  for (const RankCall& other : calls) {
+    if (other.sequence >= call.sequence) {
+      std::erase(late, context.group->ranks[static_cast<size_t>(other.index)]);
+    }
+  }
+  const auto is_gone = [&](int rank) {
+    return std::ranges::count(roll.missing, rank) + std::ranges::count(roll.left, rank) > 0;
+  };
+  std::erase_if(late, is_gone);
+  return late;
+}
+
+/// The links of a process that ended are closed, and a call ends at once; those of a stopped one
+/// stay open until the timeout.
+std::string who_is_missing(const TapContext& context, const TappedCall& call, std::string_view what,
+                           std::span<const RankCall> calls, const LivenessProbe::Roll& roll,
+                           PeerDiagnostics& board) {
+  std::string out;
+  const bool timed_out = says_timeout(what);
+  if (!roll.missing.empty()) {
+    out += join_text("; no sign of life from ", board.ranks_text(roll.missing),
+                     timed_out ? " (stopped, or cut off: no link was closed)" : "");
+  }
+  if (!roll.left.empty()) out += join_text("; ", board.ranks_text(roll.left), " left the world");
+  const auto late = timed_out ? who_is_late(context, call, calls, roll) : std::vector<int>();
+  if (!late.empty()) {
+    out += join_text("; alive, but not in this call: ", board.ranks_text(late));
+  }
+  return out;
+}
+
+/// What can be found out about a failed call; "" if nothing.
+std::string likely_cause(const TapContext& context, const TappedCall& call, std::string_view what) {
+  const auto board = context.state->board_now();
+  if (!board) return {};
+  if (const auto first = board->first_failure(); first && first->rank != context.group->rank()) {
+    return join_text("; rank ", first->rank, " failed first: ", first->text);
+  }
+  const auto calls = meet(context, call, *board);
+  if (const auto differs = first_difference(calls, *context.group)) {
+    return join_text("; the ranks disagree: ", *differs);
+  }
+  if (const auto ended = board->who_ended(context.group->ranks); !ended.empty()) {
+    return join_text("; ", board->ranks_text(ended),
+                     " ended, as after the last call of its program, and will not take part");
+  }
+  const auto roll = board->call_roll(context.group->ranks);
+  if (!roll) {
+    return join_text("; the store does not answer either, as if ", board->store_host_text(),
+                     ", which hosts it, is gone");
+  }
+  return who_is_missing(context, call, what, calls, *roll, *board);
+}
+
+[[noreturn]] void throw_peer_error(const TapContext& context, const TappedCall& call,
+                                   CallPhase phase, std::string_view what) {
+  context.state->failed = true;
+  if (phase == CallPhase::query) {
+    throw PeerError(join_text(call_text(context, call), " failed: ", what));
+  }
+  const std::string why = join_text(what, likely_cause(context, call, what));
+  const auto board = context.state->board_now();
+  if (board && call.sequence != 0 && phase != CallPhase::pause) {
+    board->give_up(context.channel, call.sequence, why);
+  }
+  throw PeerError(join_text(call_text(context, call), " failed: ", why));
+}
+
+bool says_unsupported(std::string_view what) {
+  return what.find("not support") != std::string_view::npos ||
+         what.find("not implement") != std::string_view::npos ||
+         what.find("nsupported") != std::string_view::npos;
+}
+
+}  // namespace
+
+std::string call_text(const TapContext& context, const TappedCall& call) {
+  return join_text("rank ", context.group->rank(), ": ", call.info.to_text(*context.group), " in ",
+                   context.group->to_text());
+}
+
+void rethrow_as_tessera(const TapContext& context, const TappedCall& call, CallPhase phase) {
+  try {
+    throw;
+  } catch (const PeerError&) {
+    context.state->failed = true;
+    throw;
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::DistError& e) {
+    throw_peer_error(context, call, phase, e.what_without_backtrace());
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& e) {
+    const std::string what = e.what_without_backtrace();
+    if (says_unsupported(what)) throw NotSupported(join_text(call_text(context, call), ": ", what));
+    // Backends check their arguments before they start; what goes wrong later is the link.
+    if (phase != CallPhase::issue) throw_peer_error(context, call, phase, what);
+    throw InvalidArgument(join_text(call_text(context, call), ": ", what));
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw_peer_error(context, call, phase, e.what());
+  }
+}
+
+void look_for_trouble(const TapContext& context, const TappedCall& call) {
+  const auto board = context.state->board_now();
+  if (!board || call.sequence == 0) return;
+  if (const auto differs = first_difference(meet(context, call, *board), *context.group)) {
+    context.state->failed = true;
+    board->give_up(context.channel, call.sequence, *differs);  // of a large group not all read all
+    throw PeerError(
+        join_text(call_text(context, call), " waits for peers that do something else: ", *differs));
+  }
+  const auto gave_up = board->who_gave_up(context.channel, call.sequence);
+  if (!gave_up || gave_up->rank == context.group->rank()) return;
+  context.state->failed = true;
+  throw PeerError(join_text(call_text(context, call), " failed: rank ", gave_up->rank,
+                            " gave up on it: ", gave_up->text));
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,50 @@
+#include "tessera/rules/tables/tables.h"
+
+/// Losses. reduction: 0 none, 1 mean, 2 sum. A mean of parts is weighed by their shares; so is the
+/// gradient of one, which the kernel divides by the number of local elements.
+namespace tessera::rules {
+namespace {
+
+constexpr TableLine kLossTable[] = {
+    {"mse_loss smooth_l1_loss huber_loss soft_margin_loss",
+     "*, * -> * ; reduce * avg if reduction=1 ; reduce * sum if reduction=2"},
+    {"binary_cross_entropy",
+     "*, *, *? -> * ; reduce * avg if reduction=1 ; reduce * sum if reduction=2"},
+    {"binary_cross_entropy_with_logits",
+     "*, *, *?, *? -> * ; reduce * avg if reduction=1 ; reduce * sum if reduction=2"},
+    {"mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward",
+     "*, *, * -> * ; weigh * if reduction=1 ; linear 0"},
+    {"binary_cross_entropy_backward", "*, *, *, *? -> * ; weigh * if reduction=1 ; linear 0"},
+    {"multi_margin_loss",
+     "nC, n, C? -> n ; if reduction=0 | nC, n, C? -> . ; reduce n avg if reduction=1"},
+    {"multi_margin_loss_backward",
+     "n, nC, n, C? -> nC ; if reduction=0 ; linear 0 |"
+     "., nC, n, C? -> nC ; weigh n if reduction=1 ; linear 0"},
+    {"multilabel_margin_loss_forward",
+     "nC, nC -> n, nC ; if reduction=0 | nC, nC -> ., nC ; reduce n avg if reduction=1"},
+    {"multilabel_margin_loss_backward",
+     "n, nC, nC, nC -> nC ; if reduction=0 ; linear 0 |"
+     "., nC, nC, nC -> nC ; weigh n if reduction=1 ; linear 0"},
+    // The total weight is read only where there is a mean.
+    // The mean divides by the sum of the weights of all targets, which no rank knows: a handler's.
+    {"nll_loss_forward",
+     "nC, n, C? -> n, . ; if reduction=0 | nC, n, C? -> ., . ; if reduction=2 |"
+     "nC, n, C? -> .!n, .!n ; handler nll n"},
+    {"nll_loss_backward",
+     "n, nC, n, C?, & -> nC ; if reduction=0 ; linear 0 |"
+     "., nC, n, C?, & -> nC ; if reduction=2 ; linear 0 |"
+     "., nC, n, C?, . -> nC ; linear 0"},
+    {"nll_loss2d_forward",
+     "nChw, nhw, C? -> nhw, . ; if reduction=0 | nChw, nhw, C? -> ., . ; if reduction=2 |"
+     "nChw, nhw, C? -> .!nhw, .!nhw ; handler nll nhw"},
+    {"nll_loss2d_backward",
+     "nhw, nChw, nhw, C?, & -> nChw ; if reduction=0 ; linear 0 |"
+     "., nChw, nhw, C?, & -> nChw ; if reduction=2 ; linear 0 |"
+     "., nChw, nhw, C?, . -> nChw ; linear 0"},
+};
+
+}  // namespace
+
+Table loss_table() { return kLossTable; }
+
+}  // namespace tessera::rules

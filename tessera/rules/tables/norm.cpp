@@ -1,0 +1,54 @@
+#include "tessera/rules/tables/tables.h"
+
+/// Normalisation. What is averaged over is whole; gradients of weights are partial where the rest
+/// is sharded. Batch norm's statistics run over the batch: in training its rows cut channels only,
+/// and a handler of the whole op reduces statistics where the batch or space is cut.
+namespace tessera::rules {
+namespace {
+
+constexpr TableLine kNormTable[] = {
+    {"native_layer_norm", "*X.., X..?, X..? -> *X.., *1.., *1.. ; rank X $normalized_shape"},
+    {"native_layer_norm_backward",
+     "*X.., *X.., *1.., *1.., X..?, X..? -> *X.., X.., X.. ; rank X $normalized_shape ; linear 0"},
+    {"_fused_rms_norm", "*X.., X..? -> *X.., *1.. ; rank X $normalized_shape"},
+    {"_fused_rms_norm_backward",
+     "*X.., *X.., *1.., X..? -> *X.., X.. ; rank X $normalized_shape ; linear 0"},
+    {"native_group_norm",
+     "n(gC)S.., (gC)?, (gC)? -> n(gC)S.., ng, ng ; size g $group ; local $N n ; local $C 0.1 ;"
+     "local $group g"},
+    {"native_group_norm_backward",
+     "n(gC)S.., n(gC)S.., ng, ng, (gC)? -> n(gC)S.., (gC), (gC) ; size g $group ; local $N n ;"
+     "local $C 0.1 ; local $group g ; linear 0"},
+    {"native_batch_norm _native_batch_norm_legit",
+     "NcS.., c?, c?, c?, c? -> NcS.., c, c ; if training ; nonempty | ncS.., c?, c?, c?, c? -> "
+     "ncS.., _, _ ; nonempty"},
+    {"_native_batch_norm_legit.no_stats", "NcS.., c?, c? -> NcS.., c, c ; nonempty"},
+    {"_native_batch_norm_legit_no_training", "ncS.., c?, c?, c, c -> ncS.., _, _ ; nonempty"},
+    {"_batch_norm_with_update", "NcS.., c?, c?, c, c -> NcS.., c, c, _ ; nonempty"},
+    {"_batch_norm_no_update", "ncS.., c?, c?, c?, c? -> ncS.., _, _, _ ; nonempty"},
+    {"native_batch_norm_backward",
+     "NcS.., NcS.., c?, c?, c?, c?, c? -> NcS.., c, c ; if train ; linear 0 ; nonempty |"
+     "ncS.., ncS.., c?, c?, c?, _?, _? -> ncS.., c, c ; linear 0 ; nonempty"},
+    {"_weight_norm_interface", "oX.., o1.. -> oX.., o1.. ; if dim=0 ; nonempty"},
+    {"_weight_norm_interface_backward",
+     "oX.., oX.., o1.., o1.. -> oX.., o1.. ; if dim=0 ; linear 0 ; nonempty"},
+    {"_native_batch_norm_legit_functional",
+     "NcS.., c?, c?, c, c -> NcS.., c, c, c, c ; if training ; nonempty |"
+     "ncS.., c?, c?, c, c -> ncS.., _, _, c!n, c!n ; nonempty"},
+    {"_batch_norm_with_update_functional",
+     "NcS.., c?, c?, c, c -> NcS.., c, c, _, c, c ; nonempty"},
+    // The pieces of a batch norm over several devices.
+    {"batch_norm_stats", "NcS.. -> c, c ; nonempty"},
+    {"batch_norm_update_stats", "NcS.., c?, c? -> c, c ; nonempty"},
+    {"batch_norm_gather_stats", "&, Wc, Wc, c?, c? -> c, c ; nonempty"},
+    {"batch_norm_gather_stats_with_counts", "&, Wc, Wc, c?, c?, _ -> c, c ; nonempty"},
+    {"batch_norm_backward_reduce", "ncS.., ncS.., c, c, c? -> c, c, c, c ; nonempty ; linear 0"},
+    {"batch_norm_backward_elemt", "ncS.., ncS.., c, c, c?, c, c, _ -> ncS.. ; nonempty"},
+    {"batch_norm_elemt", "ncS.., c?, c?, c, c -> ncS.. ; nonempty"},
+};
+
+}  // namespace
+
+Table norm_table() { return kNormTable; }
+
+}  // namespace tessera::rules

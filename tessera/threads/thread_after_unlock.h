@@ -1,0 +1,34 @@
+#pragma once
+
+#include "tessera/threads/thread_hub.h"
+
+namespace tessera::comm {
+
+/// What must happen when the hub's lock is gone: waking sleepers, completing futures (whose
+/// callbacks are user code) and letting go of tensors. Declare it before the lock.
+class ThreadHub::AfterUnlock {
+ public:
+  AfterUnlock() = default;
+  ~AfterUnlock();
+  AfterUnlock(const AfterUnlock&) = delete;
+  AfterUnlock& operator=(const AfterUnlock&) = delete;
+
+  void wake(std::shared_ptr<Sleeper> sleeper) { sleepers_.push_back(std::move(sleeper)); }
+  void let_go(Call call) { calls_.push_back(std::move(call)); }
+  /// With the value, or with the round's failure.
+  void complete(c10::intrusive_ptr<c10::ivalue::Future> future, std::vector<at::Tensor> value,
+                const Round& round);
+
+ private:
+  struct Completion {
+    c10::intrusive_ptr<c10::ivalue::Future> future;
+    std::vector<at::Tensor> value;
+    std::optional<Failure> failure;
+  };
+
+  c10::SmallVector<std::shared_ptr<Sleeper>, 4> sleepers_;
+  std::vector<Completion> completions_;
+  std::vector<Call> calls_;
+};
+
+}  // namespace tessera::comm

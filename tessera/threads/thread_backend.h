@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "tessera/collective/call_backend.h"
+#include "tessera/threads/thread_hub.h"
+
+namespace tessera::comm {
+
+/// One rank's end of a channel as c10d sees it. Every call returns at once (unless this rank is the
+/// one that moves the data); an asynchronous call's inputs are read when the last rank has come, so
+/// leave them alone until wait().
+class ThreadBackend final : public CallBackend {
+ public:
+  ThreadBackend(std::shared_ptr<ThreadHub> hub, std::span<const int> ranks, int index,
+                std::chrono::milliseconds timeout);
+
+  const std::string getBackendName() const override { return "tessera_threads"; }
+  uint64_t getSequenceNumberForGroup() override;
+  c10d::ErrorType getError() override;
+  void abort() override;
+
+ private:
+  WorkPtr post(Call call, std::chrono::milliseconds timeout) override;
+  WorkPtr post_message(Call call, int peer, int tag, std::chrono::milliseconds timeout) override;
+
+  std::shared_ptr<ThreadHub> hub_;
+  Channel& channel_;
+};
+
+/// A backend for a group of one rank: every collective is a copy. Cheaper than real links, and
+/// right for every kind of world.
+c10::intrusive_ptr<c10d::Backend> solo_backend();
+
+}  // namespace tessera::comm

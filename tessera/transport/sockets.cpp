@@ -1,0 +1,272 @@
+#include "tessera/transport/sockets.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <list>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "tessera/base/errors.h"
+#include "tessera/collective/deadline.h"
+#include "tessera/transport/descriptors.h"
+#include "tessera/transport/link_handshake.h"
+
+namespace tessera::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLookAround(500);
+/// A rank greets at once; who says nothing for so long is none.
+constexpr milliseconds kGreetsWithin(5000);
+/// Connections of strangers at a time, beyond one for each rank; then the oldest one goes.
+constexpr size_t kMostStrangers = 64;
+/// How often a connection is tried that the other end closed early (it had to make room).
+constexpr int kTries = 5;
+
+struct Listener {
+  Socket socket;
+  int port = 0;
+  std::string token;  // random, known to who reads the store
+};
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+Addresses resolve(const std::string& address, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
+    found = nullptr;
+  }
+  return {found, &freeaddrinfo};
+}
+
+Socket make_socket(const addrinfo& at) {
+  Socket made(socket(at.ai_family, at.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at.ai_protocol));
+  if (!made && errno == EMFILE) throw NotSupported(errno_text(errno));
+  return made;
+}
+
+std::optional<Listener> listen_at(const std::string& address) {
+  const Addresses at = address.empty() ? Addresses{nullptr, &freeaddrinfo} : resolve(address, 0);
+  if (at == nullptr) return std::nullopt;
+  Listener out{make_socket(*at), 0, hex_text(random_bytes(16))};
+  sockaddr_storage bound{};
+  socklen_t size = sizeof(bound);
+  auto* own = reinterpret_cast<sockaddr*>(&bound);
+  if (!out.socket || bind(out.socket.fd(), at->ai_addr, at->ai_addrlen) != 0 ||
+      listen(out.socket.fd(), SOMAXCONN) != 0 || getsockname(out.socket.fd(), own, &size) != 0) {
+    return std::nullopt;
+  }
+  out.port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
+                                               : reinterpret_cast<sockaddr_in&>(bound).sin_port);
+  return out;
+}
+
+/// As messages are moved: at once.
+void prepare(const Socket& socket) {
+  const int on = 1;
+  setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+std::string key_of(int rank) { return join_text("links/", rank); }
+
+/// Where a rank listens, as it wrote it to the store.
+struct Place {
+  std::string address;
+  int port = 0;
+  std::string token;
+};
+
+Place parse_place(const std::string& text) {
+  Place place;
+  std::istringstream(text) >> place.address >> place.port >> place.token;
+  return place;
+}
+
+/// Opens the connections of one rank, all at the same time.
+class LinkSetup {
+ public:
+  LinkSetup(const LinkOptions& options, const Listener& listener, std::vector<Place> places)
+      : options_(options),
+        listener_(listener),
+        places_(std::move(places)),
+        tries_(places_.size(), 0),
+        sockets_(places_.size()),
+        missing_(options.size - 1),
+        deadline_(deadline_after(options.timeout)) {}
+
+  std::vector<Socket> run() {
+    for (int peer = 0; peer < options_.rank; ++peer) connect_to(peer);
+    auto look_around = Clock::now() + kLookAround;
+    while (missing_ > 0) {
+      await_sockets();
+      accept_all();
+      progress_all();
+      const auto now = Clock::now();
+      if (missing_ > 0 && now >= deadline_) throw_missing();
+      if (now >= look_around) {
+        options_.look_around();
+        look_around = now + kLookAround;
+      }
+    }
+    return std::move(sockets_);
+  }
+
+ private:
+  struct Opening {
+    LinkHandshake handshake;
+    Clock::time_point since;
+    bool ours;  // this end connects
+  };
+
+  Digest key_at(int listener_rank) const {
+    return hmac_sha256(options_.secret,
+                       "link " + places_[static_cast<size_t>(listener_rank)].token);
+  }
+
+  void connect_to(int peer) {
+    const Place& place = places_[static_cast<size_t>(peer)];
+    ++tries_[static_cast<size_t>(peer)];
+    const Addresses at = resolve(place.address, place.port);
+    Socket socket = at != nullptr ? make_socket(*at) : Socket();
+    // An interrupted connect goes on, as one that does not block does.
+    if (!socket || (connect(socket.fd(), at->ai_addr, at->ai_addrlen) != 0 &&
+                    errno != EINPROGRESS && errno != EINTR)) {
+      throw_unreachable(peer, errno_text(errno));
+    }
+    opening_.push_back({LinkHandshake::to(peer, options_.rank, std::move(socket), key_at(peer)),
+                        Clock::now(), true});
+  }
+
+  void await_sockets() {
+    std::vector<pollfd> waiting = {{listener_.socket.fd(), POLLIN, 0}};
+    for (const Opening& one : opening_) {
+      waiting.push_back({one.handshake.fd(), one.handshake.events(), 0});
+    }
+    const auto left = std::chrono::ceil<milliseconds>(deadline_ - Clock::now());
+    poll(waiting.data(), waiting.size(),
+         static_cast<int>(std::clamp<int64_t>(left.count(), 0, kLookAround.count())));
+  }
+
+  void accept_all() {
+    for (;;) {
+      Socket socket(accept4(listener_.socket.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket) {
+        if (errno == ECONNABORTED || errno == EINTR) continue;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+        if (errno == EMFILE && drop_oldest_stranger()) continue;
+        throw NotSupported(join_text("cannot take a connection: ", errno_text(errno)));
+      }
+      opening_.push_back({LinkHandshake::from_anyone(std::move(socket), key_at(options_.rank)),
+                          Clock::now(), false});
+      if (opening_.size() > places_.size() + kMostStrangers) drop_oldest_stranger();
+    }
+  }
+
+  bool drop_oldest_stranger() {
+    const auto oldest = std::ranges::find(opening_, false, &Opening::ours);
+    if (oldest == opening_.end()) return false;
+    opening_.erase(oldest);
+    return true;
+  }
+
+  void progress_all() {
+    for (auto it = opening_.begin(); it != opening_.end();) {
+      const auto state = it->handshake.progress();
+      const bool silent = !it->ours && Clock::now() - it->since > kGreetsWithin;
+      if (state == LinkHandshake::State::under_way && !silent) {
+        ++it;
+        continue;
+      }
+      Opening ended = std::move(*it);
+      it = opening_.erase(it);
+      if (state == LinkHandshake::State::done) {
+        take(ended);
+      } else if (ended.ours) {
+        try_again(ended.handshake);
+      }
+    }
+  }
+
+  void take(Opening& done) {
+    const int peer = done.handshake.peer();
+    if (!done.ours && (peer <= options_.rank || peer >= options_.size)) return;
+    Socket& place = sockets_[static_cast<size_t>(peer)];
+    if (!place) --missing_;
+    place = done.handshake.take_socket();
+    prepare(place);
+  }
+
+  void try_again(const LinkHandshake& failed) {
+    const int peer = failed.peer();
+    if (!failed.was_dropped() || tries_[static_cast<size_t>(peer)] >= kTries) {
+      throw_unreachable(peer, failed.error());
+    }
+    connect_to(peer);
+  }
+
+  [[noreturn]] void throw_unreachable(int peer, const std::string& why) const {
+    const Place& place = places_[static_cast<size_t>(peer)];
+    throw std::runtime_error(join_text("no connection to index ", peer, " of the group at ",
+                                       place.address, ":", place.port, ": ", why));
+  }
+
+  [[noreturn]] void throw_missing() const {
+    std::vector<int> missing;
+    for (int peer = 0; peer < options_.size; ++peer) {
+      if (peer != options_.rank && !sockets_[static_cast<size_t>(peer)]) missing.push_back(peer);
+    }
+    throw std::runtime_error(join_text("of ", options_.size, " ranks ", missing.size(),
+                                       " did not connect within ", options_.timeout.count(),
+                                       " ms: index ", list_text(missing), " of the group"));
+  }
+
+  const LinkOptions& options_;
+  const Listener& listener_;
+  std::vector<Place> places_;
+  std::vector<int> tries_;
+  std::vector<Socket> sockets_;
+  int missing_;
+  Clock::time_point deadline_;
+  std::list<Opening> opening_;  // by age
+};
+
+}  // namespace
+
+Socket::~Socket() {
+  if (fd_ >= 0) close(fd_);
+}
+
+std::vector<Socket> connect_ranks(c10d::Store& store, const LinkOptions& options) {
+  const auto listener = listen_at(options.address);
+  const std::string mine =
+      listener ? join_text(options.address, " ", listener->port, " ", listener->token)
+               : std::string("-");
+  store.set(key_of(options.rank), mine);
+  std::vector<Place> places;
+  bool all = true;
+  for (int peer = 0; peer < options.size; ++peer) {
+    const std::string text = peer == options.rank ? mine : store.get_to_str(key_of(peer));
+    all = all && text != "-";
+    places.push_back(parse_place(text));
+  }
+  if (!all) return {};
+  return LinkSetup(options, *listener, std::move(places)).run();
+}
+
+}  // namespace tessera::comm

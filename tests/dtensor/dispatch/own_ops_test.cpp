@@ -1,0 +1,222 @@
+// Ops of a user's library with sharded tensors: without a word, with a rule, with a handler; rules
+// before and after the op is defined.
+#include "tessera/dtensor/dispatch/own_ops.h"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
+#include "tessera/comm/threads.h"
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/policy.h"
+#include "tessera/observe/expect.h"
+#include "tessera/observe/recorder.h"
+#include "tests/support/parts.h"
+
+namespace tessera {
+namespace own_ops_test {
+
+using comm::init_device_mesh;
+using comm::run_ranks;
+using test::whole_numbers;
+
+at::Tensor scale_rows_cpu(const at::Tensor& x, const at::Tensor& by) {
+  EXPECT_TRUE(x.is_contiguous() && x.const_data_ptr() != nullptr) << "real memory arrives here";
+  return x * by.unsqueeze(1);
+}
+
+at::Tensor call(const char* name, const at::Tensor& x, const at::Tensor& by) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  return op.typed<at::Tensor(const at::Tensor&, const at::Tensor&)>().call(x, by);
+}
+
+/// A library with one op, `name`, that a CPU kernel computes.
+struct Library {
+  explicit Library(const std::string& op)
+      : definition(torch::Library::FRAGMENT, "own_ops_test", std::nullopt, __FILE__, __LINE__),
+        cpu(torch::Library::IMPL, "own_ops_test", c10::DispatchKey::CPU, __FILE__, __LINE__) {
+    definition.def((op + "(Tensor x, Tensor by) -> Tensor").c_str());
+    cpu.impl(op.c_str(), scale_rows_cpu);
+  }
+  torch::Library definition;
+  torch::Library cpu;
+};
+
+/// Whether the op, on rows over two ranks, is right, and what it communicates.
+std::string comm_of(const char* name, const char* expected) {
+  std::string difference;
+  run_ranks(2, [&](int rank) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const at::Tensor x = distribute_tensor(whole_numbers({5, 3}, 1), mesh, {Shard(0)});
+    const at::Tensor by = distribute_tensor(whole_numbers({5}, 2), mesh, {Shard(0)});
+    comm::Recorder recorder(*comm::current_world());
+    const at::Tensor y = call(name, x, by);
+    const std::string here = comm::expect_comm(recorder, expected);
+    if (rank == 0) difference = here;
+    EXPECT_TRUE(
+        at::equal(full_tensor(y), scale_rows_cpu(whole_numbers({5, 3}, 1), whole_numbers({5}, 2))));
+  });
+  return difference;
+}
+
+TEST(OwnOps, AnUnknownOpRunsOnReplicatedInputs) {
+  const Library library("unknown");
+  EXPECT_EQ(comm_of("own_ops_test::unknown", "2 all_gather"), "");
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const at::Tensor x = distribute_tensor(whole_numbers({4, 3}), mesh, {Shard(0)});
+    const StrictRules strict;
+    EXPECT_THROW(call("own_ops_test::unknown", x, x.sum(1)), NotSupported);
+  });
+}
+
+TEST(OwnOps, ARuleLetsItRunOnShards) {
+  const Library library("ruled");
+  EXPECT_EQ(comm_of("own_ops_test::ruled", "2 all_gather"), "");
+  register_rule("own_ops_test::ruled", "mn, m -> mn ; linear 0 ; linear 1");
+  EXPECT_EQ(comm_of("own_ops_test::ruled", "nothing"), "") << "decisions made before are dropped";
+}
+
+/// Rows, but only of an even number of them: no line of notation says that.
+TEST(OwnOps, ARuleMayBeAFunction) {
+  const Library library("by_function");
+  rules::Rule rule;
+  rule.op = "own_ops_test::by_function";
+  rule.text = "code: an even number of rows";
+  rule.rows = [](const rules::OpCall& call, int) {
+    std::vector<rules::Row> out;
+    if (std::get<Sharding>(call.args[0].value).shape()[0] % 2 == 0)
+      out.push_back({{Shard(0), Shard(0)}, {Shard(0)}});
+    return out;
+  };
+  rule.infer = [](const rules::OpCall& call) {
+    const auto& x = std::get<Sharding>(call.args[0].value);
+    const std::vector<int64_t> shape(x.shape().begin(), x.shape().end());
+    return std::vector<rules::ResultMeta>{{shape, contiguous_stride(shape), x.dtype()}};
+  };
+  tessera::register_rule(rule);
+  EXPECT_EQ(comm_of("own_ops_test::by_function", "2 all_gather"), "") << "five rows";
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const at::Tensor x = distribute_tensor(whole_numbers({6, 3}, 1), mesh, {Shard(0)});
+    const at::Tensor by = distribute_tensor(whole_numbers({6}, 2), mesh, {Shard(0)});
+    const CommPolicy quiet(ImplicitComm::forbid);
+    const at::Tensor y = call("own_ops_test::by_function", x, by);
+    EXPECT_EQ(sharding(y).placements_text(), "S0");
+    EXPECT_TRUE(
+        at::equal(full_tensor(y), scale_rows_cpu(whole_numbers({6, 3}, 1), whole_numbers({6}, 2))));
+  });
+  rule.op = "by_function";
+  EXPECT_THROW(tessera::register_rule(rule), InvalidArgument);
+}
+
+TEST(OwnOps, TheRuleMayComeBeforeTheOp) {
+  register_rule("own_ops_test::early", "mn, m -> mn ; linear 0 ; linear 1");
+  const Library library("early");
+  EXPECT_EQ(comm_of("own_ops_test::early", "nothing"), "");
+}
+
+TEST(OwnOps, ACompositeKernelGivesWayToARule) {
+  const auto define = [](torch::Library& library, const char* name) {
+    library.def(torch::schema((std::string(name) + "(Tensor x, Tensor by) -> Tensor").c_str()),
+                torch::dispatch(
+                    c10::DispatchKey::CompositeExplicitAutograd,
+                    [](const at::Tensor& x, const at::Tensor& by) { return x * by.unsqueeze(1); }));
+  };
+  torch::Library library(torch::Library::FRAGMENT, "own_ops_test", std::nullopt, __FILE__,
+                         __LINE__);
+  define(library, "composite");
+  EXPECT_EQ(comm_of("own_ops_test::composite", "nothing"), "") << "through the ops it calls";
+  static int calls = 0;  // outlives the registration
+  const OpHandler count = [](const c10::OperatorHandle&, torch::jit::Stack&) {
+    ++calls;
+    return false;
+  };
+  register_handler("own_ops_test::composite", count);
+  register_rule("own_ops_test::composite", "mn, m -> mn");
+  run_ranks(1, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=1");
+    call("own_ops_test::composite", distribute_tensor(whole_numbers({5, 3}), mesh, {Shard(0)}),
+         distribute_tensor(whole_numbers({5}), mesh, {Shard(0)}));
+  });
+  EXPECT_EQ(calls, 1);
+  register_handler("own_ops_test::late_composite", count);
+  define(library, "late_composite");
+  run_ranks(1, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=1");
+    call("own_ops_test::late_composite", distribute_tensor(whole_numbers({5, 3}), mesh, {Shard(0)}),
+         distribute_tensor(whole_numbers({5}), mesh, {Shard(0)}));
+  });
+  EXPECT_EQ(calls, 2);
+}
+
+/// docs/own_ops.md shows this. Columns over ranks: every rank scales all rows, and needs all
+/// factors.
+bool scale_columns(const c10::OperatorHandle&, torch::jit::Stack& stack) {
+  const at::Tensor by = torch::jit::pop(stack).toTensor();
+  const at::Tensor x = torch::jit::pop(stack).toTensor();
+  const at::Tensor factors = to_local(redistribute(by, {Replicate()}));
+  const at::Tensor part = to_local(x) * factors.unsqueeze(1);
+  torch::jit::push(stack, from_local(part, device_mesh(x), {Shard(1)}));
+  return true;
+}
+
+TEST(OwnOps, AHandlerDoesWhatItLikes) {
+  const Library library("handled");
+  register_handler("own_ops_test::handled", scale_columns);
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const at::Tensor x = distribute_tensor(whole_numbers({4, 5}, 1), mesh, {Shard(1)});
+    const at::Tensor by = distribute_tensor(whole_numbers({4}, 2), mesh, {Shard(0)});
+    const at::Tensor y = call("own_ops_test::handled", x, by);
+    EXPECT_EQ(sharding(y).placements_text(), "S1");
+    EXPECT_TRUE(
+        at::equal(full_tensor(y), scale_rows_cpu(whole_numbers({4, 5}, 1), whole_numbers({4}, 2))));
+  });
+}
+
+/// The derivative that a library brings under the Autograd key holds for sharded tensors too.
+struct ScaleRows : torch::autograd::Function<ScaleRows> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const at::Tensor& by) {
+    ctx->save_for_backward({x, by});
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return call("own_ops_test::trained", x, by);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    return {call("own_ops_test::trained", grads[0], saved[1]), (grads[0] * saved[0]).sum(1)};
+  }
+};
+
+TEST(OwnOps, DerivativesAreTheLibrarysOwn) {
+  Library library("trained");
+  torch::Library autograd(torch::Library::IMPL, "own_ops_test", c10::DispatchKey::Autograd,
+                          __FILE__, __LINE__);
+  autograd.impl("trained",
+                [](const at::Tensor& x, const at::Tensor& by) { return ScaleRows::apply(x, by); });
+  register_rule("own_ops_test::trained", "mn, m -> mn ; linear 0 ; linear 1");
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const at::Tensor x = whole_numbers({5, 3}, 1).requires_grad_();
+    const at::Tensor by = whole_numbers({5}, 2).requires_grad_();
+    call("own_ops_test::trained", x, by).pow(2).sum().backward();
+    const at::Tensor dx = distribute_tensor(x.detach(), mesh, {Shard(0)}).requires_grad_();
+    const at::Tensor dby = distribute_tensor(by.detach(), mesh, {Shard(0)}).requires_grad_();
+    call("own_ops_test::trained", dx, dby).pow(2).sum().backward();
+    EXPECT_TRUE(at::equal(full_tensor(dx.grad()), x.grad()));
+    EXPECT_TRUE(at::equal(full_tensor(dby.grad()), by.grad()));
+  });
+}
+
+TEST(OwnOps, NonsenseIsRefused) {
+  EXPECT_THROW(register_rule("scale_rows", "mn, m -> mn"), InvalidArgument);
+  EXPECT_THROW(register_rule("own_ops_test::nonsense", "mn, m ->"), InvalidArgument);
+  EXPECT_THROW(register_handler("own_ops_test::nonsense", {}), InvalidArgument);
+}
+
+}  // namespace own_ops_test
+}  // namespace tessera

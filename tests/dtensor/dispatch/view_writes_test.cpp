@@ -1,0 +1,126 @@
+// In-place writes to views of sharded tensors: autograd finds the view again by what was called, on
+// every thread, never by strides.
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+
+#include "tessera/base/errors.h"
+#include "tessera/comm/world.h"
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/module/distribute_module.h"
+#include "tests/support/processes.h"
+#include "tests/support/ranks.h"
+#include "tests/support/training.h"
+
+namespace tessera {
+namespace view_writes_test {
+
+using test::test_numbers;
+
+struct ViewWrite {
+  const char* what;
+  void (*write)(const at::Tensor& z, const at::Tensor& factor);
+};
+
+/// `factor` is one number, which gets a gradient too.
+const ViewWrite kWrites[] = {
+    {"select", [](const at::Tensor& z, const at::Tensor& f) { z.select(1, 1).mul_(f); }},
+    {"slice", [](const at::Tensor& z, const at::Tensor& f) { z.slice(1, 1, 4, 2).mul_(f); }},
+    {"two writes",
+     [](const at::Tensor& z, const at::Tensor& f) {
+       z.select(1, 1).mul_(f);
+       z.select(1, 2).pow_(2);
+     }},
+    {"view of a view",
+     [](const at::Tensor& z, const at::Tensor& f) { z.t().narrow(0, 1, 2).t().mul_(f); }},
+    {"view, its base, the view again",
+     [](const at::Tensor& z, const at::Tensor& f) {
+       const at::Tensor v = z.select(1, 3);
+       v.mul_(f);
+       z.mul_(2);
+       v.add_(z.select(1, 0));
+     }},
+    {"unsqueeze",
+     [](const at::Tensor& z, const at::Tensor& f) { z.unsqueeze(0).slice(2, 2).mul_(f); }},
+    {"row", [](const at::Tensor& z, const at::Tensor& f) { z.select(0, 2).mul_(f); }},
+    {"diagonal", [](const at::Tensor& z, const at::Tensor& f) { z.diagonal().mul_(f); }},
+};
+
+struct Gradients {
+  at::Tensor value, of_x, of_factor;
+};
+
+Gradients gradients(const ViewWrite& write, at::Tensor x, at::Tensor factor,
+                    const at::Tensor& weight) {
+  x.requires_grad_();
+  factor.requires_grad_();
+  const at::Tensor z = x * 1;
+  write.write(z, factor);
+  (z * weight).sum().backward();
+  return {z.detach(), x.grad(), factor.grad()};
+}
+
+void check_all(const DeviceMesh& mesh, const Placement& placement) {
+  const std::vector<Placement> placements = {placement};
+  const at::Tensor full = test_numbers({5, 6}, 1), weight = test_numbers({5, 6}, 2);
+  for (const auto& write : kWrites) {
+    const at::Tensor factor = at::full({}, 3.0, at::kDouble);
+    const auto expected = gradients(write, full.clone(), factor.clone(), weight);
+    const auto got = gradients(write, distribute_tensor(full, mesh, placements),
+                               distribute_tensor(factor, mesh, {Replicate()}),
+                               distribute_tensor(weight, mesh, placements));
+    const std::string name = join_text(write.what, " of ", placements_text(placements));
+    EXPECT_TRUE(at::equal(full_tensor(got.value), expected.value)) << name;
+    EXPECT_TRUE(at::allclose(full_tensor(got.of_x), expected.of_x)) << name;
+    EXPECT_TRUE(at::allclose(full_tensor(got.of_factor), expected.of_factor)) << name;
+  }
+}
+
+TEST(ViewWrites, HaveTheGradientsOfThePlainTensor) {
+  test::run_ranks(2, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    for (const Placement& placement : {Replicate(), Shard(0)}) check_all(mesh, placement);
+  });
+}
+
+/// What a thread starts with is not what a rank's thread has.
+TEST(ViewWrites, HaveTheGradientsOfThePlainTensorInThreadsOfTheUser) {
+  const auto in_thread = [](const std::function<void()>& body) {
+    std::exception_ptr error;
+    std::thread([&] {
+      try {
+        body();
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }).join();
+    if (error) std::rethrow_exception(error);
+  };
+  test::run_ranks(2,
+                  [&](int) {
+                    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+                    for (const Placement& placement : {Replicate(), Shard(0)}) {
+                      in_thread([&] { check_all(mesh, placement); });
+                    }
+                  },
+                  {.detect_deadlock = false});
+}
+
+TEST(ViewWrites, AreRefusedWhereTheViewIsOlderThanTheSharding) {
+  test::run_ranks(2, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    const at::Tensor base = test_numbers({4, 6}, 1);
+    std::vector<at::Tensor> views;
+    std::thread([&] { views.push_back(base.select(1, 1)); }).join();  // by strides
+    distribute_in_place(base, mesh, {Replicate()});
+    at::Tensor factor = at::full({6}, 3.0, at::kDouble).requires_grad_();
+    views[0].mul_(factor.select(0, 1));
+    const std::string error = testing::error_of([&] { base.sum().backward(); });
+    EXPECT_NE(error.find("taken before its base became sharded"), std::string::npos) << error;
+  });
+}
+
+}  // namespace view_writes_test
+}  // namespace tessera
