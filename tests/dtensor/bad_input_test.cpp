@@ -8,6 +8,7 @@
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
+#include "tests/support/ranks.h"
 #include "tests/support/spread.h"
 #include "tests/support/training.h"
 
@@ -15,7 +16,7 @@ namespace tessera {
 namespace bad_input_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::spread;
 using test::test_numbers;
 

@@ -11,6 +11,7 @@
 #include "tessera/module/distribute_module.h"
 #include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
+#include "tests/support/ranks.h"
 #include "tests/support/training.h"
 #include "tests/support_pure/random_shardings.h"
 
@@ -19,9 +20,9 @@ namespace buckets_test {
 
 using comm::init_device_mesh;
 using comm::Recorder;
-using comm::run_ranks;
 using test::for_each_seed;
 using test::Rng;
+using test::run_ranks;
 using test::test_numbers;
 using test::whole_numbers;
 

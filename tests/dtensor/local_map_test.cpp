@@ -6,12 +6,13 @@
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tests/support/parts.h"
+#include "tests/support/ranks.h"
 
 namespace tessera {
 namespace local_map_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::whole_numbers;
 
 TEST(LocalMap, RunsOnPartsAndPutsTheResultTogether) {

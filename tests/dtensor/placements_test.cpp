@@ -6,6 +6,7 @@
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
+#include "tests/support/ranks.h"
 #include "tests/support_pure/expect_error.h"
 #include "tests/support_pure/random_shardings.h"
 
@@ -13,10 +14,10 @@ namespace tessera {
 namespace placements_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
 using test::expect_error;
 using test::for_each_seed;
 using test::Rng;
+using test::run_ranks;
 using test::whole_numbers;
 
 at::Tensor placed(const at::Tensor& full, const Sharding& as) {

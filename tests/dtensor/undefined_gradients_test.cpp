@@ -8,12 +8,13 @@
 #include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tests/support/ranks.h"
 #include "tests/support/training.h"
 
 namespace tessera {
 namespace undefined_gradients_test {
 
-using comm::run_ranks;
+using test::run_ranks;
 using test::test_numbers;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;

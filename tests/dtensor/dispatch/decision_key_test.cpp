@@ -12,12 +12,13 @@
 #include "tessera/dtensor/dispatch/own_ops.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tests/support/parts.h"
+#include "tests/support/ranks.h"
 
 namespace tessera {
 namespace decision_key_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::whole_numbers;
 
 uint64_t misses() { return dtensor::decision_stats().misses; }

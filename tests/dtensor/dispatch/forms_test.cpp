@@ -9,6 +9,7 @@
 #include "tessera/dtensor/policy.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
+#include "tests/support/ranks.h"
 #include "tests/support/spread.h"
 #include "tests/support/training.h"
 
@@ -16,7 +17,7 @@ namespace tessera {
 namespace forms_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::spread;
 using test::test_numbers;
 

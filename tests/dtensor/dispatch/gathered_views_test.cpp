@@ -14,6 +14,7 @@
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
 #include "tests/support/processes.h"
+#include "tests/support/ranks.h"
 #include "tests/support/training.h"
 
 namespace tessera {
@@ -158,7 +159,7 @@ void check_gradients(const DeviceMesh& mesh, const char* placements) {
 }
 
 void check_on(const char* text, const std::vector<const char*>& all) {
-  comm::run_ranks(DeviceMesh::parse(text).size(), [&](int) {
+  test::run_ranks(DeviceMesh::parse(text).size(), [&](int) {
     const DeviceMesh mesh = comm::init_device_mesh(text);
     for (const char* placements : all) {
       check_values(mesh, placements);
@@ -191,7 +192,7 @@ TEST(GatheredViews, AreWrittenByTheOwnerBetweenProcesses) {
 
 /// A cache of keys that is cut along its positions: one row travels at most.
 TEST(GatheredViews, OfOneRowMoveOneRow) {
-  comm::run_ranks(4, [](int) {
+  test::run_ranks(4, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=4");
     const at::Tensor cache = distribute_tensor(at::zeros({64, 8}), mesh, {Shard(0)});
     const at::Tensor key = distribute_tensor(at::ones({8}), mesh, {Replicate()});
@@ -204,7 +205,7 @@ TEST(GatheredViews, OfOneRowMoveOneRow) {
 
 /// What was gathered before a write is not what is read after it.
 TEST(GatheredViews, SeeWritesToTheirBase) {
-  comm::run_ranks(2, [](int) {
+  test::run_ranks(2, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");
     for (const bool inference : {false, true}) {
       const c10::InferenceMode mode(inference);
@@ -226,7 +227,7 @@ TEST(GatheredViews, SeeWritesToTheirBase) {
 }
 
 TEST(GatheredViews, DrawRandomNumbersIntoTheirBase) {
-  comm::run_ranks(2, [](int) {
+  test::run_ranks(2, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");
     const at::Tensor y = distribute_tensor(at::zeros({4, 3}), mesh, {Shard(0)});
     y.select(0, 3).uniform_(1, 2);
@@ -237,7 +238,7 @@ TEST(GatheredViews, DrawRandomNumbersIntoTheirBase) {
 
 /// In one call the order of writes to overlapping memory counts, and the copies do not see it.
 TEST(GatheredViews, AreNotWrittenTogetherWithTheirBase) {
-  comm::run_ranks(2, [](int) {
+  test::run_ranks(2, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");
     const at::Tensor y = distribute_tensor(at::ones({4, 3}), mesh, {Shard(0)});
     EXPECT_THROW(at::_foreach_mul_(std::vector<at::Tensor>{y, y.select(0, 1)}, 3), NotSupported);
@@ -249,7 +250,7 @@ TEST(GatheredViews, AreNotWrittenTogetherWithTheirBase) {
 
 /// Copies that do not share memory with a gathered base refuse, so that no write is lost.
 TEST(GatheredViews, RefuseWritesThatWouldBeLost) {
-  comm::run_ranks(2, [](int) {
+  test::run_ranks(2, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");
     const at::Tensor full = at::complex(test_numbers({4, 3}, 1), test_numbers({4, 3}, 2));
     const at::Tensor x = distribute_tensor(full, mesh, {Shard(0)});
@@ -281,7 +282,7 @@ TEST(GatheredViews, OfDerivativesAreWrittenThrough) {
   const at::Tensor full = test_numbers({4, 6}, 1), grad = test_numbers({4, 6}, 2);
   at::Tensor expected = grad * 3;
   expected[2][1] += 100;
-  comm::run_ranks(4, [&](int) {
+  test::run_ranks(4, [&](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=4");
     for (const Placement& placement : {Shard(1), Shard(0), Replicate()}) {
       at::Tensor x = distribute_tensor(full, mesh, {placement}).requires_grad_();

@@ -14,12 +14,13 @@
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
+#include "tests/support/ranks.h"
 
 namespace tessera {
 namespace own_ops_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::whole_numbers;
 
 at::Tensor scale_rows_cpu(const at::Tensor& x, const at::Tensor& by) {

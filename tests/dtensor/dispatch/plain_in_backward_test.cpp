@@ -10,12 +10,13 @@
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/policy.h"
 #include "tests/support/processes.h"
+#include "tests/support/ranks.h"
 #include "tests/support/training.h"
 
 namespace tessera {
-namespace {
+namespace plain_in_backward_test {
 
-using comm::run_ranks;
+using test::run_ranks;
 using test::test_numbers;
 using testing::error_of;
 using torch::autograd::AutogradContext;
@@ -132,5 +133,5 @@ TEST(PlainInBackward, OfLibtorchsFormulasIsReplicated) {
   });
 }
 
-}  // namespace
+}  // namespace plain_in_backward_test
 }  // namespace tessera

@@ -15,12 +15,13 @@
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
+#include "tests/support/ranks.h"
 
 namespace tessera {
 namespace policy_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::whole_numbers;
 
 /// Runs `call` where communication is forbidden; true if it was refused. Nothing may be sent then.

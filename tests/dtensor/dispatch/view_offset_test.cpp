@@ -8,10 +8,11 @@
 #include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tests/support/ranks.h"
 #include "tests/support/training.h"
 
 namespace tessera {
-namespace {
+namespace view_offset_test {
 
 using test::test_numbers;
 
@@ -40,7 +41,7 @@ const std::vector<std::pair<const char*, View>> kViews = {
 
 TEST(ViewOffset, IsThatOfTheViewOfTheWholeTensor) {
   const at::Tensor whole = test_numbers({4, 6}, 1);
-  comm::run_ranks(2, [&](int) {
+  test::run_ranks(2, [&](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");
     for (const Placement& placement : {Shard(0), Shard(1), Replicate()}) {
       const at::Tensor x = distribute_tensor(whole, mesh, {placement});
@@ -59,7 +60,7 @@ TEST(ViewOffset, IsThatOfTheViewOfTheWholeTensor) {
 
 TEST(ViewOffset, AViewByStridesCountsFromTheMemorysBegin) {
   const at::Tensor whole = test_numbers({4, 6}, 1);
-  comm::run_ranks(2, [&](int) {
+  test::run_ranks(2, [&](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");
     const at::Tensor rows = distribute_tensor(whole, mesh, {Replicate()}).slice(0, 1);
     const at::Tensor expected = whole.slice(0, 1).as_strided({2, 2}, {6, 1}, 8);
@@ -72,5 +73,5 @@ TEST(ViewOffset, AViewByStridesCountsFromTheMemorysBegin) {
   });
 }
 
-}  // namespace
+}  // namespace view_offset_test
 }  // namespace tessera

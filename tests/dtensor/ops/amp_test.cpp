@@ -6,12 +6,13 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tests/support/ranks.h"
 
 namespace tessera {
 namespace amp_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 

@@ -16,6 +16,7 @@
 #include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
 #include "tests/support/processes.h"
+#include "tests/support/ranks.h"
 #include "tests/support/training.h"
 
 namespace tessera {
@@ -138,7 +139,7 @@ bool has_dim(const Norm& norm, const std::string& placements) {
 }
 
 void check_all(std::string_view text, const std::vector<std::string>& inputs) {
-  comm::run_ranks(DeviceMesh::parse(text).size(), [&](int) {
+  test::run_ranks(DeviceMesh::parse(text).size(), [&](int) {
     const DeviceMesh mesh = comm::init_device_mesh(text);
     for (const Norm& norm : norms()) {
       for (const std::string& input : inputs) {
@@ -161,7 +162,7 @@ TEST(BatchNorm, OnOneRankIsThePlainOne) { check_all("dp=1", {"S0", "S1"}); }
 
 TEST(BatchNorm, TakesParametersAndStatisticsAsTheyArePlaced) {
   const Norm& norm = norms()[2];
-  comm::run_ranks(4, [&](int) {
+  test::run_ranks(4, [&](int) {
     const DeviceMesh mesh = comm::init_device_mesh("dp=2,tp=2");
     for (const char* input : {"S0,S1", "S0,R", "S1,S0", "R,R"}) {
       for (const char* parameters : {"R,S0", "S0,S0", "S0,R"}) check(norm, mesh, input, parameters);
@@ -173,7 +174,7 @@ TEST(BatchNorm, TakesParametersAndStatisticsAsTheyArePlaced) {
 TEST(BatchNorm, KeepsThePlacementOfItsStatistics) {
   const Norm& norm = norms()[2];
   const Results expected = train(norm, fresh(norm), [](const at::Tensor& full) { return full; });
-  comm::run_ranks(4, [&](int) {
+  test::run_ranks(4, [&](int) {
     const DeviceMesh mesh = comm::init_device_mesh("dp=2,tp=2");
     for (const char* input : {"S0,S1", "S0,R", "R,R", "R,S1"}) {
       const Instance instance = fresh(norm);
@@ -193,7 +194,7 @@ TEST(BatchNorm, KeepsThePlacementOfItsStatistics) {
 }
 
 TEST(BatchNorm, ReducesTwoNumbersAChannelAndKeepsItsPlacement) {
-  comm::run_ranks(4, [](int) {
+  test::run_ranks(4, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("dp=4");
     torch::nn::BatchNorm2d norm(8);
     distribute_module(*norm, mesh);
@@ -223,7 +224,7 @@ TEST(BatchNorm, ReducesTwoNumbersAChannelAndKeepsItsPlacement) {
 
 /// Statistics of a batch that is cut over ranks: two numbers a channel, however large the batch.
 TEST(BatchNorm, OfInstancesReducesTwoNumbersAChannel) {
-  comm::run_ranks(4, [](int) {
+  test::run_ranks(4, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("dp=4");
     torch::nn::InstanceNorm2d norm(
         torch::nn::InstanceNorm2dOptions(8).affine(true).track_running_stats(true));
@@ -260,7 +261,7 @@ TEST(BatchNorm, OfNarrowNumbersKeepsItsStatisticsAsTheyAre) {
                              0.1, 1e-5, false)
                   .to(mixed.input);
     const double tolerance = at::isReducedFloatingType(mixed.statistics) ? 2e-2 : 1e-4;
-    comm::run_ranks(4, [&](int) {
+    test::run_ranks(4, [&](int) {
       const DeviceMesh mesh = comm::init_device_mesh("dp=4");
       const auto whole = [&](const at::Tensor& t) {
         return distribute_tensor(t, mesh, {Replicate()});
@@ -285,7 +286,7 @@ TEST(BatchNorm, DoesNotCancel) {
     const double mean = dtype == at::kFloat ? 1e3 : 1e8;
     const at::Tensor full = (test_numbers({16, 4}, 7) + mean).to(dtype);
     const at::Tensor want = at::batch_norm(full, {}, {}, {}, {}, true, 0.1, 0, false);
-    comm::run_ranks(4, [&](int) {
+    test::run_ranks(4, [&](int) {
       const DeviceMesh mesh = comm::init_device_mesh("dp=4");
       const at::Tensor x = distribute_tensor(full, mesh, {Shard(0)});
       const at::Tensor got = at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 0, false);
@@ -304,7 +305,7 @@ TEST(BatchNorm, HasSecondDerivatives) {
     return std::vector<at::Tensor>{x.grad(), w.grad()};
   };
   const auto want = second(full.clone().requires_grad_(), weight.clone().requires_grad_());
-  comm::run_ranks(4, [&](int) {
+  test::run_ranks(4, [&](int) {
     const DeviceMesh mesh = comm::init_device_mesh("dp=4");
     for (const char* input : {"S0", "S1", "S2"}) {
       const auto got =
@@ -320,7 +321,7 @@ TEST(BatchNorm, HasSecondDerivatives) {
 TEST(BatchNorm, KeepsChannelsLast) {
   const at::Tensor full = test_numbers({8, 6, 4, 2}, 10);
   const at::Tensor want = at::batch_norm(full, {}, {}, {}, {}, true, 0.1, 1e-5, false);
-  comm::run_ranks(2, [&](int) {
+  test::run_ranks(2, [&](int) {
     const DeviceMesh mesh = comm::init_device_mesh("dp=2");
     const at::Tensor x = distribute_tensor(full, mesh, {Shard(0)})
                              .contiguous(at::MemoryFormat::ChannelsLast)
@@ -334,7 +335,7 @@ TEST(BatchNorm, KeepsChannelsLast) {
 }
 
 TEST(BatchNorm, PassesBatchesThatAreEmpty) {
-  comm::run_ranks(2, [&](int) {
+  test::run_ranks(2, [&](int) {
     const DeviceMesh mesh = comm::init_device_mesh("dp=2");
     const at::Tensor x = distribute_tensor(at::empty({0, 3, 2}), mesh, {Shard(0)}).requires_grad_();
     const at::Tensor y = at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false);
@@ -348,7 +349,7 @@ TEST(BatchNorm, PassesBatchesThatAreEmpty) {
 TEST(BatchNorm, LeavesRanksOutsideTheMeshAlone) {
   const Norm& norm = norms()[2];
   const Results expected = train(norm, fresh(norm), [](const at::Tensor& full) { return full; });
-  comm::run_ranks(3, [&](int rank) {
+  test::run_ranks(3, [&](int rank) {
     const DeviceMesh mesh = comm::init_device_mesh("dp=2");
     const Instance instance = fresh(norm);
     distribute_module(*instance.module, mesh);
@@ -403,7 +404,7 @@ TEST(BatchNorm, AllFormsWriteTheWholeStatistics) {
   for (const auto& [name, form] : forms) {
     at::Tensor mean = at::zeros({4}, at::kDouble), var = at::ones({4}, at::kDouble);
     const auto want = form(full, w, mean, var);
-    comm::run_ranks(2, [&](int) {
+    test::run_ranks(2, [&](int) {
       const DeviceMesh mesh = comm::init_device_mesh("dp=2");
       for (const char* input : {"S0", "S1", "S2", "R"}) {
         const auto whole = [&](const at::Tensor& t) {

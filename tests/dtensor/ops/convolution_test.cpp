@@ -12,12 +12,13 @@
 #include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
 #include "tests/support/processes.h"
+#include "tests/support/ranks.h"
 
 namespace tessera {
 namespace convolution_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::whole_numbers;
 
 struct Case {

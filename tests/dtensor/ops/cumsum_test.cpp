@@ -13,6 +13,7 @@
 #include "tessera/dtensor/policy.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
+#include "tests/support/ranks.h"
 #include "tests/support/spread.h"
 
 /// cumsum along a dim that is cut.
@@ -20,7 +21,7 @@ namespace tessera {
 namespace cumsum_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::spread;
 
 TEST(CumSum, AlongACutDimIsThePlainOne) {

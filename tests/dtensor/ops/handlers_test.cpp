@@ -28,6 +28,7 @@
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
+#include "tests/support/ranks.h"
 #include "tests/support/spread.h"
 
 /// Ops that need more than themselves on the local parts.
@@ -35,7 +36,7 @@ namespace tessera {
 namespace handlers_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::spread;
 using test::whole_numbers;
 

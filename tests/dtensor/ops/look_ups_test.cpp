@@ -9,6 +9,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
+#include "tests/support/ranks.h"
 #include "tests/support/spread.h"
 #include "tests/support/watched_call.h"
 
@@ -18,7 +19,7 @@ namespace tessera::test {
 namespace look_ups_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 
 TEST(LookUps, AlongACutDimSendNothing) {
   for (const int64_t rows : {8, 7, 5, 3}) {  // even, uneven, with ranks that hold nothing

@@ -20,6 +20,7 @@
 #include "tessera/dtensor/policy.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
+#include "tests/support/ranks.h"
 #include "tests/support/spread.h"
 #include "tests/support_pure/property.h"
 
@@ -27,7 +28,7 @@ namespace tessera {
 namespace pooling_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::spread;
 
 using Numbers = std::vector<int64_t>;

@@ -15,6 +15,7 @@
 #include "tessera/dtensor/policy.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
+#include "tests/support/ranks.h"
 #include "tests/support/spread.h"
 
 /// topk along a dim that is cut.
@@ -22,7 +23,7 @@ namespace tessera {
 namespace topk_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 using test::spread;
 
 /// No two alike, so that there is one answer.

@@ -10,13 +10,14 @@
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/observe/recorder.h"
 #include "tests/support/processes.h"
+#include "tests/support/ranks.h"
 
 namespace tessera {
 namespace same_generator_test {
 
 using comm::init_device_mesh;
 using comm::manual_seed;
-using comm::run_ranks;
+using test::run_ranks;
 using testing::error_of;
 
 at::Tensor ones(const DeviceMesh& mesh, const char* placements) {
