@@ -56,7 +56,7 @@ rules::Rule no_rule(const OpCallText& text) {
 }
 
 nlohmann::json to_json(const OpCallText& text, const rules::Explanation& explanation) {
-  static constexpr const char* kVerdicts[] = {"chosen", "dearer", "dropped"};
+  static constexpr const char* kVerdicts[] = {"chosen", "costlier", "dropped"};
   nlohmann::json operands = nlohmann::json::array();
   for (const auto& s : text.call().operands()) {
     operands.push_back(s.defined() ? nlohmann::json(s.to_text()) : nlohmann::json());

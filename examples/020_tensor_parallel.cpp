@@ -27,10 +27,10 @@ struct Perceptron : torch::nn::Module {
 void cut_hidden_units(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh) {
   auto* linear = module.as<torch::nn::LinearImpl>();
   if (name == "up") {
-    distribute_in_place(linear->weight, mesh, {Replicate(), Shard(0)});
-    distribute_in_place(linear->bias, mesh, {Replicate(), Shard(0)});
+    distribute_(linear->weight, mesh, {Replicate(), Shard(0)});
+    distribute_(linear->bias, mesh, {Replicate(), Shard(0)});
   } else if (name == "down") {
-    distribute_in_place(linear->weight, mesh, {Replicate(), Shard(1)});
+    distribute_(linear->weight, mesh, {Replicate(), Shard(1)});
   }  // what is left alone is replicated
 }
 

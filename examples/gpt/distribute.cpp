@@ -20,9 +20,9 @@ void cut_over_tp(const std::string& name, torch::nn::Module& module, const Devic
   auto* linear = module.as<torch::nn::LinearImpl>();
   if (linear == nullptr) return;
   const bool by_inputs = name.ends_with("out") || name.ends_with("down");
-  distribute_in_place(linear->weight, tp, {Shard(by_inputs ? 1 : 0)}, kOwnData);
+  distribute_(linear->weight, tp, {Shard(by_inputs ? 1 : 0)}, kOwnData);
   if (linear->bias.defined() && !by_inputs) {
-    distribute_in_place(linear->bias, tp, {Shard(0)}, kOwnData);
+    distribute_(linear->bias, tp, {Shard(0)}, kOwnData);
   }
 }
 

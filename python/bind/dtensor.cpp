@@ -48,10 +48,10 @@ void bind_crossings(py::module_& m) {
       },
       NoGil());
   m.def(
-      "distribute_in_place",
+      "distribute_",
       [](const at::Tensor& tensor, const DeviceMesh& mesh, PlacementList placements,
          std::optional<int> source) {
-        distribute_in_place(tensor, mesh, std::move(placements.list), {.source = source});
+        distribute_(tensor, mesh, std::move(placements.list), {.source = source});
       },
       NoGil());
 }

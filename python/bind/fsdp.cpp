@@ -74,14 +74,14 @@ void take(const py::dict& given, const char* name, T& option) {
 FullyShardOptions options_from(const py::dict& given) {
   FullyShardOptions options;
   take(given, "reshard_after_forward", options.reshard_after_forward);
-  take(given, "ignored", options.ignored);
+  take(given, "ignored_params", options.ignored_params);
   take(given, "gradient_divide_factor", options.gradient_divide_factor);
   take(given, "gradient_predivide_factor", options.gradient_predivide_factor);
   take(given, "merge_bytes", options.merge_bytes);
-  take(given, "param_dtype", options.mixed_precision.param_dtype);
-  take(given, "reduce_dtype", options.mixed_precision.reduce_dtype);
+  take(given, "param_dtype", options.mp_policy.param_dtype);
+  take(given, "reduce_dtype", options.mp_policy.reduce_dtype);
   if (given.contains("offload_pinned")) {
-    options.cpu_offload = CpuOffload{.pin_memory = given["offload_pinned"].cast<bool>()};
+    options.offload_policy = CPUOffloadPolicy{.pin_memory = given["offload_pinned"].cast<bool>()};
   }
   options.data.source = given["src_data_rank"].cast<std::optional<int>>();
   // Asked for all parameters before: while ranks wait for each other nobody holds the GIL.
@@ -165,22 +165,23 @@ void bind_collectives(py::module_& m) {
 
 void bind_state(py::module_& m) {
   m.def(
-      "full_state",
+      "full_state_dict",
       [](const ModuleMirror& mirror, bool rank0_only) {
-        return full_state(*mirror.module, {.rank0_only = rank0_only});
+        return full_state_dict(*mirror.module, {.rank0_only = rank0_only});
       },
       NoGil());
   m.def(
-      "load_full_state",
-      [](const ModuleMirror& mirror, const FullState& state, bool rank0_only) {
-        load_full_state(*mirror.module, state, {.rank0_only = rank0_only});
+      "load_full_state_dict",
+      [](const ModuleMirror& mirror, const FullStateDict& state, bool rank0_only) {
+        load_full_state_dict(*mirror.module, state, {.rank0_only = rank0_only});
       },
       NoGil());
-  m.def("sharded_state", [](const ModuleMirror& mirror) { return sharded_state(*mirror.module); });
+  m.def("sharded_state_dict",
+        [](const ModuleMirror& mirror) { return sharded_state_dict(*mirror.module); });
   m.def(
-      "load_sharded_state",
+      "load_sharded_state_dict",
       [](const ModuleMirror& mirror, const NamedTensors& state) {
-        load_sharded_state(*mirror.module, state);
+        load_sharded_state_dict(*mirror.module, state);
       },
       NoGil());
   m.def(

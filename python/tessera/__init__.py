@@ -57,8 +57,8 @@ from .convert import from_torch_dtensor, to_torch_dtensor
 from .comm import Recorder, expect_comm, write_trace
 from .factories import arange, empty, eye, full, ones, rand, randn, zeros
 from .fsdp import (
-    CpuOffload,
-    MixedPrecision,
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
     clip_grad_norm_,
     fully_shard,
     replicate,
@@ -92,7 +92,7 @@ from .policy import implicit_comm, implicit_replication, strict_rules
 from .ranks import current_world, fake_world, manual_seed, report_failure, run_ranks
 from .module import distribute_module, local_map, reduce_gradients
 from .rules import explain, register_rule, rule_of, ruled_ops
-from .state import full_state, load_full_state, load_sharded_state, sharded_state
+from .state import full_state_dict, load_full_state_dict, load_sharded_state_dict, sharded_state_dict
 from .tensor import (
     device_mesh,
     distribute_,
@@ -110,14 +110,14 @@ from .tensor import (
 __version__ = "0.1.0"
 __all__ = [
     "CommEvent",
-    "CpuOffload",
+    "CPUOffloadPolicy",
     "DeviceMesh",
     "Error",
     "InternalError",
     "InvalidArgument",
     "Link",
     "Machine",
-    "MixedPrecision",
+    "MixedPrecisionPolicy",
     "NotSupported",
     "Partial",
     "PeerError",
@@ -154,7 +154,7 @@ __all__ = [
     "from_local",
     "from_torch_dtensor",
     "full",
-    "full_state",
+    "full_state_dict",
     "full_tensor",
     "fully_shard",
     "gathered_memory",
@@ -162,8 +162,8 @@ __all__ = [
     "implicit_replication",
     "init_device_mesh",
     "is_dtensor",
-    "load_full_state",
-    "load_sharded_state",
+    "load_full_state_dict",
+    "load_sharded_state_dict",
     "local_map",
     "make_plan",
     "manual_seed",
@@ -196,7 +196,7 @@ __all__ = [
     "set_reshard_after_backward",
     "set_reshard_after_forward",
     "sharded_groups",
-    "sharded_state",
+    "sharded_state_dict",
     "sharding",
     "strict_rules",
     "to_empty",

@@ -70,7 +70,7 @@ def _parameter_deepcopy(self: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
     if id(self) not in memo and _C.is_dtensor(self) and _C.in_group(self):
         raise _C.NotSupported(
             f"a parameter of fully_shard cannot be deep-copied ({_C.sharding(self)}): copy the module "
-            "before fully_shard, or load tessera.full_state(module) into another one"
+            "before fully_shard, or load tessera.full_state_dict(module) into another one"
         )
     return _plain_parameter_deepcopy(self, memo)
 

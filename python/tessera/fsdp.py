@@ -24,7 +24,7 @@ from . import _C
 from ._C import DeviceMesh
 from .fsdp_compute_dtype import add_dtype_hooks
 from .fsdp_module import add_state_hooks, placed_as, take
-from .fsdp_precision import MixedPrecision as MixedPrecision
+from .fsdp_precision import MixedPrecisionPolicy as MixedPrecisionPolicy
 from .fsdp_precision import add_casts
 from .mesh import mesh_from_torch
 
@@ -38,7 +38,7 @@ Places = list[tuple[nn.Module, str, nn.Parameter]]
 
 
 @dataclass(frozen=True)
-class CpuOffload:
+class CPUOffloadPolicy:
     """Shards, their gradients and with them the optimizer's state rest on the host; parameters are
     brought to the mesh's device when they are gathered."""
 
@@ -57,11 +57,11 @@ def fully_shard(
     reshard_after_forward: bool | int | None = None,
     shard_dim: ShardDim | None = None,
     shard_mesh: ShardMesh | None = None,
-    ignored: Iterable[torch.Tensor] = (),
+    ignored_params: Iterable[torch.Tensor] = (),
     gradient_divide_factor: float | None = None,
     gradient_predivide_factor: float | None = None,
-    mixed_precision: MixedPrecision | None = None,
-    cpu_offload: CpuOffload | None = None,
+    mp_policy: MixedPrecisionPolicy | None = None,
+    offload_policy: CPUOffloadPolicy | None = None,
     merge_bytes: int | None = None,
     src_data_rank: int | None = None,
 ) -> ModulesT:
@@ -83,20 +83,20 @@ def fully_shard(
     false for a module that has groups inside. A number of ranks, which divides that of the axis:
     each keeps the part that it would have of so many. `shard_dim(name, parameter)` says which dim to
     cut, by default 0; `shard_mesh(name, parameter)` over which mesh, where it is another (experts).
-    `ignored` parameters stay as they are. The sum of the ranks' gradients is divided by
+    `ignored_params` parameters stay as they are. The sum of the ranks' gradients is divided by
     `gradient_divide_factor`, by default the number of ranks, of which `gradient_predivide_factor`
     before they are summed. Groups that follow each other share collectives up to `merge_bytes`, by
     default what the cost model says; 0 is never. With `src_data_rank` the values of that
     rank of the mesh count, without every rank's own.
     """
-    options = _options(module, shard_dim, ignored, mixed_precision)
+    options = _options(module, shard_dim, ignored_params, mp_policy)
     if shard_mesh is not None:
         for name, parameter in _named_parameters(module):
             own = shard_mesh(name, parameter)
             if own is not None:
                 options["shard_meshes"][name] = mesh_from_torch(own)
-    if cpu_offload is not None:
-        options["offload_pinned"] = cpu_offload.pin_memory
+    if offload_policy is not None:
+        options["offload_pinned"] = offload_policy.pin_memory
     options |= {
         "reshard_after_forward": reshard_after_forward,
         "gradient_divide_factor": gradient_divide_factor,
@@ -104,35 +104,35 @@ def fully_shard(
         "merge_bytes": merge_bytes,
         "src_data_rank": src_data_rank,
     }
-    return _claim(_C.fully_shard, module, mesh, options, mixed_precision)
+    return _claim(_C.fully_shard, module, mesh, options, mp_policy)
 
 
 def replicate(
     module: ModulesT,
     mesh: DeviceMesh | Any,
     *,
-    ignored: Iterable[torch.Tensor] = (),
+    ignored_params: Iterable[torch.Tensor] = (),
     gradient_divide_factor: float | None = None,
-    mixed_precision: MixedPrecision | None = None,
+    mp_policy: MixedPrecisionPolicy | None = None,
     merge_bytes: int | None = None,
     src_data_rank: int | None = None,
 ) -> ModulesT:
     """The same with whole parameters on every rank of a mesh of one axis: only gradients are
     reduced, group by group while backward runs."""
-    options = _options(module, None, ignored, mixed_precision)
+    options = _options(module, None, ignored_params, mp_policy)
     options |= {
         "gradient_divide_factor": gradient_divide_factor,
         "merge_bytes": merge_bytes,
         "src_data_rank": src_data_rank,
     }
-    return _claim(_C.replicate_module, module, mesh, options, mixed_precision)
+    return _claim(_C.replicate_module, module, mesh, options, mp_policy)
 
 
 def _options(
     module: Modules,
     shard_dim: ShardDim | None,
-    ignored: Iterable[torch.Tensor],
-    mixed_precision: MixedPrecision | None,
+    ignored_params: Iterable[torch.Tensor],
+    mp_policy: MixedPrecisionPolicy | None,
 ) -> dict[str, Any]:
     dims: dict[str, int] = {}
     if shard_dim is not None:
@@ -140,11 +140,11 @@ def _options(
             dim = shard_dim(name, parameter)
             if dim is not None:
                 dims[name] = dim
-    precision = mixed_precision or MixedPrecision()
+    precision = mp_policy or MixedPrecisionPolicy()
     return {
         "shard_dims": dims,
         "shard_meshes": {},
-        "ignored": list(ignored),
+        "ignored_params": list(ignored_params),
         "param_dtype": precision.param_dtype,
         "reduce_dtype": precision.reduce_dtype,
     }
@@ -182,7 +182,7 @@ def _claim(
     module: ModulesT,
     mesh: DeviceMesh | Any,
     options: dict[str, Any],
-    mixed_precision: MixedPrecision | None,
+    mp_policy: MixedPrecisionPolicy | None,
 ) -> ModulesT:
     for part in _list_of(module):
         is_module = isinstance(part, nn.Module)
@@ -192,18 +192,18 @@ def _claim(
                 + ("its parameters are" if is_module else "it belongs to")
                 + " a group already"
             )
-    ignored = {id(tensor) for tensor in options["ignored"]}
+    ignored_params = {id(tensor) for tensor in options["ignored_params"]}
     free = [
         parameter
         for _, parameter in _named_parameters(module)
-        if id(parameter) not in ignored and not _C.in_group(parameter)
+        if id(parameter) not in ignored_params and not _C.in_group(parameter)
     ]
     mirror = mirror_of(module)
     shard(mirror, mesh_from_torch(mesh), options)
     for part in _modules_of(module):
         _claimed[part] = (mirror, free)
-        if mixed_precision is not None:
-            add_casts(part, mixed_precision)
+        if mp_policy is not None:
+            add_casts(part, mp_policy)
     add_dtype_hooks(_modules_of(module))
     add_state_hooks(_modules_of(module))
     return module

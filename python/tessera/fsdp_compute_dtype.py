@@ -85,8 +85,8 @@ def compute_dtype(module: nn.Module) -> Iterator[None]:
 
         >>> def show(rank):
         ...     layer = torch.nn.Linear(3, 4)
-        ...     policy = tessera.MixedPrecision(param_dtype=torch.bfloat16)
-        ...     tessera.fully_shard(layer, tessera.init_device_mesh("dp=2"), mixed_precision=policy)
+        ...     policy = tessera.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        ...     tessera.fully_shard(layer, tessera.init_device_mesh("dp=2"), mp_policy=policy)
         ...     with compute_dtype(layer):
         ...         inside = layer.weight.dtype
         ...     return inside, layer.weight.dtype

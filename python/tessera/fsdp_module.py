@@ -42,7 +42,7 @@ def _give_shards(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any)
     for name, parameter in _held(module):
         given = state.get(prefix + name)
         if given is not None and given is not parameter:  # keep_vars wants the parameters themselves
-            state[prefix + name] = _C.sharded_state(_C.ModuleMirror([parameter]))["0"]
+            state[prefix + name] = _C.sharded_state_dict(_C.ModuleMirror([parameter]))["0"]
 
 
 def _take_state(

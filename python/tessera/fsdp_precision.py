@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 
 @dataclasses.dataclass(frozen=True)
-class MixedPrecision:
+class MixedPrecisionPolicy:
     """Types of parameters and gradients while they travel and compute; at rest they keep their own.
 
     Inputs of the module that are floating-point tensors are cast to `param_dtype` unless
@@ -33,7 +33,7 @@ class MixedPrecision:
         return _cast(tree, self.output_dtype)
 
 
-def add_casts(module: nn.Module, precision: MixedPrecision) -> None:
+def add_casts(module: nn.Module, precision: MixedPrecisionPolicy) -> None:
     """Before and after the module's forward."""
     if precision.param_dtype is not None and precision.cast_forward_inputs:
         module.register_forward_pre_hook(

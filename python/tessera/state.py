@@ -11,34 +11,34 @@ from torch import nn
 from . import _C
 
 
-def full_state(module: nn.Module, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
+def full_state_dict(module: nn.Module, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
     """Whole copies on the CPU of what state_dict() lists, by name, however it is sharded. Every rank
     calls it; with `rank0_only` the others of each mesh get nothing.
 
         >>> def show(rank):
         ...     mesh = tessera.init_device_mesh("dp=2")
         ...     layer = tessera.fully_shard(torch.nn.Linear(3, 4), mesh)
-        ...     return {name: tuple(t.shape) for name, t in full_state(layer).items()}
+        ...     return {name: tuple(t.shape) for name, t in full_state_dict(layer).items()}
         >>> tessera.run_ranks(2, show)[1]
         {'bias': (4,), 'weight': (4, 3)}
     """
-    return _C.full_state(_C.ModuleMirror(module), rank0_only)
+    return _C.full_state_dict(_C.ModuleMirror(module), rank0_only)
 
 
-def load_full_state(
+def load_full_state_dict(
     module: nn.Module, state: Mapping[str, torch.Tensor], *, rank0_only: bool = False
 ) -> None:
     """Takes the values of a state with the same names and shapes. Each rank copies its parts and
     nothing is sent; or, with `rank0_only`, rank 0 has the state and sends the parts. Names that are
     missing or too many are an error on every rank, before anything changes."""
-    _C.load_full_state(_C.ModuleMirror(module), dict(state), rank0_only)
+    _C.load_full_state_dict(_C.ModuleMirror(module), dict(state), rank0_only)
 
 
-def sharded_state(module: nn.Module) -> dict[str, torch.Tensor]:
+def sharded_state_dict(module: nn.Module) -> dict[str, torch.Tensor]:
     """The tensors as they lie, sharing the module's memory; nothing is gathered or sent."""
-    return _C.sharded_state(_C.ModuleMirror(module))
+    return _C.sharded_state_dict(_C.ModuleMirror(module))
 
 
-def load_sharded_state(module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+def load_sharded_state_dict(module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
     """Takes the values of tensors that are placed in any way, on any mesh of the same world."""
-    _C.load_sharded_state(_C.ModuleMirror(module), dict(state))
+    _C.load_sharded_state_dict(_C.ModuleMirror(module), dict(state))

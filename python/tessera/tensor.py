@@ -77,7 +77,7 @@ def distribute_(
 ) -> torch.Tensor:
     """The same in place: the tensor itself becomes sharded, for all who hold it (a module, an
     optimizer, a tied weight), and its gradient with it. A sharded tensor is redistributed."""
-    _C.distribute_in_place(tensor, mesh_from_torch(mesh), placements, src_data_rank)
+    _C.distribute_(tensor, mesh_from_torch(mesh), placements, src_data_rank)
     return tensor
 
 

@@ -156,7 +156,7 @@ void PackAlgorithm::pack_and_send(Exchange& exchange, size_t k) {
   give_.pack(chunk.begin * element_bytes(), chunk.count * element_bytes(),
              static_cast<char*>(buffer.data_ptr()));
   leaving_[place] = exchange.send(buffer, chunk.to, chunk.round);
-  exchange.advance();
+  exchange.progress_once();
 }
 
 void PackAlgorithm::finish(Exchange& exchange) {
@@ -290,7 +290,7 @@ void ReduceAlgorithm::finish(Exchange& exchange) {
     if (result.numel() > 0) reduce(exchange, k);
     if (shares) for_each_peer(exchange, [&](int peer) { exchange.send(result, peer, kResults); });
     if (k + window_ < chunks_) post(exchange, k + window_);
-    exchange.advance();
+    exchange.progress_once();
   }
   exchange.await_all();
 }

@@ -26,7 +26,7 @@ class Transport {
   virtual c10::intrusive_ptr<c10d::Work> send_piece(at::Tensor piece, int to, int tag) = 0;
   virtual c10::intrusive_ptr<c10d::Work> receive_piece(at::Tensor piece, int from, int tag) = 0;
   /// Moves what can be moved at once, where that is not done by a thread of the links.
-  virtual void advance() noexcept {}
+  virtual void progress_once() noexcept {}
   /// A link failed. A wait for a message of another link is interrupted when it does.
   virtual bool broken() const noexcept { return false; }
   /// Whether a send may be done before the other side has asked for it.
@@ -47,7 +47,7 @@ class Exchange {
   int size() const { return group_.size; }
   bool sends_ahead() const { return links_->sends_ahead(); }
   /// For who has other things to do than to wait: moves what can be moved at once.
-  void advance() noexcept { links_->advance(); }
+  void progress_once() noexcept { links_->progress_once(); }
 
   struct Message {
     c10::intrusive_ptr<c10d::Work> work;

@@ -24,7 +24,7 @@
 namespace tessera::comm {
 namespace {
 
-constexpr auto kFarewell = std::chrono::seconds(10);
+constexpr auto kShutdownBarrier = std::chrono::seconds(10);
 
 std::vector<c10::DeviceType> served_devices(const ProcessWorldOptions& options) {
   if (!options.devices.empty()) return options.devices;
@@ -100,13 +100,13 @@ void ProcessWorld::end() {
   if (fails) observers().state()->abort_links();
   if (life_sign_->dismissed()) return;  // who hosted the store has left, and the store with it
   if (!fails) end_sending();
-  const auto parting = std::make_shared<WorldShutdown>(
+  const auto shutdown = std::make_shared<WorldShutdown>(
       WorldShutdown::Options{store_, board_, std::move(life_sign_), rank(), size(), hosts_store_,
-                             std::min<std::chrono::milliseconds>(kFarewell, timeout())});
-  const auto farewell = fails ? parting->call_off_farewell() : parting->say_farewell();
-  shut_down_groups(farewell);
-  if (farewell == WorldShutdown::Farewell::none) return;
-  parting->leave(observers().state()->board_now()->silent());
+                             std::min<std::chrono::milliseconds>(kShutdownBarrier, timeout())});
+  const auto result = fails ? shutdown->cancel_barrier() : shutdown->arrive_and_wait();
+  shut_down_groups(result);
+  if (result == WorldShutdown::BarrierResult::none) return;
+  shutdown->leave(observers().state()->board_now()->silent());
 }
 
 void ProcessWorld::start(const ProcessWorldOptions& options) {
@@ -222,9 +222,10 @@ void ProcessWorld::end_sending() noexcept {
 /// Before this rank counts as gone, and the store may go: NCCL's groups read it once a second
 /// from a thread, which warns at length when it is gone. What Gloo's have under way nobody waits
 /// for once all ranks came to the end; before that a peer may still count on it.
-void ProcessWorld::shut_down_groups(WorldShutdown::Farewell farewell) noexcept {
+void ProcessWorld::shut_down_groups(WorldShutdown::BarrierResult result) noexcept {
   for (auto& [device, weak] : made()) {
-    if (device != c10::DeviceType::CUDA && farewell != WorldShutdown::Farewell::all_came) continue;
+    if (device != c10::DeviceType::CUDA && result != WorldShutdown::BarrierResult::all_came)
+      continue;
     try {
       if (const auto backend = weak.lock()) backend->shutdown();
     } catch (const std::exception&) {  // a peer is gone: its waiters have the error

@@ -51,7 +51,7 @@ class ProcessWorld final : public RankWorld {
   void keep_track(c10::DeviceType device, const BackendPtr& backend);
   std::vector<std::pair<c10::DeviceType, WeakBackend>> made();
   void end_sending() noexcept;
-  void shut_down_groups(WorldShutdown::Farewell farewell) noexcept;
+  void shut_down_groups(WorldShutdown::BarrierResult result) noexcept;
 
   const pid_t owner_;  // a process that this one forks is not a rank
   BoundedPtr connection_;

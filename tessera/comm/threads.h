@@ -27,12 +27,13 @@
 /// result has the same bits on every rank and in every run. The inputs of an asynchronous call are
 /// read when its last rank has come: leave them alone until wait().
 ///
-/// Errors, all at once and never by a hang:
-///   - a rank throws: every other rank gets a PeerError that names it; run_ranks rethrows the first
-///     exception, of the same kind, with the rank in its message and the original nested in it
-///   - ranks disagree about a call: all ranks of the group get a PeerError that names two of them
-///   - a rank ends while others wait for it, or all wait for each other: a PeerError says who and
-///   where - a rank that neither ends nor comes: a PeerError after the timeout
+/// Errors; a rank that waits never hangs:
+///   - A rank throws: every other rank gets a PeerError that names it. run_ranks rethrows the first
+///     exception, of the same kind, with the rank in its message and the original nested in it.
+///   - Ranks disagree about a call: all ranks of the group get a PeerError that names two of them.
+///   - A rank ends while others wait for it, or all ranks wait for each other: a PeerError says
+///     which ranks wait, and in which calls.
+///   - A rank neither ends nor calls: a PeerError after the timeout.
 ///
 /// A thread that a rank starts itself belongs to no rank. If it communicates, give it an EnterRank
 /// of its own before other threads of the rank wait for what it does: a world in which all known

@@ -50,20 +50,21 @@ Sharding without_partial(const Sharding& sharding) {
   return sharding.with_placements(std::move(placements), sharding.order());
 }
 
-at::Tensor wrap_as_it_lies(const at::Tensor& local, const Sharding& foretold) {
-  if (local.is_non_overlapping_and_dense() && is_alike_on_all_ranks(foretold)) {
-    const auto shape = foretold.shape();
-    const Sharding as(foretold.mesh(), {foretold.placements().begin(), foretold.placements().end()},
+at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted) {
+  if (local.is_non_overlapping_and_dense() && is_alike_on_all_ranks(predicted)) {
+    const auto shape = predicted.shape();
+    const Sharding as(predicted.mesh(),
+                      {predicted.placements().begin(), predicted.placements().end()},
                       {shape.begin(), shape.end()},
-                      {.dtype = foretold.dtype(),
-                       .stride = stride_like(local, foretold),
-                       .order = foretold.order()});
+                      {.dtype = predicted.dtype(),
+                       .stride = stride_like(local, predicted),
+                       .order = predicted.order()});
     return wrap(local, as);
   }
-  const auto shape = foretold.local_shape();
-  const auto stride = foretold.local_stride();
+  const auto shape = predicted.local_shape();
+  const auto stride = predicted.local_stride();
   at::Tensor laid = at::empty_strided(as_ints(shape), as_ints(stride), local.options());
-  return wrap(laid.copy_(local), foretold);
+  return wrap(laid.copy_(local), predicted);
 }
 
 }  // namespace tessera::dtensor

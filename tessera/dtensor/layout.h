@@ -17,7 +17,7 @@ inline at::IntArrayRef as_ints(std::span<const int64_t> values) {
 }
 
 /// True if the local tensor lies as its sharding's local strides say.
-inline bool lies_as_said(const at::Tensor& local, std::span<const int64_t> said) {
+inline bool is_laid_out_as(const at::Tensor& local, std::span<const int64_t> said) {
   const auto sizes = local.sizes();
   const auto strides = local.strides();
   for (size_t d = 0; d < sizes.size(); ++d) {
@@ -26,10 +26,10 @@ inline bool lies_as_said(const at::Tensor& local, std::span<const int64_t> said)
   return true;
 }
 
-/// The sharded tensor of a fresh local result that lies otherwise than foretold. The sharding takes
-/// over its layout where all ranks must have the same one; where parts are uneven, and so a rank
-/// may see no difference, the local tensor is laid out as foretold instead.
-at::Tensor wrap_as_it_lies(const at::Tensor& local, const Sharding& foretold);
+/// The sharded tensor of a fresh local result whose strides are not the predicted ones. The sharding
+/// takes over its strides where all ranks must have the same; where parts are uneven, and so a rank
+/// may see no difference, the local tensor is copied into the predicted strides instead.
+at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted);
 
 /// The same, replicated where it is Partial: how a gradient, or a tensor's values, lie.
 Sharding without_partial(const Sharding& sharding);

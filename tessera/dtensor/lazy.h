@@ -10,17 +10,17 @@
 
 #include "tessera/dtensor/sharded_tensor.h"
 
-/// Sharded tensors whose value for computing is produced when an op needs it. A parameter that
+/// Sharded tensors whose value for computing is unsharded when an op needs it. A parameter that
 /// fully_shard holds is one: at rest it is its shards, an op that computes with it gets the whole.
 ///
-///   linear(x, p)              x is plain: the op runs on the produced tensor, its result is plain
-///   p.t(), p[0], p.view(...)  stay lazy: a recipe, replayed on the produced tensor. What autograd
-///                             saves for backward is therefore never the produced tensor
-///   p.to(bfloat16)            stays lazy: cast shards, and the produced tensor is cast again
+///   linear(x, p)              x is plain: the op runs on the unsharded tensor, its result is plain
+///   p.t(), p[0], p.view(...)  stay lazy: a recipe, replayed on the unsharded tensor. What autograd
+///                             saves for backward is therefore never the unsharded tensor
+///   p.to(bfloat16)            stays lazy: cast shards, and the unsharded tensor is cast again
 ///   p.add_(grad, -lr)         writes to the shards, as on any sharded tensor
 ///   grad.add(p, decay)        among sharded tensors of p's mesh: on the shards
 ///
-/// An op on lazy tensors alone computes with the produced value where autograd records it (one of
+/// An op on lazy tensors alone computes with the unsharded value where autograd records it (one of
 /// them requires a gradient) or replays it, and works on the shards elsewhere, as optimizers do.
 /// Its result is lazy then: it may yet come together with plain tensors.
 ///
@@ -39,9 +39,9 @@ class LazyLocal {
 
   /// The tensor that ops compute with: plain, or sharded over other axes alone. Asked once for each
   /// use; may communicate, so every rank asks in the same order. Not to be written to.
-  virtual at::Tensor produced() = 0;
-  /// The op that asked has run, or failed, and holds the produced tensor no more.
-  virtual void used() {}
+  virtual at::Tensor unsharded() = 0;
+  /// The op that asked has run, or failed, and holds the unsharded tensor no more.
+  virtual void release() {}
   /// The same of an ordinary sharded tensor that was computed from the shards.
   virtual at::Tensor produced_from(const at::Tensor& computed) = 0;
   /// The same tensor as an ordinary sharded one, sharing its memory.
@@ -51,7 +51,7 @@ class LazyLocal {
   /// Gives shards that are on meta memory on `device`, with values yet to be written, and so all
   /// that share memory with them. False: the tensor is filled as any other one.
   virtual bool to_empty(c10::Device) { return false; }
-  /// The dtype of produced(); nullopt: the one that the tensor reports.
+  /// The dtype of unsharded(); nullopt: the one that the tensor reports.
   virtual std::optional<at::ScalarType> compute_dtype() const { return std::nullopt; }
 
   /// What views of it, and views of those, are like: the same ones are made in every step, and to

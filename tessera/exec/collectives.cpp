@@ -54,7 +54,7 @@ c10d::Backend& backend_for(const Action& action, const at::Tensor& tensor) {
 
 /// Makes the buffer, or the result, that the messages come into; returns it as they see it.
 at::Tensor landing(const Action& action, const at::Tensor& input, InFlight& flight) {
-  if (!action.keeps_apart) {
+  if (!action.copies_self) {
     flight.receive = empty_like_device(input, {action.receive_numel}, input.scalar_type());
     return as_movable(flight.receive);
   }
@@ -93,7 +93,7 @@ InFlight start_packing(const Action& action, const at::Tensor& input) {
   };
   unpacked.splits = movable(action.send_counts, input);
   unpacked.meanwhile = [&action, source = flight.send, result = flight.result]() mutable {
-    if (action.keeps_apart) action.keep.run(source, result);
+    if (action.copies_self) action.keep.run(source, result);
   };
   std::vector<int64_t> receive_counts = movable(action.receive_counts, input);
   c10d::AllToAllOptions options;
@@ -108,7 +108,7 @@ InFlight start_moving(const Action& action, const at::Tensor& input, bool async)
   InFlight flight;
   flight.send = packed(action, input);
   at::Tensor in =
-      as_movable(action.keeps_apart ? alias(flight.send, {action.send_numel}, action.send_offset)
+      as_movable(action.copies_self ? alias(flight.send, {action.send_numel}, action.send_offset)
                                     : flight.send);
   at::Tensor out = landing(action, input, flight);
   auto& backend = backend_for(action, input);
@@ -124,7 +124,7 @@ InFlight start_moving(const Action& action, const at::Tensor& input, bool async)
   options.asyncOp = async;
   flight.work = backend.alltoall_base(out, in, receive_counts, send_counts, options);
   // While the messages are on their way.
-  if (action.keeps_apart) action.keep.run(input.contiguous(), flight.result);
+  if (action.copies_self) action.keep.run(input.contiguous(), flight.result);
   return flight;
 }
 
@@ -194,7 +194,7 @@ at::Tensor finish_collective(const Action& action, InFlight flight) {
   if (received.scalar_type() != flight.dtype) received = received.to(flight.dtype);
   if (action.divide_by != 1) received.div_(action.divide_by);
   if (!action.unpacks) return alias(received, action.out_shape);
-  at::Tensor out = action.keeps_apart
+  at::Tensor out = action.copies_self
                        ? std::move(flight.result)
                        : empty_like_device(received, action.out_shape, received.scalar_type());
   action.unpack.run(received, out);

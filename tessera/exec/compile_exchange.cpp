@@ -42,7 +42,7 @@ BlockCopy unpack_pieces(const Action& action, std::span<const Overlap> from_peer
 void keep_apart(Action& action, std::span<const Overlap> to_peer,
                 std::span<const Overlap> from_peer, size_t me) {
   const int64_t kept = to_peer[me].numel();
-  action.keeps_apart = true;
+  action.copies_self = true;
   action.keep.add(to_peer[me], action.in_shape, 0, action.out_shape, 0);
   action.send_counts[me] = action.receive_counts[me] = 0;
   action.send_numel -= kept;

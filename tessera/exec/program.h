@@ -42,7 +42,7 @@ struct Action {
   /// all_to_all: what I keep goes straight from the old local tensor to the new one, where both its
   /// places are at an end of the buffers, so that the messages beside it stay in one piece.
   BlockCopy keep;
-  bool keeps_apart = false;
+  bool copies_self = false;
   int64_t send_offset = 0;     // where the messages begin in the input, if it is the send buffer
   int64_t receive_offset = 0;  // and in the result, if it is the receive buffer
 

@@ -91,11 +91,11 @@ at::ScalarType wire_dtype(const Sharding& from, at::ScalarType now, at::ScalarTy
 }
 
 /// A local tensor on its way through the actions.
-struct Traveller {
+struct LocalState {
   at::Tensor value;
   bool mine = false;  // nobody else sees the value: it may be written to
 
-  Traveller(const at::Tensor& local, at::ScalarType wire, const RedistributeOptions& options)
+  LocalState(const at::Tensor& local, at::ScalarType wire, const RedistributeOptions& options)
       : value(local.scalar_type() == wire ? local : local.to(wire)),
         mine(options.consume || !value.is_same(local)) {}
 
@@ -153,11 +153,11 @@ at::Tensor redistribute(const at::Tensor& given, const Sharding& from, const Sha
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto program = cached_program(from, to);
   const at::ScalarType wire = wire_dtype(from, local.scalar_type(), then, options);
-  Traveller traveller(local, wire, options);
-  traveller.take(program->actions(), options.may_alias);
-  const at::Tensor& value = traveller.value;
+  LocalState local_state(local, wire, options);
+  local_state.take(program->actions(), options.may_alias);
+  const at::Tensor& value = local_state.value;
   if (value.scalar_type() != then) return value.to(then);
-  const bool shares = !traveller.mine && !program->actions().empty() && value.is_alias_of(local);
+  const bool shares = !local_state.mine && !program->actions().empty() && value.is_alias_of(local);
   return shares && !options.may_alias ? value.clone() : value;
 }
 
@@ -178,12 +178,13 @@ Pending redistribute_async(const at::Tensor& given, const Sharding& from, const 
     return pending;
   }
   const auto before = static_cast<size_t>(actions.rend() - last) - 1;
-  Traveller traveller(local, wire_dtype(from, local.scalar_type(), state.dtype, options), options);
-  traveller.take(actions.first(before), true);
+  LocalState local_state(local, wire_dtype(from, local.scalar_type(), state.dtype, options),
+                         options);
+  local_state.take(actions.first(before), true);
   state.last = &*last;
   state.after = actions.subspan(before + 1);
   state.in_flight =
-      start_collective(*last, traveller.value, {.overwrite = traveller.mine, .async = true});
+      start_collective(*last, local_state.value, {.overwrite = local_state.mine, .async = true});
   return pending;
 }
 

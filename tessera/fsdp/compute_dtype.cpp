@@ -5,8 +5,8 @@
 
 #include <set>
 
+#include "tessera/fsdp/gather_scheduler.h"
 #include "tessera/fsdp/param_group.h"
-#include "tessera/fsdp/timeline.h"
 
 namespace tessera {
 
@@ -21,14 +21,14 @@ fsdp::ComputeDtypeScope::ComputeDtypeScope(std::span<const at::Tensor> parameter
 }
 
 void fsdp::ComputeDtypeScope::enter() {
-  const Timeline* last = nullptr;
+  const GatherScheduler* last = nullptr;
   for (const auto& weak : groups_) {
     const auto group = weak.lock();
     if (group == nullptr) continue;
-    if (Timeline* timeline = group->timeline().get(); timeline != last) {
-      last = timeline;
-      timeline->leave_failed_backward();
-      if (!timeline->in_backward()) timeline->note_thread();
+    if (GatherScheduler* scheduler = group->scheduler().get(); scheduler != last) {
+      last = scheduler;
+      scheduler->leave_failed_backward();
+      if (!scheduler->in_backward()) scheduler->note_thread();
     }
     group->enter_compute();
   }
@@ -41,16 +41,16 @@ void fsdp::ComputeDtypeScope::leave() {
 }
 
 void fsdp::ComputeDtypeScope::watch(std::span<const at::Tensor> outputs) const {
-  std::shared_ptr<Timeline> timeline;
+  std::shared_ptr<GatherScheduler> scheduler;
   for (const auto& weak : groups_) {
     const auto group = weak.lock();
-    if (group != nullptr) timeline = group->timeline();
+    if (group != nullptr) scheduler = group->scheduler();
   }
-  if (timeline == nullptr || timeline->in_backward()) return;
+  if (scheduler == nullptr || scheduler->in_backward()) return;
   for (const at::Tensor& output : outputs) {
     // A leaf may be anything, a parameter too, and would keep the hook.
     if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
-    output.register_hook([weak = std::weak_ptr(timeline)](const at::Tensor&) {
+    output.register_hook([weak = std::weak_ptr(scheduler)](const at::Tensor&) {
       if (const auto alive = weak.lock()) alive->enter_backward();
     });
   }

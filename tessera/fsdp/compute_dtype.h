@@ -14,7 +14,7 @@ class Module;
 /// optimizer and in state dicts, it is the one that its shards have. While its module computes it
 /// is `param_dtype`: unmodified code compares, and casts to, the dtype of its weights.
 ///
-///   auto net = fully_shard(model, mesh, {.mixed_precision = {.param_dtype = at::kBFloat16}});
+///   auto net = fully_shard(model, mesh, {.mp_policy = {.param_dtype = at::kBFloat16}});
 ///   net(x);                                 // inside, parameters of model report kBFloat16
 ///
 ///   fully_shard(*model, mesh, ...);         // nothing is returned that could be called instead

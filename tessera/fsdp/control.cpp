@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "tessera/base/errors.h"
+#include "tessera/fsdp/gather_scheduler.h"
 #include "tessera/fsdp/param_group.h"
-#include "tessera/fsdp/timeline.h"
 
 namespace tessera {
 
@@ -34,14 +34,14 @@ void change_options(std::string_view what, const torch::nn::Module& module,
   const auto groups = groups_in(module);
   std::vector<GroupOptions> changed;
   for (const auto& group : groups) {
-    group->timeline()->leave_failed_backward();
-    require(!group->timeline()->in_backward(), what, " while backward runs");
+    group->scheduler()->leave_failed_backward();
+    require(!group->scheduler()->in_backward(), what, " while backward runs");
     changed.push_back(group->options());
     change(changed.back(), group->mesh());
   }
   for (size_t i = 0; i < groups.size(); ++i) groups[i]->set_options(std::move(changed[i]));
   for (const auto& group : groups) {
-    if (!group->bundle()->holds_together()) group->timeline()->part(*group->bundle());
+    if (!group->bucket()->holds_together()) group->scheduler()->part(*group->bucket());
   }
 }
 
@@ -57,13 +57,13 @@ void set_prefetch(const torch::nn::Module& module, std::span<torch::nn::Module* 
 }  // namespace
 
 void unshard(torch::nn::Module& module) {
-  for (const auto& group : groups_in(module)) group->timeline()->gather(*group);
+  for (const auto& group : groups_in(module)) group->scheduler()->gather(*group);
 }
 
 void reshard(torch::nn::Module& module) {
   const auto groups = groups_in(module);
-  if (!groups.empty()) groups[0]->timeline()->end_rounds();
-  for (const auto& group : groups) group->bundle()->release();
+  if (!groups.empty()) groups[0]->scheduler()->end_rounds();
+  for (const auto& group : groups) group->bucket()->release();
 }
 
 UnshardHandle::UnshardHandle(std::span<const std::shared_ptr<ParamGroup>> groups)
@@ -71,17 +71,17 @@ UnshardHandle::UnshardHandle(std::span<const std::shared_ptr<ParamGroup>> groups
 
 void UnshardHandle::wait() {
   for (const auto& weak : std::exchange(groups_, {})) {
-    if (const auto group = weak.lock()) group->bundle()->finish_gather();
+    if (const auto group = weak.lock()) group->bucket()->finish_gather();
   }
 }
 
 UnshardHandle unshard_async(torch::nn::Module& module) {
   const auto groups = groups_in(module);
   for (const auto& group : groups) {
-    if (group->timeline()->agrees()) {
-      group->timeline()->gather(*group);
+    if (group->scheduler()->agrees()) {
+      group->scheduler()->gather(*group);
     } else {
-      group->bundle()->start_gather();
+      group->bucket()->start_gather();
     }
   }
   return UnshardHandle(groups);
@@ -132,7 +132,7 @@ void set_reduce_unused_parameters(torch::nn::Module& module, bool reduce) {
   change_options("set_reduce_unused_parameters", module,
                  [&](auto& options, const auto&) { options.reduce_unused = reduce; });
   const auto groups = groups_in(module);
-  if (!groups.empty()) groups[0]->timeline()->agree_on(groups, reduce);
+  if (!groups.empty()) groups[0]->scheduler()->agree_on(groups, reduce);
 }
 
 void set_collectives(torch::nn::Module& module, const Collectives& collectives) {

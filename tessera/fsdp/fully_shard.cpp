@@ -7,8 +7,8 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/fsdp/control.h"
+#include "tessera/fsdp/gather_scheduler.h"
 #include "tessera/fsdp/param_group.h"
-#include "tessera/fsdp/timeline.h"
 
 namespace tessera {
 namespace {
@@ -28,7 +28,7 @@ bool contains(const std::vector<at::Tensor>& list, const at::Tensor& tensor) {
 
 void check_device(const Named& item, const DeviceMesh& mesh, const FullyShardOptions& options) {
   const c10::Device device = item.tensor.device();
-  if (device.is_meta() || (options.cpu_offload && device.is_cpu())) return;
+  if (device.is_meta() || (options.offload_policy && device.is_cpu())) return;
   require(c10::DeviceTypeName(device.type(), /*lower_case=*/true) == mesh.device(),
           "fully_shard: ", item.name, " is on ", device.str(), ", the mesh is of ", mesh.device(),
           " devices; move the module first");
@@ -80,7 +80,7 @@ int dim_to_cut(const Named& item, const FullyShardOptions& options) {
 fsdp::DivideBy divide_by(const FullyShardOptions& options, int ranks) {
   const double all = options.gradient_divide_factor.value_or(ranks);
   require(all > 0, "fully_shard: gradient_divide_factor is ", all);
-  const auto& types = options.mixed_precision;
+  const auto& types = options.mp_policy;
   const auto summed_as = types.reduce_dtype ? types.reduce_dtype : types.param_dtype;
   double before = 1;
   if (options.gradient_predivide_factor) {
@@ -94,7 +94,7 @@ fsdp::DivideBy divide_by(const FullyShardOptions& options, int ranks) {
 
 fsdp::GroupOptions group_options(const FullyShardOptions& options, const DataMesh& mesh) {
   fsdp::GroupOptions out;
-  const MixedPrecision& types = options.mixed_precision;
+  const MixedPrecisionPolicy& types = options.mp_policy;
   for (const auto& dtype : {types.param_dtype, types.reduce_dtype}) {
     require(!dtype || c10::isFloatingType(*dtype), "fully_shard: mixed precision in ",
             c10::toString(dtype.value_or(at::kFloat)), ", which is no floating-point type");
@@ -107,8 +107,8 @@ fsdp::GroupOptions group_options(const FullyShardOptions& options, const DataMes
   out.divide_by = divide_by(options, mesh.size());
   out.merge_bytes = options.merge_bytes.value_or(mesh.latency_bytes());
   require(out.merge_bytes >= 0, "fully_shard: merge_bytes is ", out.merge_bytes);
-  out.offload = options.cpu_offload.has_value();
-  out.pin_memory = !options.cpu_offload || options.cpu_offload->pin_memory;
+  out.offload = options.offload_policy.has_value();
+  out.pin_memory = !options.offload_policy || options.offload_policy->pin_memory;
   return out;
 }
 
@@ -149,7 +149,7 @@ void make_groups(const std::vector<Named>& all, const DataParallelMesh& main,
   bool has_inner_groups = false;
   std::set<const void*> seen;  // tied parameters have several names
   for (const Named& item : all) {
-    if (!item.tensor.defined() || contains(options.ignored, item.tensor)) continue;
+    if (!item.tensor.defined() || contains(options.ignored_params, item.tensor)) continue;
     if (!seen.insert(item.tensor.unsafeGetTensorImpl()).second) continue;
     if (const auto holder = group_of_parameter(item.tensor)) {
       require(module == nullptr || holder->options().module != module,
@@ -184,7 +184,7 @@ void make_groups(const std::vector<Named>& all, const DataParallelMesh& main,
   }
   for (size_t i = 0; i < free.size(); ++i) {
     const DataMesh& mesh = free[i].mesh;
-    ParamGroup::create(fsdp::Timeline::of(mesh.mesh()), mesh, taken[i], each[i]);
+    ParamGroup::create(fsdp::GatherScheduler::of(mesh.mesh()), mesh, taken[i], each[i]);
   }
 }
 
@@ -221,29 +221,29 @@ void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
 }
 
 GatheredMemory gathered_memory(const DeviceMesh& mesh) {
-  const auto timeline = fsdp::Timeline::of(mesh);
-  return {timeline->bytes()->alive.load(), timeline->bytes()->peak.load()};
+  const auto scheduler = fsdp::GatherScheduler::of(mesh);
+  return {scheduler->bytes()->alive.load(), scheduler->bytes()->peak.load()};
 }
 
 void reset_peak_gathered_memory(const DeviceMesh& mesh) {
-  const auto bytes = fsdp::Timeline::of(mesh)->bytes();
+  const auto bytes = fsdp::GatherScheduler::of(mesh)->bytes();
   bytes->peak.store(bytes->alive.load());
 }
 
 std::vector<ShardedGroupInfo> sharded_groups(torch::nn::Module& module) {
   std::vector<ShardedGroupInfo> out;
-  std::vector<const fsdp::Bundle*> merged;
+  std::vector<const fsdp::Bucket*> merged;
   for (const auto& group : fsdp::groups_in(module)) {
-    const fsdp::Bundle* bundle = group->bundle().get();
-    const auto at = std::ranges::find(merged, bundle);
+    const fsdp::Bucket* bucket = group->bucket().get();
+    const auto at = std::ranges::find(merged, bucket);
     const auto number = static_cast<size_t>(at - merged.begin());
-    if (at == merged.end()) merged.push_back(bundle);
+    if (at == merged.end()) merged.push_back(bucket);
     out.push_back({.parameters = group->params(),
                    .gathered_bytes = group->gather_layout()->gathered_bytes(),
-                   .gathered = bundle->is_gathered(),
+                   .gathered = bucket->is_gathered(),
                    .state = group->state(),
                    .merged = number,
-                   .merged_bytes = bundle->gathered_bytes()});
+                   .merged_bytes = bucket->gathered_bytes()});
   }
   return out;
 }

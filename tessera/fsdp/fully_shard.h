@@ -37,7 +37,7 @@ namespace tessera {
 /// Types of parameters and gradients while they travel and compute; at rest they keep their own.
 /// Inputs and outputs are cast where fully_shard gives back what to call (sharded_module.h); else
 /// they are the caller's to cast: x.to(param_dtype).
-struct MixedPrecision {
+struct MixedPrecisionPolicy {
   std::optional<at::ScalarType> param_dtype = std::nullopt;  ///< gathered and computed with
   /// Of the sum over the ranks; by default param_dtype.
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;
@@ -47,7 +47,7 @@ struct MixedPrecision {
 
 /// Shards, their gradients and with them the optimizer's state rest on the host; parameters are
 /// brought to the mesh's device when they are gathered. The optimizer computes on the host.
-struct CpuOffload {
+struct CPUOffloadPolicy {
   bool pin_memory = true;  ///< page-locked, where the device is an accelerator: faster copies
 };
 
@@ -66,14 +66,14 @@ struct FullyShardOptions {
   std::function<std::optional<DeviceMesh>(const std::string& name, const at::Tensor& parameter)>
       shard_mesh = {};
   /// Parameters that are left as they are, whose gradients are the caller's matter.
-  std::vector<at::Tensor> ignored = {};
+  std::vector<at::Tensor> ignored_params = {};
   /// What the sum of the ranks' gradients is divided by; by default the number of ranks.
   std::optional<double> gradient_divide_factor = std::nullopt;
   /// The part of it that gradients are divided by before they are summed, the rest after. By
   /// default 1, but about its root where they are summed as float16, whose range a sum leaves.
   std::optional<double> gradient_predivide_factor = std::nullopt;
-  MixedPrecision mixed_precision = {};
-  std::optional<CpuOffload> cpu_offload = std::nullopt;
+  MixedPrecisionPolicy mp_policy = {};
+  std::optional<CPUOffloadPolicy> offload_policy = std::nullopt;
   /// Groups that follow each other in a step share their collectives as long as they gather at most
   /// this many bytes together; 0: never. By default what the cost model says of the mesh: where a
   /// message would take longer to start than it should beside what it carries. Alike on all ranks.

@@ -57,16 +57,16 @@ bool Gathered::is_only_holder() const {
 }
 
 void Gathered::make_views(const at::Tensor& memory) {
-  const at::Tensor own = hollow(memory);
-  const at::Tensor lent = hollow(memory);
+  const at::Tensor own = storageless(memory);
+  const at::Tensor lent = storageless(memory);
   views_ = Views{own, layout_->wholes_in(own), lent, layout_->slots_in(lent)};
 }
 
 void Gathered::start(std::vector<at::Tensor> sent, const GatherWay& way, bool async) {
   const at::Tensor memory = way.collectives.allocate(layout_->gathered_bytes(), sent[0].device());
   if (!fits(memory)) make_views(memory);
-  put_in(views_->memory, counted(memory, way.bytes));
-  put_in(views_->lent, lent(views_->memory));
+  attach_storage(views_->memory, counted(memory, way.bytes));
+  attach_storage(views_->lent, lent(views_->memory));
   sent_ = std::move(sent);
   message_ = way.message;
   const comm::CallSite site({.op = kSite, .axis = way.axis});
@@ -105,7 +105,7 @@ void Gathered::wait() {
       layout_->copy_out(i, views_->slots[slot], views_->wholes[i]);
     }
   }
-  take_out(views_->lent);
+  detach_storage(views_->lent);
   sent_.clear();
   stage_ = Stage::there;
 }
@@ -115,7 +115,7 @@ void Gathered::release() {
   if (stage_ == Stage::released) return;
   stage_ = Stage::released;
   if (is_only_holder()) {
-    take_out(views_->memory);
+    detach_storage(views_->memory);
   } else {
     views_.reset();
   }
@@ -129,8 +129,8 @@ std::vector<at::Tensor> Gathered::parts_of_slots(
     const int64_t length = slot.numel() / parts;
     const at::Tensor of = slot.narrow(0, part * length, length);
     const at::Tensor room = collectives.allocate(static_cast<int64_t>(of.nbytes()), of.device());
-    const at::Tensor copy = hollow(room);
-    put_in(copy, counted(room, bytes));
+    const at::Tensor copy = storageless(room);
+    attach_storage(copy, counted(room, bytes));
     out.push_back(placed(copy, 0, of.sizes(), of.scalar_type()));
     out.back().copy_(of);
   }

@@ -33,7 +33,7 @@ at::Tensor part_of(const at::Tensor& flat, int64_t begin, at::IntArrayRef shape)
   return at::Tensor(std::move(impl));
 }
 
-at::Tensor hollow(const at::Tensor& like) {
+at::Tensor storageless(const at::Tensor& like) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), 0, at::DataPtr(nullptr, like.device()),
                        /*allocator=*/nullptr, /*resizable=*/false);
   auto impl =
@@ -42,16 +42,16 @@ at::Tensor hollow(const at::Tensor& like) {
   return at::Tensor(std::move(impl));
 }
 
-void put_in(const at::Tensor& hollow, at::DataPtr memory) {
-  c10::StorageImpl& storage = *hollow.storage().unsafeGetStorageImpl();
+void attach_storage(const at::Tensor& storageless, at::DataPtr memory) {
+  c10::StorageImpl& storage = *storageless.storage().unsafeGetStorageImpl();
   storage.set_data_ptr_noswap(std::move(memory));
-  storage.set_nbytes(hollow.nbytes());
+  storage.set_nbytes(storageless.nbytes());
 }
 
-void take_out(const at::Tensor& hollow) {
-  c10::StorageImpl& storage = *hollow.storage().unsafeGetStorageImpl();
+void detach_storage(const at::Tensor& storageless) {
+  c10::StorageImpl& storage = *storageless.storage().unsafeGetStorageImpl();
   storage.set_nbytes(0);
-  storage.set_data_ptr_noswap(at::DataPtr(nullptr, hollow.device()));
+  storage.set_data_ptr_noswap(at::DataPtr(nullptr, storageless.device()));
 }
 
 }  // namespace tessera::fsdp

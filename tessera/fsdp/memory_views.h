@@ -20,8 +20,8 @@ at::Tensor part_of(const at::Tensor& flat, int64_t begin, at::IntArrayRef shape)
 
 /// A tensor of bytes, of the kind and size of `like`, without memory. Tensors over it are made
 /// once, and see whatever memory is put in.
-at::Tensor hollow(const at::Tensor& like);
-void put_in(const at::Tensor& hollow, at::DataPtr memory);
-void take_out(const at::Tensor& hollow);
+at::Tensor storageless(const at::Tensor& like);
+void attach_storage(const at::Tensor& storageless, at::DataPtr memory);
+void detach_storage(const at::Tensor& storageless);
 
 }  // namespace tessera::fsdp

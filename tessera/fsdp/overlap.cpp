@@ -4,7 +4,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
-#include "tessera/fsdp/timeline.h"
+#include "tessera/fsdp/gather_scheduler.h"
 #include "tessera/observe/trace.h"
 
 namespace tessera {
@@ -57,13 +57,13 @@ CommunicationTime communication_time(const comm::Recorder& recorder) {
 }
 
 StepTrace::StepTrace(const DeviceMesh& mesh) : mesh_(mesh), recorder_(comm::world_of(mesh)) {
-  fsdp::Timeline::of(mesh_)->log()->record(true);
+  fsdp::GatherScheduler::of(mesh_)->log()->record(true);
 }
 
-StepTrace::~StepTrace() { fsdp::Timeline::of(mesh_)->log()->record(false); }
+StepTrace::~StepTrace() { fsdp::GatherScheduler::of(mesh_)->log()->record(false); }
 
 std::string StepTrace::json() const {
-  return comm::trace_json(recorder_, computing(fsdp::Timeline::of(mesh_)->log()->events()));
+  return comm::trace_json(recorder_, computing(fsdp::GatherScheduler::of(mesh_)->log()->events()));
 }
 
 void StepTrace::write(const std::string& path) const {

@@ -12,7 +12,7 @@
 #include "tessera/dtensor/dispatch/lazy_dtypes.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/lazy.h"
-#include "tessera/fsdp/timeline.h"
+#include "tessera/fsdp/gather_scheduler.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -23,8 +23,8 @@ class HeldParameter final : public dtensor::LazyLocal {
   HeldParameter(std::shared_ptr<ParamGroup> group, size_t index)
       : group_(std::move(group)), index_(index) {}
 
-  at::Tensor produced() override { return group_->produced(index_); }
-  void used() override { group_->used(); }
+  at::Tensor unsharded() override { return group_->unsharded(index_); }
+  void release() override { group_->release(); }
   at::Tensor produced_from(const at::Tensor& computed) override {
     return group_->produced_from(index_, computed);
   }
@@ -70,20 +70,21 @@ PlaceOfParameter place_of_parameter(const at::Tensor& tensor) {
   return {held->group(), held->index()};
 }
 
-ParamGroup::ParamGroup(std::shared_ptr<Timeline> timeline, DataMesh mesh, GroupOptions options)
-    : timeline_(std::move(timeline)), mesh_(std::move(mesh)), options_(options) {}
+ParamGroup::ParamGroup(std::shared_ptr<GatherScheduler> scheduler, DataMesh mesh,
+                       GroupOptions options)
+    : scheduler_(std::move(scheduler)), mesh_(std::move(mesh)), options_(options) {}
 
-std::shared_ptr<ParamGroup> ParamGroup::create(std::shared_ptr<Timeline> timeline, DataMesh mesh,
-                                               const std::vector<Taken>& taken,
+std::shared_ptr<ParamGroup> ParamGroup::create(std::shared_ptr<GatherScheduler> scheduler,
+                                               DataMesh mesh, const std::vector<Taken>& taken,
                                                GroupOptions options) {
-  std::shared_ptr<ParamGroup> group(new ParamGroup(std::move(timeline), std::move(mesh), options));
+  std::shared_ptr<ParamGroup> group(new ParamGroup(std::move(scheduler), std::move(mesh), options));
   group->take(taken);
-  Bundle::make({group.get()});
-  group->number_ = group->timeline_->add(*group);
+  Bucket::make({group.get()});
+  group->number_ = group->scheduler_->add(*group);
   return group;
 }
 
-ParamGroup::~ParamGroup() { timeline_->remove(*this); }
+ParamGroup::~ParamGroup() { scheduler_->remove(*this); }
 
 bool ParamGroup::is_used() const {
   return std::ranges::any_of(params_, [](const Param& p) { return p.tensor.use_count() > 0; });
@@ -96,9 +97,9 @@ void ParamGroup::forget_tensors() {
   }
 }
 
-void ParamGroup::travel_in(std::shared_ptr<Bundle> bundle, size_t place, size_t first_param) {
-  bundle_ = std::move(bundle);
-  place_in_bundle_ = place;
+void ParamGroup::travel_in(std::shared_ptr<Bucket> bucket, size_t place, size_t first_param) {
+  bucket_ = std::move(bucket);
+  place_in_bucket_ = place;
   first_param_ = first_param;
 }
 
@@ -147,7 +148,7 @@ void ParamGroup::take(const std::vector<Taken>& taken) {
   }
   lay_out(std::move(shapes));
   const auto parts = parts_of(taken, outers);
-  rest_ = Rest::of(parts[0].device(), mesh_.mesh(), options_);
+  offload_ = OffloadPlacement::of(parts[0].device(), mesh_.mesh(), options_);
   make_pieces();
   for (size_t i = 0; i < params_.size(); ++i) {
     params_[i].shard.copy_(parts[i]);
@@ -162,7 +163,7 @@ void ParamGroup::take(const std::vector<Taken>& taken) {
 void ParamGroup::hold(const at::Tensor& tensor, size_t index) {
   Param& param = params_[index];
   dtensor::become(tensor, param.shard, param.sharding,
-                  std::make_shared<HeldParameter>(shared_from_this(), index), rest_.compute);
+                  std::make_shared<HeldParameter>(shared_from_this(), index), offload_.compute);
   param.tensor = WeakTensor(tensor.getIntrusivePtr());
   param.node = install_gradient_node(tensor, weak_from_this(), index);
   if (computes()) dtensor::report_dtype(tensor, compute_dtype(index));
@@ -175,7 +176,7 @@ at::Tensor ParamGroup::shards(size_t index) const {
 at::Tensor ParamGroup::produced_from(size_t index, const at::Tensor& computed) const {
   const c10::AutoGradMode no_grad(false);
   const Param& param = params_[index];
-  if (!param.inner) return full_tensor(computed).to(rest_.compute);
+  if (!param.inner) return full_tensor(computed).to(offload_.compute);
   const auto data_axes = static_cast<size_t>(mesh_.mesh().ndim());
   std::vector<Placement> inner;
   std::vector<Placement> all(data_axes);
@@ -183,47 +184,47 @@ at::Tensor ParamGroup::produced_from(size_t index, const at::Tensor& computed) c
     inner.push_back(placement.is_partial() ? Replicate() : placement);
     all.push_back(inner.back());
   }
-  const at::Tensor local = to_local(redistribute(computed, std::move(all))).to(rest_.compute);
+  const at::Tensor local = to_local(redistribute(computed, std::move(all))).to(offload_.compute);
   return from_local(local, param.inner->mesh(), std::move(inner),
                     {.shape = computed.sizes().vec()});
 }
 
-at::Tensor ParamGroup::produced(size_t index) {
+at::Tensor ParamGroup::unsharded(size_t index) {
   require_memory();
   const Param& param = params_[index];
   at::Tensor whole;
   if (mesh_.shard_group() == nullptr) {
-    timeline_->leave_failed_backward();
+    scheduler_->leave_failed_backward();
     note_use();
-    whole = param.shard.to(rest_.compute, gather_layout_->param(index).dtype);
+    whole = param.shard.to(offload_.compute, gather_layout_->param(index).dtype);
   } else {
-    timeline_->touch(*this);
+    scheduler_->touch(*this);
     note_use();
-    whole = bundle_->whole(first_param_ + index);
+    whole = bucket_->whole(first_param_ + index);
   }
   if (!param.inner) return whole;
   return dtensor::wrap(whole, param.inner->with_dtype(static_cast<DType>(whole.scalar_type())));
 }
 
-void ParamGroup::used() {
-  if (mesh_.shard_group() != nullptr) timeline_->touched(*this);
+void ParamGroup::release() {
+  if (mesh_.shard_group() != nullptr) scheduler_->touched(*this);
 }
 
 void ParamGroup::require_memory() const {
-  require(!rest_.on_meta(),
+  require(!offload_.on_meta(),
           "a parameter of fully_shard is used while it is on meta; to_empty(module, device) gives "
           "it memory, then write its values");
 }
 
 void ParamGroup::note_use() {
-  const bool backward = timeline_->in_backward();
+  const bool backward = scheduler_->in_backward();
   enter(backward ? TrainingState::pre_backward : TrainingState::forward);
   forward_records_ = backward || c10::GradMode::is_enabled();
 }
 
 TrainingState ParamGroup::state() const {
   const bool passed = state_.now() == TrainingState::forward && !forward_records_;
-  return passed && !bundle_->is_gathered() ? TrainingState::idle : state_.now();
+  return passed && !bucket_->is_gathered() ? TrainingState::idle : state_.now();
 }
 
 at::Tensor ParamGroup::alive(const Param& param) const { return at::Tensor(param.tensor.lock()); }
@@ -231,7 +232,7 @@ at::Tensor ParamGroup::alive(const Param& param) const { return at::Tensor(param
 void ParamGroup::set_options(GroupOptions options) {
   const bool sends_otherwise = options.collectives != options_.collectives ||
                                options.smaller_group != options_.smaller_group;
-  if (sends_otherwise) bundle_->release();
+  if (sends_otherwise) bucket_->release();
   options_ = std::move(options);
 }
 
@@ -260,7 +261,7 @@ at::Tensor ParamGroup::local_gradient(Param& param, const at::Tensor& gradient) 
 }
 
 void ParamGroup::accept(size_t index, at::Tensor gradient) {
-  timeline_->enter_backward();
+  scheduler_->enter_backward();
   enter(TrainingState::pre_backward);
   const c10::AutoGradMode no_grad(false);
   Param& param = params_[index];
@@ -269,23 +270,23 @@ void ParamGroup::accept(size_t index, at::Tensor gradient) {
   if (gradient.defined() && param.kept.defined()) gradient = param.kept.add(gradient);
   if (requires_gradient_sync) {
     param.kept.reset();
-    if (gradient.defined()) bundle_->reduction().add(first_param_ + index, gradient);
+    if (gradient.defined()) bucket_->reduction().add(first_param_ + index, gradient);
   } else if (gradient.defined()) {
     param.kept = std::move(gradient);
   }
-  if (!first || !bundle_->count_arrival()) return;
-  bundle_->release_after_backward();
-  if (!timeline_->agrees()) bundle_->reduce_arrived();
+  if (!first || !bucket_->count_arrival()) return;
+  bucket_->release_after_backward();
+  if (!scheduler_->agrees()) bucket_->reduce_arrived();
 }
 
 void ParamGroup::add_kept() {
   if (!requires_gradient_sync) return;
   for (size_t i = 0; i < params_.size(); ++i) {
     const at::Tensor kept = std::exchange(params_[i].kept, at::Tensor());
-    if (kept.defined()) bundle_->reduction().add(first_param_ + i, kept);
+    if (kept.defined()) bucket_->reduction().add(first_param_ + i, kept);
     if (options_.reduce_unused && reduces_unused_) add_unused(i);
     if (!params_[i].kept_part.defined() || !options_.all_reduce_gradients) continue;
-    bundle_->reduction().add_part(first_param_ + i,
+    bucket_->reduction().add_part(first_param_ + i,
                                   std::exchange(params_[i].kept_part, at::Tensor()));
   }
 }
@@ -300,7 +301,7 @@ bool ParamGroup::took_part() const {
 void ParamGroup::add_unused(size_t index) {
   const at::Tensor tensor = alive(params_[index]);
   if (!tensor.defined() || !tensor.requires_grad()) return;
-  bundle_->reduction().add_zeros(first_param_ + index, rest_.compute);
+  bucket_->reduction().add_zeros(first_param_ + index, offload_.compute);
 }
 
 void ParamGroup::take_reduced(const Reduction& reduction, size_t first_param) {
@@ -342,7 +343,7 @@ void ParamGroup::add_to_grad(Param& param, const at::Tensor& shard) {
   if (!tensor.defined()) return;
   const c10::AutoGradMode no_grad(false);
   at::Tensor& grad = tensor.mutable_grad();
-  const at::Tensor home = rest_.brought_home(shard, param.shard.scalar_type());
+  const at::Tensor home = offload_.to_rest_device(shard, param.shard.scalar_type());
   const at::Tensor wrapped = dtensor::wrap(home, param.sharding);
   if (grad.defined()) {
     grad.add_(wrapped);

@@ -8,20 +8,20 @@
 #include <span>
 #include <vector>
 
-#include "tessera/fsdp/bundle.h"
+#include "tessera/fsdp/bucket.h"
 #include "tessera/fsdp/data_mesh.h"
 #include "tessera/fsdp/flat_layout.h"
 #include "tessera/fsdp/gradient_node.h"
 #include "tessera/fsdp/group_options.h"
-#include "tessera/fsdp/rest.h"
+#include "tessera/fsdp/offload_placement.h"
 #include "tessera/fsdp/training_state.h"
 #include "tessera/sharding/sharding.h"
 
 /// The parameters that one call of fully_shard took: their shards at rest, and their gradients.
-/// They travel together, in a Bundle; when is the Timeline's matter.
+/// They travel together, in a Bucket; when is the GatherScheduler's matter.
 namespace tessera::fsdp {
 
-class Timeline;
+class GatherScheduler;
 
 class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  public:
@@ -33,16 +33,17 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   };
 
   /// Turns the tensors, in place, into sharded ones that this group holds.
-  static std::shared_ptr<ParamGroup> create(std::shared_ptr<Timeline> timeline, DataMesh mesh,
-                                            const std::vector<Taken>& taken, GroupOptions options);
+  static std::shared_ptr<ParamGroup> create(std::shared_ptr<GatherScheduler> scheduler,
+                                            DataMesh mesh, const std::vector<Taken>& taken,
+                                            GroupOptions options);
   ~ParamGroup();
   ParamGroup(const ParamGroup&) = delete;
   ParamGroup& operator=(const ParamGroup&) = delete;
 
   const GroupOptions& options() const { return options_; }
   const DataMesh& mesh() const { return mesh_; }
-  const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
-  c10::Device device() const { return rest_.compute; }  ///< that parameters are gathered on
+  const std::shared_ptr<GatherScheduler>& scheduler() const { return scheduler_; }
+  c10::Device device() const { return offload_.compute; }  ///< that parameters are gathered on
   size_t params() const { return params_.size(); }
   size_t number() const { return number_; }
 
@@ -61,11 +62,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   const std::shared_ptr<const FlatLayout>& reduce_layout() const { return reduce_layout_; }
   /// This rank's shards, one flat tensor for each slot of the layouts.
   std::span<const at::Tensor> pieces() const { return pieces_; }
-  const std::shared_ptr<Bundle>& bundle() const { return bundle_; }
-  /// `place` is that of this group among the bundle's members, `first_param` that of its first
-  /// parameter among those of the bundle.
-  void travel_in(std::shared_ptr<Bundle> bundle, size_t place, size_t first_param);
-  size_t place_in_bundle() const { return place_in_bundle_; }
+  const std::shared_ptr<Bucket>& bucket() const { return bucket_; }
+  /// `place` is that of this group among the bucket's members, `first_param` that of its first
+  /// parameter among those of the bucket.
+  void travel_in(std::shared_ptr<Bucket> bucket, size_t place, size_t first_param);
+  size_t place_in_bucket() const { return place_in_bucket_; }
 
   // The dtype that parameters report: the one that they compute in while a module computes
   // (ComputeDtypeGuard) or a backward runs, else the one that they rest in.
@@ -76,16 +77,16 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool switches_dtype() const { return switches_dtype_; }  ///< whether the two differ
 
   // What dispatch asks, by parameter.
-  at::Tensor produced(size_t param);
-  void used();
+  at::Tensor unsharded(size_t param);
+  void release();
   at::Tensor produced_from(size_t param, const at::Tensor& computed) const;
   at::Tensor shards(size_t param) const;
-  void shards_change() { bundle_->release(); }
+  void shards_change() { bucket_->release(); }
 
   // What backward brings.
   void accept(size_t param, at::Tensor gradient);
   int params_with_gradient() const;  ///< how many will come, if all do
-  /// Adds what earlier backwards kept back to the bundle's reduction, unless this one keeps too,
+  /// Adds what earlier backwards kept back to the bucket's reduction, unless this one keeps too,
   /// and zeros where the options want them.
   void add_kept();
   void forget_kept();
@@ -127,7 +128,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     bool arrived = false;
   };
 
-  ParamGroup(std::shared_ptr<Timeline> timeline, DataMesh mesh, GroupOptions options);
+  ParamGroup(std::shared_ptr<GatherScheduler> scheduler, DataMesh mesh, GroupOptions options);
   void take(const std::vector<Taken>& taken);
   std::vector<at::Tensor> parts_of(const std::vector<Taken>& taken,
                                    std::span<const Sharding> shardings) const;
@@ -143,10 +144,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void add_to_grad(Param& param, const at::Tensor& shard);
   at::Tensor alive(const Param& param) const;
 
-  std::shared_ptr<Timeline> timeline_;
+  std::shared_ptr<GatherScheduler> scheduler_;
   DataMesh mesh_;
   GroupOptions options_;
-  Rest rest_;
+  OffloadPlacement offload_;
   StateOfGroup state_;
   bool reduces_unused_ = false;
   bool forward_records_ = false;                     // the last forward did, for autograd
@@ -155,8 +156,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::shared_ptr<const FlatLayout> reduce_layout_;  // the same in the type of the reduction
   std::vector<Param> params_;
   std::vector<at::Tensor> pieces_;
-  std::shared_ptr<Bundle> bundle_;
-  size_t place_in_bundle_ = 0;
+  std::shared_ptr<Bucket> bucket_;
+  size_t place_in_bucket_ = 0;
   size_t first_param_ = 0;
   size_t number_ = 0;
   int computing_ = 0;  // scopes that were entered

@@ -8,8 +8,8 @@
 #include "tessera/dtensor/dispatch/write_count.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/fsdp/gather_scheduler.h"
 #include "tessera/fsdp/param_group.h"
-#include "tessera/fsdp/timeline.h"
 
 namespace tessera::fsdp {
 
@@ -30,8 +30,8 @@ void ParamGroup::make_pieces() {
   const c10::InferenceMode ordinary(false);  // those of inference do not count what is written
   pieces_.clear();
   for (const Slot& slot : layout_->slots()) {
-    pieces_.push_back(rest_.zeros(slot.piece, slot.dtype));
-    if (!rest_.on_meta()) dtensor::count_writes_to_memory(pieces_.back());
+    pieces_.push_back(offload_.zeros(slot.piece, slot.dtype));
+    if (!offload_.on_meta()) dtensor::count_writes_to_memory(pieces_.back());
   }
   for (size_t i = 0; i < params_.size(); ++i) {
     params_[i].shard = layout_->shard_in(i, pieces_[layout_->slot_of(i)]);
@@ -39,8 +39,8 @@ void ParamGroup::make_pieces() {
 }
 
 void ParamGroup::to_empty(c10::Device device) {
-  if (!rest_.on_meta()) return;
-  rest_ = Rest::of(device, mesh_.mesh(), options_);
+  if (!offload_.on_meta()) return;
+  offload_ = OffloadPlacement::of(device, mesh_.mesh(), options_);
   make_pieces();
   for (size_t i = 0; i < params_.size(); ++i) {
     const at::Tensor tensor = alive(params_[i]);
@@ -49,9 +49,9 @@ void ParamGroup::to_empty(c10::Device device) {
 }
 
 void ParamGroup::replace_shards(const std::vector<at::Tensor>& shards) {
-  timeline_->leave_failed_backward();
-  require(!timeline_->in_backward(), "parameters of fully_shard change their type or device while ",
-          "backward runs");
+  scheduler_->leave_failed_backward();
+  require(!scheduler_->in_backward(),
+          "parameters of fully_shard change their type or device while ", "backward runs");
   const c10::AutoGradMode no_grad(false);
   std::vector<ParamShape> shapes;
   bool same_memory = true;
@@ -70,12 +70,12 @@ void ParamGroup::replace_shards(const std::vector<at::Tensor>& shards) {
     same_memory = same_memory && shards[i].device() == param.shard.device() &&
                   shards[i].scalar_type() == param.shard.scalar_type();
   }
-  bundle_->release();
+  bucket_->release();
   if (!same_memory) {
     lay_out(std::move(shapes));
-    rest_ = Rest::of(shards[0].device(), mesh_.mesh(), options_);
+    offload_ = OffloadPlacement::of(shards[0].device(), mesh_.mesh(), options_);
     make_pieces();
-    timeline_->part(*bundle_);  // the layout of those it travels with knows the old types
+    scheduler_->part(*bucket_);  // the layout of those it travels with knows the old types
   }
   for (size_t i = 0; i < params_.size(); ++i) {
     Param& param = params_[i];
@@ -88,7 +88,7 @@ void ParamGroup::replace_shards(const std::vector<at::Tensor>& shards) {
     tensor.mutable_grad().reset();
     hold(tensor, i);
     if (!grad.defined()) continue;
-    const at::Tensor home = rest_.brought_home(to_local(grad), param.shard.scalar_type());
+    const at::Tensor home = offload_.to_rest_device(to_local(grad), param.shard.scalar_type());
     tensor.mutable_grad() = dtensor::wrap(home, param.sharding);
   }
 }

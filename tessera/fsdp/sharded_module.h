@@ -10,7 +10,7 @@
 
 /// A module under fully_shard with the casts at its borders:
 ///
-///   auto net = fully_shard(model, mesh, {.mixed_precision = {.param_dtype = at::kBFloat16,
+///   auto net = fully_shard(model, mesh, {.mp_policy = {.param_dtype = at::kBFloat16,
 ///                                                            .output_dtype = at::kFloat}});
 ///   at::Tensor out = net(x);      // x as bfloat16, out as float32; gradients are cast back
 ///
@@ -44,9 +44,9 @@ template <class Held, class Mesh>
 requires requires(Held& held) { held.operator->(); }
 BorderedModule<Held> fully_shard(Held module, const Mesh& mesh,
                                  const FullyShardOptions& options = {}) {
-  const MixedPrecision& types = options.mixed_precision;
+  const MixedPrecisionPolicy& types = options.mp_policy;
   FullyShardOptions inside = options;
-  inside.mixed_precision.output_dtype = std::nullopt;
+  inside.mp_policy.output_dtype = std::nullopt;
   fully_shard(*module, mesh, inside);
   typename BorderedModule<Held>::Border input, output;
   if (types.param_dtype && types.cast_forward_inputs) input = fsdp::cast_to(*types.param_dtype);

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-/// What happens in a step and in which order, while somebody wants to know: bundles are used,
+/// What happens in a step and in which order, while somebody wants to know: buckets are used,
 /// messages start, are waited for and end. How long a message took is a Recorder's matter.
 namespace tessera::fsdp {
 
@@ -19,7 +19,7 @@ class StepLog {
   struct Event {
     What what = What::use;
     When when = When::starts;
-    size_t of = 0;  ///< the number of the bundle's first group
+    size_t of = 0;  ///< the number of the bucket's first group
     bool backward = false;
     Clock::time_point at;
   };

@@ -13,15 +13,15 @@ constexpr size_t kLongestStep = 1U << 16;
 
 }  // namespace
 
-Bundle* StepOrder::next() const {
+Bucket* StepOrder::next() const {
   const size_t at = before_.size() + 1;
-  return !alike_.empty() && at < alike_[0]->size() ? (*alike_[0])[at].bundle : nullptr;
+  return !alike_.empty() && at < alike_[0]->size() ? (*alike_[0])[at].bucket : nullptr;
 }
 
-void StepOrder::begin_run(Bundle& bundle, bool records) {
-  if (run_.bundle != nullptr) before_.push_back(run_);
+void StepOrder::begin_run(Bucket& bucket, bool records) {
+  if (run_.bucket != nullptr) before_.push_back(run_);
   if (before_.size() > kLongestStep) before_.clear();
-  run_ = {&bundle, records, 0};
+  run_ = {&bucket, records, 0};
   follow();
 }
 
@@ -36,7 +36,7 @@ void StepOrder::follow() {
   std::erase_if(alike_, [&](const Step* step) {
     if (at >= step->size()) return true;
     const Run& run = (*step)[at];
-    if (run.bundle != run_.bundle || run.records != run_.records) return true;
+    if (run.bucket != run_.bucket || run.records != run_.records) return true;
     touches_before_ = std::max(touches_before_, run.touches);
     return false;
   });
@@ -44,7 +44,7 @@ void StepOrder::follow() {
 
 const StepOrder::Step& StepOrder::end() {
   static const Step nothing;
-  if (run_.bundle != nullptr) before_.push_back(run_);
+  if (run_.bucket != nullptr) before_.push_back(run_);
   run_ = {};
   alike_.clear();
   if (before_.empty()) return nothing;
@@ -61,27 +61,27 @@ void StepOrder::forget_step() {
   alike_.clear();
 }
 
-void StepOrder::forget(const Bundle& bundle) {
-  const auto leave_out = [&bundle](Step& step) {
+void StepOrder::forget(const Bucket& bucket) {
+  const auto leave_out = [&bucket](Step& step) {
     for (Run& run : step) {
-      if (run.bundle == &bundle) run.bundle = nullptr;
+      if (run.bucket == &bucket) run.bucket = nullptr;
     }
   };
   for (Step& step : known_) leave_out(step);
-  if (run_.bundle == &bundle) before_.push_back(std::exchange(run_, {}));
+  if (run_.bucket == &bucket) before_.push_back(std::exchange(run_, {}));
   leave_out(before_);
 }
 
-void StepOrder::rename(const std::function<Bundle*(Bundle*)>& now) {
+void StepOrder::rename(const std::function<Bucket*(Bucket*)>& now) {
   forget_step();
   for (Step& step : known_) {
     Step renamed;
     for (const Run& run : step) {
-      Bundle* bundle = run.bundle != nullptr ? now(run.bundle) : nullptr;
-      if (bundle != nullptr && !renamed.empty() && renamed.back().bundle == bundle) {
+      Bucket* bucket = run.bucket != nullptr ? now(run.bucket) : nullptr;
+      if (bucket != nullptr && !renamed.empty() && renamed.back().bucket == bucket) {
         renamed.back().touches += run.touches;
       } else {
-        renamed.push_back({bundle, run.records, run.touches});
+        renamed.push_back({bucket, run.records, run.touches});
       }
     }
     step = std::move(renamed);

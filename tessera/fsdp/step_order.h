@@ -6,38 +6,38 @@
 
 /// What a step touches and in which order, learned from the steps before.
 ///
-/// Touches of one bundle in a row are a *run*. A step is a list of runs and ends with its backward:
+/// Touches of one bucket in a row are a *run*. A step is a list of runs and ends with its backward:
 ///
 ///   forward         backward
 ///   a a  b b  c c . c c c  b b b  a      ->  a:2  b:2  c:5  b:3  a:1
 ///
-/// Steps are told apart by the bundles of their runs and by whether autograd records when a run
+/// Steps are told apart by the buckets of their runs and by whether autograd records when a run
 /// begins, so that evaluation is not taken for training. Those that differ in touches alone are
 /// alike: a run is over when it was in all of them.
 namespace tessera::fsdp {
 
-class Bundle;
+class Bucket;
 
 class StepOrder {
  public:
   struct Run {
-    Bundle* bundle = nullptr;
+    Bucket* bucket = nullptr;
     bool records = false;  ///< autograd does, when it begins
     int touches = 0;
     bool operator==(const Run&) const = default;
   };
   using Step = std::vector<Run>;
 
-  /// The bundle of the run under way; nullptr between steps.
-  Bundle* current() const { return run_.bundle; }
-  /// The bundle that the step began with; nullptr if it has had no run but the current one.
-  Bundle* first() const { return before_.empty() ? nullptr : before_[0].bundle; }
+  /// The bucket of the run under way; nullptr between steps.
+  Bucket* current() const { return run_.bucket; }
+  /// The bucket that the step began with; nullptr if it has had no run but the current one.
+  Bucket* first() const { return before_.empty() ? nullptr : before_[0].bucket; }
 
-  void begin_run(Bundle& bundle, bool records);
+  void begin_run(Bucket& bucket, bool records);
   void count_touch() { ++run_.touches; }
 
   // What is known of the step, if it goes like one before.
-  Bundle* next() const;  ///< of the run after this one; nullptr: none, or unknown
+  Bucket* next() const;  ///< of the run after this one; nullptr: none, or unknown
   /// Whether the run ends with the touch counted last.
   bool is_last_touch() const { return run_.touches == touches_before_; }
 
@@ -46,9 +46,9 @@ class StepOrder {
   void forget_step();  ///< one that did not come to its end
   /// It is no more. Steps that named it stay known up to where they did: ranks may hear of its end
   /// at different times, and must go on alike.
-  void forget(const Bundle& bundle);
-  /// Other bundles took the places of those that are known.
-  void rename(const std::function<Bundle*(Bundle*)>& now);
+  void forget(const Bucket& bucket);
+  /// Other buckets took the places of those that are known.
+  void rename(const std::function<Bucket*(Bucket*)>& now);
 
  private:
   void follow();

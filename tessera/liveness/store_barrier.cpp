@@ -35,7 +35,7 @@ std::string_view StoreBarrier::compare(const std::string& word) const {
 }
 
 /// Throws if some rank failed, or one that is waited for has left.
-void StoreBarrier::look_for_trouble() const {
+void StoreBarrier::check_for_failures() const {
   const int me = ranks[static_cast<size_t>(index)];
   // Also one of this rank: it may be of another process that was given the same number.
   if (const auto failure = PeerDiagnostics::first_failure(board)) {
@@ -64,7 +64,7 @@ bool StoreBarrier::attend(const std::string& word) const {
     // The first to give up decides for all, so that all ranks throw or none. If all came, the last
     // one died before it wrote the outcome, or is about to write it. An empty outcome would count
     // as none: compareSet would replace it.
-    if (!poll_until(timeout, came, [&] { look_for_trouble(); })) {
+    if (!poll_until(timeout, came, [&] { check_for_failures(); })) {
       const std::string missing = absent();
       store.compareSet(outcome_key, {}, bytes_of(missing.empty() ? compare(word) : missing));
     }

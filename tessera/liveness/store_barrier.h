@@ -32,7 +32,7 @@ struct StoreBarrier {
 
  private:
   std::string absent() const;
-  void look_for_trouble() const;
+  void check_for_failures() const;
   std::string_view compare(const std::string& word) const;
 };
 

@@ -24,28 +24,28 @@ WorldShutdown::WorldShutdown(Options options)
   std::iota(everyone_.begin(), everyone_.end(), 0);
 }
 
-WorldShutdown::Farewell WorldShutdown::say_farewell() {
+WorldShutdown::BarrierResult WorldShutdown::arrive_and_wait() {
   return call_with_timeout(
-      options_.patience + kSlowStore, Farewell::none, [self = shared_from_this()] {
+      options_.patience + kSlowStore, BarrierResult::none, [self = shared_from_this()] {
         const Options& mine = self->options_;
         try {
           StoreBarrier{*mine.store, "farewell",    "the end",  self->everyone_,
                        mine.rank,   mine.patience, *mine.board}
               .attend("");
-          return Farewell::all_came;
+          return BarrierResult::all_came;
         } catch (const std::exception&) {  // somebody is gone already: then so are we
-          return Farewell::some_did_not;
+          return BarrierResult::some_did_not;
         }
       });
 }
 
-WorldShutdown::Farewell WorldShutdown::call_off_farewell() {
-  return call_with_timeout(kSlowStore, Farewell::none, [self = shared_from_this()] {
+WorldShutdown::BarrierResult WorldShutdown::cancel_barrier() {
+  return call_with_timeout(kSlowStore, BarrierResult::none, [self = shared_from_this()] {
     const Options& mine = self->options_;
     StoreBarrier{*mine.store, "farewell",    "the end",  self->everyone_,
                  mine.rank,   mine.patience, *mine.board}
         .call_off();
-    return Farewell::some_did_not;
+    return BarrierResult::some_did_not;
   });
 }
 

@@ -31,13 +31,13 @@ class WorldShutdown : public std::enable_shared_from_this<WorldShutdown> {
   explicit WorldShutdown(Options options);
 
   /// none: the store does not answer, and there is nothing more to say.
-  enum class Farewell { all_came, some_did_not, none };
+  enum class BarrierResult { all_came, some_did_not, none };
 
   /// Nobody closes a link while others may need it; but nobody waits long for one that does not
   /// come.
-  Farewell say_farewell();
+  BarrierResult arrive_and_wait();
   /// Those who come to it need not wait for this rank.
-  Farewell call_off_farewell();
+  BarrierResult cancel_barrier();
 
   /// Counts this rank as gone. Where it hosts the store, waits until the others have read what they
   /// need: while anybody lives that has not left, but not for ever. `silent` did not answer when

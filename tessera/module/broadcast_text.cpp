@@ -28,7 +28,7 @@ std::string broadcast_text(const DeviceMesh& mesh, const std::string& text) {
   message[0].zero_();
   char* const bytes = reinterpret_cast<char*>(message[0].mutable_data_ptr<uint8_t>());
   std::memcpy(bytes, text.data(), std::min(text.size(), kLongest - 1));
-  const comm::CallSite site({.op = "load_full_state"});
+  const comm::CallSite site({.op = "load_full_state_dict"});
   group->backend(c10::DeviceType::CPU).broadcast(message)->wait();
   return std::string(bytes);
 }

@@ -19,10 +19,10 @@ at::Tensor distributed(const at::Tensor& tensor, const DeviceMesh& mesh,
 
 }  // namespace
 
-void distribute_in_place(const at::Tensor& tensor, const DeviceMesh& mesh,
-                         std::vector<Placement> placements, const DistributeOptions& options) {
-  require(tensor.defined(), "distribute_in_place: an undefined tensor");
-  require(tensor.is_leaf() && !tensor.is_view(), "distribute_in_place needs a leaf, not a ",
+void distribute_(const at::Tensor& tensor, const DeviceMesh& mesh,
+                 std::vector<Placement> placements, const DistributeOptions& options) {
+  require(tensor.defined(), "distribute_: an undefined tensor");
+  require(tensor.is_leaf() && !tensor.is_view(), "distribute_ needs a leaf, not a ",
           tensor.is_view() ? "view" : "computed tensor", " of shape ", shape_text(tensor.sizes()));
   const c10::AutoGradMode no_grad(false);
   const at::Tensor made = distributed(tensor, mesh, placements, options);
@@ -47,7 +47,7 @@ void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
       const at::Tensor& tensor = item.value();
       if (!tensor.defined()) continue;
       if (!is_dtensor(tensor)) {
-        distribute_in_place(tensor, mesh, replicated, options);
+        distribute_(tensor, mesh, replicated, options);
         continue;
       }
       require(device_mesh(tensor) == mesh, "distribute_module: ", what, " ", item.key(), " is ",

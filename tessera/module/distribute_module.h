@@ -23,7 +23,7 @@ class Module;
 ///   distribute_module(*net, mesh, [](const std::string& name, torch::nn::Module& module,
 ///                                    const DeviceMesh& mesh) {
 ///     auto* linear = module.as<torch::nn::LinearImpl>();
-///     if (name == "0") distribute_in_place(linear->weight, mesh, {Shard(0)});
+///     if (name == "0") distribute_(linear->weight, mesh, {Shard(0)});
 ///   });
 ///
 /// Every rank of the mesh makes the same calls.
@@ -32,8 +32,8 @@ namespace tessera {
 /// Makes a tensor sharded where it is: every handle to it sees it. It keeps requires_grad, and its
 /// gradient is distributed alike. A sharded tensor is redistributed. For leaves that no graph in
 /// flight has saved.
-void distribute_in_place(const at::Tensor& tensor, const DeviceMesh& mesh,
-                         std::vector<Placement> placements, const DistributeOptions& options = {});
+void distribute_(const at::Tensor& tensor, const DeviceMesh& mesh,
+                 std::vector<Placement> placements, const DistributeOptions& options = {});
 
 /// Called for the module and each module inside it, with its name ("" for the module itself); it
 /// distributes what it wants to in place.

@@ -119,16 +119,17 @@ at::Tensor at_rest(const at::Tensor& tensor) {
 
 }  // namespace
 
-FullState full_state(const torch::nn::Module& module, const FullStateOptions& options) {
+FullStateDict full_state_dict(const torch::nn::Module& module,
+                              const FullStateDictOptions& options) {
   const c10::AutoGradMode no_grad(false);
   const NamedTensors own = tensors_of(module);
   const DeviceMesh wide = widest_mesh(own);
   const bool keep = !options.rank0_only || !wide.defined() || is_first_of(wide);
-  FullState out;
+  FullStateDict out;
   std::vector<at::Tensor> sharded;
   std::vector<at::Tensor*> places;  // in the state; nodes of a map stay where they are
   for (const auto& [name, tensor] : own) {
-    require(!tensor.is_meta(), "full_state: ", name, " is on meta and has no values");
+    require(!tensor.is_meta(), "full_state_dict: ", name, " is on meta and has no values");
     const at::Tensor value = tensor.detach();
     at::Tensor* place = keep ? &out[name] : nullptr;
     if (is_dtensor(value)) {
@@ -149,8 +150,8 @@ FullState full_state(const torch::nn::Module& module, const FullStateOptions& op
   return out;
 }
 
-void load_full_state(torch::nn::Module& module, const FullState& state,
-                     const FullStateOptions& options) {
+void load_full_state_dict(torch::nn::Module& module, const FullStateDict& state,
+                          const FullStateDictOptions& options) {
   const c10::AutoGradMode no_grad(false);
   const NamedTensors own = tensors_of(module);
   const DeviceMesh wide = widest_mesh(own);
@@ -158,7 +159,7 @@ void load_full_state(torch::nn::Module& module, const FullState& state,
   const bool has_state = !sent || is_first_of(wide);
   std::string wrong = has_state ? difference_of_full(own, state) : "";
   if (sent) wrong = fsdp::broadcast_text(wide, wrong);
-  require(wrong.empty(), "load_full_state: ", wrong);
+  require(wrong.empty(), "load_full_state_dict: ", wrong);
   ScatteredState scattered(wide);
   for (const auto& [name, tensor] : own) {
     const at::Tensor rest = at_rest(tensor);
@@ -173,7 +174,7 @@ void load_full_state(torch::nn::Module& module, const FullState& state,
   if (sent) scattered.flush();
 }
 
-NamedTensors sharded_state(const torch::nn::Module& module) {
+NamedTensors sharded_state_dict(const torch::nn::Module& module) {
   const c10::AutoGradMode no_grad(false);
   NamedTensors out;
   for (const auto& [name, tensor] : tensors_of(module)) {
@@ -183,7 +184,7 @@ NamedTensors sharded_state(const torch::nn::Module& module) {
   return out;
 }
 
-void load_sharded_state(torch::nn::Module& module, const NamedTensors& state) {
+void load_sharded_state_dict(torch::nn::Module& module, const NamedTensors& state) {
   const c10::AutoGradMode no_grad(false);
   const NamedTensors own = tensors_of(module);
   std::string wrong = difference(own, state);
@@ -196,7 +197,7 @@ void load_sharded_state(torch::nn::Module& module, const NamedTensors& state) {
                         " in the module; distribute_tensor or full_tensor changes it");
     }
   }
-  require(wrong.empty(), "load_sharded_state: ", wrong);
+  require(wrong.empty(), "load_sharded_state_dict: ", wrong);
   for (const auto& [name, tensor] : own) {
     const at::Tensor rest = at_rest(tensor);
     const at::Tensor& given = state.at(name);

@@ -23,17 +23,17 @@ class EventRecord {
   }
 
   /// The caller stands still while this lives.
-  class Standstill {
+  class ExposedTimer {
    public:
-    explicit Standstill(EventRecord* record) : record_(record) {
+    explicit ExposedTimer(EventRecord* record) : record_(record) {
       if (record_ != nullptr) start_ = Clock::now();
     }
-    ~Standstill() {
+    ~ExposedTimer() {
       if (record_ == nullptr) return;
       record_->exposed_ns_ += std::chrono::nanoseconds(Clock::now() - start_).count();
     }
-    Standstill(const Standstill&) = delete;
-    Standstill& operator=(const Standstill&) = delete;
+    ExposedTimer(const ExposedTimer&) = delete;
+    ExposedTimer& operator=(const ExposedTimer&) = delete;
 
    private:
     EventRecord* record_;  // null: nobody listens

@@ -277,7 +277,7 @@ class TapBackend final : public c10d::Backend, public OutOfPlaceAllReduce, publi
     }
     try {
       auto work = [&] {
-        const EventRecord::Standstill exposed(record.get());
+        const EventRecord::ExposedTimer exposed(record.get());
         return run();
       }();
       if (work && record == nullptr && is_done_work(*work))

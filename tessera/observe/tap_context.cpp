@@ -134,7 +134,7 @@ void rethrow_as_tessera(const TapContext& context, const TappedCall& call, CallP
   }
 }
 
-void look_for_trouble(const TapContext& context, const TappedCall& call) {
+void check_for_failures(const TapContext& context, const TappedCall& call) {
   const auto board = context.state->board_now();
   if (!board || call.sequence == 0) return;
   if (const auto differs = first_difference(meet(context, call, *board), *context.group)) {

@@ -41,6 +41,6 @@ enum class CallPhase { issue, wait, pause, query };
 
 /// Throws PeerError if ranks that wait for each other are in different calls, or one has given up
 /// on this call; otherwise returns.
-void look_for_trouble(const TapContext& context, const TappedCall& call);
+void check_for_failures(const TapContext& context, const TappedCall& call);
 
 }  // namespace tessera::comm

@@ -67,7 +67,7 @@ c10::intrusive_ptr<c10::ivalue::Future> TapWork::getFuture() {
 void TapWork::synchronize() {
   const MayBlock others_may_run;
   try {
-    const EventRecord::Standstill exposed(record_.get());
+    const EventRecord::ExposedTimer exposed(record_.get());
     inner_->synchronize();
   } catch (...) {
     rethrow_as_tessera(*context_, call_, CallPhase::wait);
@@ -78,7 +78,7 @@ bool TapWork::wait(std::chrono::milliseconds timeout) {
   const MayBlock others_may_run;
   try {
     const bool ok = [&] {
-      const EventRecord::Standstill exposed(record_.get());
+      const EventRecord::ExposedTimer exposed(record_.get());
       return wait_inner(timeout);
     }();
     ended(ok);
@@ -121,7 +121,7 @@ bool TapWork::wait_inner(std::chrono::milliseconds timeout) {
 
 void TapWork::look_around() const {
   if (context_->state->aborted) throw std::runtime_error("this rank closed its links");
-  look_for_trouble(*context_, call_);
+  check_for_failures(*context_, call_);
 }
 
 }  // namespace tessera::comm

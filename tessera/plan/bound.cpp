@@ -15,7 +15,7 @@ LowerBound::LowerBound(const Problem& problem)
 
 AxisSet LowerBound::placed_axes(const Layout& layout) const {
   AxisSet out = 0;
-  for (int l = 0; l < problem_.letters(); ++l) {
+  for (int l = 0; l < problem_.slots(); ++l) {
     for (int axis : goal_order_[l]) {
       if (layout.cell(axis) != problem_.goal().cell(axis)) break;
       out |= only(axis);
@@ -27,7 +27,7 @@ AxisSet LowerBound::placed_axes(const Layout& layout) const {
 /// Those that shard as in the source, in its order, with nobody before them who came later.
 AxisSet LowerBound::start_axes(const Layout& layout, AxisSet in_place) const {
   AxisSet out = 0;
-  for (int l = 0; l < problem_.letters(); ++l) {
+  for (int l = 0; l < problem_.slots(); ++l) {
     for (int axis : start_order_[l]) {
       const bool same = layout.code(axis) == problem_.start().code(axis);
       if (!same || has(in_place, axis)) continue;

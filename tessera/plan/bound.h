@@ -7,27 +7,33 @@
 
 namespace tessera::plan {
 
-/// A lower bound of what is left from a layout to the goal.
+/// Admissible heuristic for A*: the exact cost of a relaxed problem that tracks, per mesh axis, one
+/// of seven states. In the examples the source is `dp=2,tp=2 : S0,P(sum)` and the goal `S1,S1`:
 ///
-/// It is the exact answer to an easier question, in which an axis is only whole, partial, still
-/// where it started, in its place in the goal, or sharded some other way; which way is forgotten,
-/// and such axes always cut the tensor so as to leave the least. There are a few hundred such
-/// states for four axes, all solved at once.
+///   whole         replicated                                                tp: R
+///   partial_from  Partial as in the source                                  tp: P(sum)
+///   partial_to    Partial as in the goal, where that is another kind        (no example here)
+///   start         sharded as in the source, not moved yet                   dp: S0
+///   placed        sharded as in the goal, and never has to move again       dp: S1, first on dim 1
+///   lined         cuts the dim that it cuts in the goal, not yet placed     tp: S1 before dp: S1
+///   other         sharded in some other way, which one is not tracked       tp: S0
 ///
-/// An axis is *placed* if it need not move again: the goal's axes before it cut its dim before it,
-/// and nobody else does. A move of its own places it, an exchange of all, or the all_to_all of the
-/// last stranger before it, in which it takes part. Axes are at their *start* if they shard as in
-/// the source and come in the same order, with nobody before them who came later; they stay so
-/// until they move. Where many cuts do not divide a dim, it also matters whether an axis cuts as in
-/// the goal without being placed: then it is *lined* up. So no move of the real question is missing
-/// in the easier one, and none costs more there.
+/// An axis is placed if the axes that precede it on its dim in the goal, and only those, cut that
+/// dim before it. An axis is at its start if it shards as in the source, in the source's order,
+/// and no axis that moved cuts its dim before it. `lined` is tracked only where sizes do not divide
+/// evenly, since only then does the order of cuts change what a rank holds.
+///
+/// Cost of a state: axes in `other` are assumed to cut so as to leave the fewest bytes. Every move
+/// of the real problem exists in the relaxed one at no higher cost, so the bound is admissible.
+/// Four axes have a few hundred states; all of them are solved once, when the bound is made.
 class LowerBound {
  public:
   explicit LowerBound(const Problem& problem);
 
   double operator()(const Layout& layout) const;
 
-  /// False if there are too many states: then it is a guess, and a path found with it only good.
+  /// False if there are too many states to solve: the bound is then an estimate that may exceed the
+  /// true cost, and a path found with it need not be the cheapest.
   bool is_exact() const { return !states_.empty(); }
 
  private:
@@ -43,10 +49,10 @@ class LowerBound {
   };
   class Solver;
 
-  /// The axes on each letter at one end of the problem, first cut first.
-  using Orders = std::array<std::vector<int>, kMaxLetters>;
+  /// The axes on each slot at one end of the problem, first cut first.
+  using Orders = std::array<std::vector<int>, kMaxSlots>;
 
-  /// What is known of the cuts of one letter: they come before all others.
+  /// What is known of the cuts of one slot: they come before all others.
   struct Known {
     AxisSet cuts;
     int64_t extent;  // after them
@@ -61,15 +67,15 @@ class LowerBound {
   void solve();
   bool exists(const State& state) const;
   int64_t least_bytes(const State& state) const;
-  Known known_cuts(const State& state, int letter) const;
-  int64_t least_extent(const Known& known, int letter, AxisSet others) const;
+  Known known_cuts(const State& state, int slot) const;
+  int64_t least_extent(const Known& known, int slot, AxisSet others) const;
   AxisSet placed_axes(const Layout& layout) const;
   AxisSet start_axes(const Layout& layout, AxisSet in_place) const;
   int state_of(const Layout& layout) const;
   double guess(const Layout& layout) const;
 
   const Problem& problem_;
-  Orders start_order_;  // by letter
+  Orders start_order_;  // by slot
   Orders goal_order_;
   // By axis at its start: those that the source has outside it and inside it.
   std::array<AxisSet, kMaxAxes> outside_{};

@@ -154,7 +154,7 @@ class LowerBound::Solver {
   /// A stranger leaves its place before others of the dim, to cut after all of them or elsewhere,
   /// by an all_to_all of its own, and those at the end of the goal's order are placed.
   void before_making_way() {
-    for (int l = 0; l < problem_.letters(); ++l) {
+    for (int l = 0; l < problem_.slots(); ++l) {
       const auto& order = bound_.goal_order_[l];
       size_t many = 0;
       while (many < order.size() && has(here_.of[placed], order[many])) ++many;
@@ -174,7 +174,7 @@ class LowerBound::Solver {
 
   /// Each of `freed` was lined up or, inside a stranger at its own start, at its start. A ragged
   /// one stands behind a stranger only there.
-  void before_freeing(int stranger, AxisSet freed, int letter) {
+  void before_freeing(int stranger, AxisSet freed, int slot) {
     int from = to_;
     AxisSet ragged = 0;
     for_each_axis(freed, [&](int axis) {
@@ -187,8 +187,8 @@ class LowerBound::Solver {
         relax(with(from, stranger, kind), Move::all_to_all, movers);
       }
     }
-    const auto& at_letter = bound_.start_order_[letter];
-    if (!can(stranger, start) || std::ranges::find(at_letter, stranger) == at_letter.end()) return;
+    const auto& at_slot = bound_.start_order_[slot];
+    if (!can(stranger, start) || std::ranges::find(at_slot, stranger) == at_slot.end()) return;
     from = with(from, stranger, start);
     for_each_part(freed & bound_.inside_[stranger], [&](AxisSet at_start) {
       if ((ragged & ~at_start) != 0) return;

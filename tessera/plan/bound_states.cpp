@@ -18,20 +18,20 @@ LowerBound::Orders LowerBound::orders_of(const Layout& layout) const {
   for (int place = 0; place < problem_.axes(); ++place) {
     for (int axis = 0; axis < problem_.axes(); ++axis) {
       if (!is_shard(layout.code(axis)) || layout.place(axis) != place) continue;
-      orders[problem_.letter(axis, layout.code(axis))].push_back(axis);
+      orders[problem_.slot(axis, layout.code(axis))].push_back(axis);
     }
   }
   return orders;
 }
 
 void LowerBound::list_insides() {
-  for (int l = 0; l < problem_.letters(); ++l) {
+  for (int l = 0; l < problem_.slots(); ++l) {
     AxisSet outside = 0;
-    AxisSet on_letter = 0;
-    for (int axis : start_order_[l]) on_letter |= only(axis);
+    AxisSet on_slot = 0;
+    for (int axis : start_order_[l]) on_slot |= only(axis);
     for (int axis : start_order_[l]) {
       outside_[axis] = outside;
-      inside_[axis] = on_letter & ~outside & ~only(axis);
+      inside_[axis] = on_slot & ~outside & ~only(axis);
       outside |= only(axis);
       if (problem_.start().code(axis) == problem_.goal().code(axis)) keep_code_ |= only(axis);
     }
@@ -44,7 +44,7 @@ void LowerBound::list_insides() {
 bool LowerBound::can_be_lined(int axis) const {
   const Code code = problem_.goal().code(axis);
   if (!is_shard(code) || problem_.is_ragged(axis, code) || problem_.axes() > 4) return false;
-  const int l = problem_.letter(axis, code);
+  const int l = problem_.slot(axis, code);
   if (goal_order_[l].size() < 3) return false;
   AxisSet cuts = 0;
   for (int other : goal_order_[l]) cuts |= only(other);
@@ -62,7 +62,7 @@ size_t LowerBound::list_kinds() {
     if (from == kPartialFrom) kinds.push_back(partial_from);
     if (to == kPartialTo) kinds.push_back(partial_to);
     if (is_shard(from) && knows_start_) kinds.push_back(start);
-    if (problem_.letters() > 0) kinds.push_back(other);
+    if (problem_.slots() > 0) kinds.push_back(other);
     if (can_be_lined(axis)) kinds.push_back(lined);
     if (is_shard(to)) kinds.push_back(placed);
     digit_[axis].fill(-1);
@@ -100,7 +100,7 @@ void LowerBound::list_states() {
 /// ones only if those never moved either; a ragged one, only while all that cut before it are
 /// there.
 bool LowerBound::exists(const State& state) const {
-  for (int l = 0; l < problem_.letters(); ++l) {
+  for (int l = 0; l < problem_.slots(); ++l) {
     bool all = true;
     AxisSet in_place = 0;
     for (int axis : goal_order_[l]) {
@@ -120,42 +120,42 @@ bool LowerBound::exists(const State& state) const {
 }
 
 /// Those in place cut first, then those at their start, then all others.
-LowerBound::Known LowerBound::known_cuts(const State& state, int letter) const {
+LowerBound::Known LowerBound::known_cuts(const State& state, int slot) const {
   Layout cut;
   AxisSet cuts = 0;
   const auto take = [&](int axis, Code code) {
     cut.set(axis, code, count(cuts));
     cuts |= only(axis);
   };
-  for (int axis : goal_order_[letter]) {
+  for (int axis : goal_order_[slot]) {
     if (has(state.of[placed], axis)) take(axis, problem_.goal().code(axis));
   }
-  for (int axis : start_order_[letter]) {
+  for (int axis : start_order_[slot]) {
     if (has(state.of[start], axis)) take(axis, problem_.start().code(axis));
   }
   AxisSet in_goal = 0;
-  for (int axis : goal_order_[letter]) in_goal |= only(axis);
-  return {cuts, problem_.extent(cut, letter), state.of[lined] & in_goal};
+  for (int axis : goal_order_[slot]) in_goal |= only(axis);
+  return {cuts, problem_.extent(cut, slot), state.of[lined] & in_goal};
 }
 
 /// What the known cuts leave is shared out among the ranks of the cuts that follow.
-int64_t LowerBound::least_extent(const Known& known, int letter, AxisSet others) const {
+int64_t LowerBound::least_extent(const Known& known, int slot, AxisSet others) const {
   const AxisSet after = known.lined | others;
   const int64_t rest = problem_.ranks(after);
-  return std::max(problem_.plain_extent(letter, known.cuts | after),
+  return std::max(problem_.plain_extent(slot, known.cuts | after),
                   (known.extent + rest - 1) / rest);
 }
 
-/// The other axes may cut any letter: the best way to share them out, one letter after the other.
+/// The other axes may cut any slot: the best way to share them out, one slot after the other.
 int64_t LowerBound::least_bytes(const State& state) const {
   constexpr int64_t kNoWay = INT64_MAX;
   std::array<int64_t, size_t{1} << kMaxAxes> least;
   const AxisSet others = state.of[other];
   for_each_part(others, [&](AxisSet part) { least[part] = part == 0 ? 1 : kNoWay; });
-  for (int l = 0; l < problem_.letters(); ++l) {
+  for (int l = 0; l < problem_.slots(); ++l) {
     const Known known = known_cuts(state, l);
     const int64_t alone = least_extent(known, l, 0);
-    // Larger sets first: the smaller ones are then still without this letter.
+    // Larger sets first: the smaller ones are then still without this slot.
     for_each_part(others, [&](AxisSet set) {
       int64_t best = least[set] == kNoWay ? kNoWay : least[set] * alone;
       for_each_subset(set, [&](AxisSet mine) {

@@ -62,8 +62,8 @@ void unstride(int64_t n, std::vector<Cutter>& levels, size_t at, const Placement
 bool is_plain(const Sharding& sharding) {
   for (int axis = 0; axis < sharding.mesh().ndim(); ++axis) {
     const Placement& p = sharding.placement(axis);
-    const bool odd = p.is_sharded() && !p.is_plain_shard();
-    if (odd || (sharding.mesh().size(axis) == 1 && !p.is_replicate())) return false;
+    const bool irregular = p.is_sharded() && !p.is_plain_shard();
+    if (irregular || (sharding.mesh().size(axis) == 1 && !p.is_replicate())) return false;
   }
   return true;
 }

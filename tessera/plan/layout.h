@@ -9,20 +9,20 @@ namespace tessera::plan {
 
 constexpr int kMaxAxes = 8;
 
-/// A placement in five bits. The tensor dims that matter get a letter each.
+/// A placement in five bits. The tensor dims that matter get a slot each.
 using Code = uint8_t;
 constexpr Code kReplicate = 0;
-constexpr Code kPartialFrom = 1;  // the source's partial
-constexpr Code kPartialTo = 2;    // the target's, where it is another one
-constexpr Code kOddFrom = 3;      // the source's strided or ragged shard on this very axis
-constexpr Code kOddTo = 4;        // the target's, where it is another one
-constexpr Code kFirstLetter = 5;  // kFirstLetter + i: Shard(dim of letter i)
-constexpr int kMaxLetters = 2 * kMaxAxes;
-constexpr int kCodes = kFirstLetter + kMaxLetters;
+constexpr Code kPartialFrom = 1;    // the source's partial
+constexpr Code kPartialTo = 2;      // the target's, where it is another one
+constexpr Code kIrregularFrom = 3;  // the source's strided or ragged shard on this very axis
+constexpr Code kIrregularTo = 4;    // the target's, where it is another one
+constexpr Code kFirstSlot = 5;      // kFirstSlot + i: Shard(dim of slot i)
+constexpr int kMaxSlots = 2 * kMaxAxes;
+constexpr int kCodes = kFirstSlot + kMaxSlots;
 
 constexpr bool is_partial(Code c) { return c == kPartialFrom || c == kPartialTo; }
-constexpr bool is_shard(Code c) { return c >= kOddFrom; }
-constexpr bool is_odd(Code c) { return c == kOddFrom || c == kOddTo; }
+constexpr bool is_shard(Code c) { return c >= kIrregularFrom; }
+constexpr bool is_irregular(Code c) { return c == kIrregularFrom || c == kIrregularTo; }
 
 /// Codes by axis and, for sharding axes, the place: how many axes cut the dim before it. It is one
 /// number, a byte for each axis: made byte by byte in memory, it would be waited for when read.

@@ -17,10 +17,10 @@ class Moves {
       if (is_partial(code)) partial_ |= only(axis);
       if (!is_shard(code)) continue;
       sharded_ |= only(axis);
-      cutters_[problem.letter(axis, code)] |= only(axis);
-      ++depth_[problem.letter(axis, code)];
+      cutters_[problem.slot(axis, code)] |= only(axis);
+      ++depth_[problem.slot(axis, code)];
     }
-    for (int l = 0; l < problem.letters(); ++l) {
+    for (int l = 0; l < problem.slots(); ++l) {
       if (depth_[l] == 0) uncut_ |= 1U << l;
     }
     for_each_axis(sharded_, [&](int axis) {
@@ -51,19 +51,19 @@ class Moves {
   }
 
  private:
-  AxisSet cutters_of(int axis) const { return cutters_[problem_.letter(axis, from_.code(axis))]; }
+  AxisSet cutters_of(int axis) const { return cutters_[problem_.slot(axis, from_.code(axis))]; }
 
   /// Of two uncut dims that are as good as each other only the first is cut.
-  bool is_needless(int letter) const {
-    return (uncut_ >> letter & 1U) != 0 && (problem_.twins(letter) & uncut_) != 0;
+  bool is_needless(int slot) const {
+    return (uncut_ >> slot & 1U) != 0 && (problem_.equivalent(slot) & uncut_) != 0;
   }
 
   void add(Move move, AxisSet group, const Layout& to) { out_.push_back({move, group, to}); }
 
   /// `axis` takes a shard as the last to cut.
   Layout sharded(Layout layout, int axis, Code code) const {
-    const int letter = problem_.letter(axis, code);
-    layout.set(axis, code, depth_[letter] - (has(cutters_[letter], axis) ? 1 : 0));
+    const int slot = problem_.slot(axis, code);
+    layout.set(axis, code, depth_[slot] - (has(cutters_[slot], axis) ? 1 : 0));
     return layout;
   }
 
@@ -75,7 +75,7 @@ class Moves {
 
   void add_from_replicate(int axis) {
     for (Code code : problem_.shards(axis)) {
-      if (is_needless(problem_.letter(axis, code))) continue;
+      if (is_needless(problem_.slot(axis, code))) continue;
       add(Move::slice, 0, sharded(from_, axis, code));
     }
     const Code goal = problem_.goal().code(axis);
@@ -84,7 +84,7 @@ class Moves {
 
   void add_from_partial(int axis) {
     for (Code code : problem_.shards(axis)) {
-      if (is_needless(problem_.letter(axis, code))) continue;
+      if (is_needless(problem_.slot(axis, code))) continue;
       add(Move::reduce_scatter, only(axis), sharded(from_, axis, code));
     }
     const Code goal = problem_.goal().code(axis);
@@ -100,7 +100,7 @@ class Moves {
     });
     for (Code code : problem_.shards(axis)) {
       if (code == from_.code(axis) && inside_[axis] == 0) continue;  // already the last
-      if (is_needless(problem_.letter(axis, code))) continue;
+      if (is_needless(problem_.slot(axis, code))) continue;
       add(Move::all_to_all, only(axis) | inside_[axis], sharded(without, axis, code));
     }
   }
@@ -132,13 +132,13 @@ class Moves {
     for_each_axis(rest, [&](int axis) {
       const AxisSet later = rest & ~(only(axis + 1) - 1);
       for (Code code : problem_.shards(axis)) {
-        const int letter = problem_.letter(axis, code);
-        if (is_needless(letter)) continue;
-        const int outer = depth_[letter];
-        const AxisSet mates = scattered_[letter];
+        const int slot = problem_.slot(axis, code);
+        if (is_needless(slot)) continue;
+        const int outer = depth_[slot];
+        const AxisSet mates = scattered_[slot];
         const uint32_t uncut = uncut_;
-        scattered_[letter] |= only(axis);
-        uncut_ &= ~(1U << letter);
+        scattered_[slot] |= only(axis);
+        uncut_ &= ~(1U << slot);
         for (int place = outer; place <= outer + count(mates); ++place) {
           Layout to = layout;
           for_each_axis(mates, [&](int other) {
@@ -148,7 +148,7 @@ class Moves {
           to.set(axis, code, place);
           add_scatters(to, group | only(axis), later, most - 1);
         }
-        scattered_[letter] = mates;
+        scattered_[slot] = mates;
         uncut_ = uncut;
       }
     });
@@ -159,19 +159,19 @@ class Moves {
   void add_exchange_to_goal() {
     const Layout& goal = problem_.goal();
     Layout to = from_;
-    std::array<int, kMaxLetters> cut_by_goal{};
+    std::array<int, kMaxSlots> cut_by_goal{};
     AxisSet strangers = 0;
     for (int axis = 0; axis < problem_.axes(); ++axis) {
       if (is_shard(goal.code(axis))) {
         if (!has(sharded_, axis)) return;
-        ++cut_by_goal[problem_.letter(axis, goal.code(axis))];
+        ++cut_by_goal[problem_.slot(axis, goal.code(axis))];
         to.set_cell(axis, goal.cell(axis));
       } else if (has(sharded_, axis)) {
         strangers |= only(axis);
       }
     }
     for_each_axis(strangers, [&](int axis) {
-      int place = cut_by_goal[problem_.letter(axis, from_.code(axis))];
+      int place = cut_by_goal[problem_.slot(axis, from_.code(axis))];
       for_each_axis(cutters_of(axis) & strangers, [&](int other) {
         if (from_.place(other) < from_.place(axis)) ++place;
       });
@@ -185,11 +185,11 @@ class Moves {
   std::vector<Edge>& out_;
   AxisSet sharded_ = 0;
   AxisSet partial_ = 0;
-  uint32_t uncut_ = 0;                            // letters that nobody cuts
-  std::array<AxisSet, kMaxLetters> cutters_{};    // by letter
-  std::array<int, kMaxLetters> depth_{};          // by letter: how many they are
-  std::array<AxisSet, kMaxLetters> scattered_{};  // by letter: of the group that add_scatters is at
-  std::array<AxisSet, kMaxAxes> inside_{};        // by axis: those that cut its dim after it
+  uint32_t uncut_ = 0;                          // slots that nobody cuts
+  std::array<AxisSet, kMaxSlots> cutters_{};    // by slot
+  std::array<int, kMaxSlots> depth_{};          // by slot: how many they are
+  std::array<AxisSet, kMaxSlots> scattered_{};  // by slot: of the group that add_scatters is at
+  std::array<AxisSet, kMaxAxes> inside_{};      // by axis: those that cut its dim after it
 };
 
 }  // namespace
@@ -211,7 +211,7 @@ AxisSet exchange_group(const Problem& problem, const Layout& from, const Layout&
       if (!is_shard(code)) continue;
       for_each_axis(changed, [&](int outer) {
         if (is_shard(layout->code(outer)) && layout->place(outer) < layout->place(inner) &&
-            problem.letter(outer, layout->code(outer)) == problem.letter(inner, code)) {
+            problem.slot(outer, layout->code(outer)) == problem.slot(inner, code)) {
           group |= only(inner);
         }
       });

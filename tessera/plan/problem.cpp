@@ -8,7 +8,7 @@
 namespace tessera::plan {
 namespace {
 
-constexpr int kLettersToLend = 5;
+constexpr int kSlotsToLend = 5;
 
 ReduceOp family(const Placement& partial) {
   return partial.reduce_op() == ReduceOp::avg ? ReduceOp::sum : partial.reduce_op();
@@ -31,7 +31,7 @@ bool has_ragged(const Sharding& sharding) {
 Problem::Problem(const Sharding& from, const Sharding& to, const cost::Machine& machine)
     : from_(from), to_(to), machine_(machine) {
   read_axes();
-  read_letters();
+  read_slots();
   start_ = read(from_);
   goal_ = read(to_);
   has_ragged_ = has_ragged(from_) || has_ragged(to_);
@@ -67,28 +67,28 @@ void Problem::read_axes() {
 
 /// Those that either side shards, then the largest of the others, which can lend themselves to
 /// shards on the way.
-void Problem::read_letters() {
+void Problem::read_slots() {
   std::vector<int> others;
   for (int dim = 0; dim < from_.ndim(); ++dim) {
     const bool used = !from_.axes_of_dim(dim).empty() || !to_.axes_of_dim(dim).empty();
-    (used ? letters_ : others).push_back(dim);
+    (used ? slots_ : others).push_back(dim);
   }
   const auto size = [&](int dim) { return from_.shape()[static_cast<size_t>(dim)]; };
   std::ranges::stable_sort(others, std::greater<>(), size);
   fixed_bytes_ = dtype_bytes(from_.dtype());
   for (int dim : others) {
-    if (letters() < kLettersToLend) {
-      letters_.push_back(dim);
+    if (slots() < kSlotsToLend) {
+      slots_.push_back(dim);
     } else {
       fixed_bytes_ *= size(dim);
     }
   }
-  for (auto& letter_of : letter_of_) {
-    for (int l = 0; l < letters(); ++l) letter_of[kFirstLetter + l] = static_cast<uint8_t>(l);
+  for (auto& slot_of : slot_of_) {
+    for (int l = 0; l < slots(); ++l) slot_of[kFirstSlot + l] = static_cast<uint8_t>(l);
   }
 }
 
-/// Where the target keeps the source's partial or odd shard, it has the source's code.
+/// Where the target keeps the source's partial or irregular shard, it has the source's code.
 Layout Problem::read(const Sharding& sharding) const {
   Layout out;
   for (int axis = 0; axis < axes(); ++axis) {
@@ -99,31 +99,31 @@ Layout Problem::read(const Sharding& sharding) const {
     } else if (p.is_sharded()) {
       const auto cutters = sharding.axes_of_dim(p.dim());
       const auto place = std::ranges::find(cutters, mesh_axis(axis)) - cutters.begin();
-      const auto letter = std::ranges::find(letters_, p.dim()) - letters_.begin();
-      const auto plain = static_cast<Code>(kFirstLetter + letter);
-      const Code odd = same ? kOddFrom : kOddTo;
-      out.set(axis, p.is_plain_shard() ? plain : odd, static_cast<int>(place));
+      const auto slot = std::ranges::find(slots_, p.dim()) - slots_.begin();
+      const auto plain = static_cast<Code>(kFirstSlot + slot);
+      const Code irregular = same ? kIrregularFrom : kIrregularTo;
+      out.set(axis, p.is_plain_shard() ? plain : irregular, static_cast<int>(place));
     }
   }
   return out;
 }
 
-const Placement& Problem::odd(int axis, Code code) const {
-  return (code == kOddFrom ? from_ : to_).placement(mesh_axis(axis));
+const Placement& Problem::irregular(int axis, Code code) const {
+  return (code == kIrregularFrom ? from_ : to_).placement(mesh_axis(axis));
 }
 
 void Problem::list_shards() {
   for (int axis = 0; axis < axes(); ++axis) {
     for (const Layout* end : {&start_, &goal_}) {
       const Code code = end->code(axis);
-      if (!is_odd(code)) continue;
-      const auto letter = std::ranges::find(letters_, odd(axis, code).dim()) - letters_.begin();
-      letter_of_[axis][code] = static_cast<uint8_t>(letter);
+      if (!is_irregular(code)) continue;
+      const auto slot = std::ranges::find(slots_, irregular(axis, code).dim()) - slots_.begin();
+      slot_of_[axis][code] = static_cast<uint8_t>(slot);
     }
-    for (int l = 0; l < letters(); ++l) {
-      shards_[axis].push_back(static_cast<Code>(kFirstLetter + l));
+    for (int l = 0; l < slots(); ++l) {
+      shards_[axis].push_back(static_cast<Code>(kFirstSlot + l));
     }
-    if (is_odd(goal_.code(axis))) shards_[axis].push_back(goal_.code(axis));
+    if (is_irregular(goal_.code(axis))) shards_[axis].push_back(goal_.code(axis));
   }
 }
 
@@ -135,8 +135,8 @@ void Problem::fill_extents() {
     const int last = std::bit_width(set) - 1;
     pieces[set] = pieces[set ^ (size_t{1} << last)] * axis_ranks_[last];
   }
-  extents_.reserve(static_cast<size_t>(letters()) * sets);
-  for (int dim : letters_) {
+  extents_.reserve(static_cast<size_t>(slots()) * sets);
+  for (int dim : slots_) {
     const int64_t n = from_.shape()[static_cast<size_t>(dim)];
     for (int64_t k : pieces) extents_.push_back((n + k - 1) / k);
   }
@@ -144,18 +144,18 @@ void Problem::fill_extents() {
 
 void Problem::find_twins() {
   const auto is_free = [&](int l) {
-    const int dim = letters_[static_cast<size_t>(l)];
+    const int dim = slots_[static_cast<size_t>(l)];
     return from_.axes_of_dim(dim).empty() && to_.axes_of_dim(dim).empty();
   };
   const AxisSet sets = only(axes());
-  for (int b = 0; b < letters(); ++b) {
+  for (int b = 0; b < slots(); ++b) {
     for (int a = 0; a < b && is_free(b); ++a) {
       bool alike = is_free(a);
       for (AxisSet cuts = 1; cuts < sets && alike; ++cuts) {
         alike = plain_extent(a, cuts) * plain_extent(b, 0) ==
                 plain_extent(b, cuts) * plain_extent(a, 0);
       }
-      if (alike) twins_[static_cast<size_t>(b)] |= 1U << a;
+      if (alike) equivalent_[static_cast<size_t>(b)] |= 1U << a;
     }
   }
 }
@@ -216,7 +216,7 @@ bool Problem::same_before(const Layout& a, const Layout& b, int axis) const {
   int same = 0;
   for (int other = 0; other < axes(); ++other) {
     const Code code = b.code(other);
-    if (is_shard(code) && letter(other, code) == letter(axis, b.code(axis)) &&
+    if (is_shard(code) && slot(other, code) == slot(axis, b.code(axis)) &&
         b.place(other) < b.place(axis) && a.cell(other) == b.cell(other)) {
       ++same;
     }
@@ -225,37 +225,37 @@ bool Problem::same_before(const Layout& a, const Layout& b, int axis) const {
 }
 
 int64_t Problem::local_bytes(const Layout& layout) const {
-  std::array<AxisSet, kMaxLetters> cuts{};
+  std::array<AxisSet, kMaxSlots> cuts{};
   bool any_odd = false;
   for (int axis = 0; axis < axes(); ++axis) {
     const Code code = layout.code(axis);
     if (!is_shard(code)) continue;
-    cuts[letter(axis, code)] |= only(axis);
-    any_odd |= is_odd(code);
+    cuts[slot(axis, code)] |= only(axis);
+    any_odd |= is_irregular(code);
   }
   int64_t bytes = fixed_bytes_;
-  for (int l = 0; l < letters(); ++l) {
+  for (int l = 0; l < slots(); ++l) {
     bytes *= any_odd && cuts[l] != 0 ? extent(layout, l) : plain_extent(l, cuts[l]);
   }
   return bytes;
 }
 
 int64_t Problem::extent(const Layout& layout, int l) const {
-  Layout mine;  // only the cells on this letter
+  Layout mine;  // only the cells on this slot
   AxisSet cuts = 0;
   bool any_odd = false;
   for (int axis = 0; axis < axes(); ++axis) {
     const Code code = layout.code(axis);
-    if (!is_shard(code) || letter(axis, code) != l) continue;
+    if (!is_shard(code) || slot(axis, code) != l) continue;
     mine.set_cell(axis, layout.cell(axis));
     cuts |= only(axis);
-    any_odd |= is_odd(code);
+    any_odd |= is_irregular(code);
   }
   if (!any_odd) return plain_extent(l, cuts);
   for (const auto& [key, extent] : odd_extents_) {
     if (key == mine.key()) return extent;
   }
-  const int64_t extent = odd_extent(mine, cuts, letters_[static_cast<size_t>(l)]);
+  const int64_t extent = odd_extent(mine, cuts, slots_[static_cast<size_t>(l)]);
   odd_extents_.emplace_back(mine.key(), extent);
   return extent;
 }
@@ -265,8 +265,8 @@ int64_t Problem::odd_extent(const Layout& layout, AxisSet cuts, int dim) const {
   std::array<Level, kMaxAxes> levels;
   for_each_axis(cuts, [&](int axis) {
     const Code code = layout.code(axis);
-    levels[static_cast<size_t>(layout.place(axis))] = {is_odd(code) ? &odd(axis, code) : &plain,
-                                                       axis_ranks_[axis]};
+    levels[static_cast<size_t>(layout.place(axis))] = {
+        is_irregular(code) ? &irregular(axis, code) : &plain, axis_ranks_[axis]};
   });
   return largest_extent(from_.shape()[static_cast<size_t>(dim)],
                         std::span(levels).first(static_cast<size_t>(count(cuts))));
@@ -293,10 +293,10 @@ Sharding Problem::sharding(const Layout& layout) const {
   for (int axis = 0; axis < axes(); ++axis) {
     const Code code = layout.code(axis);
     Placement& p = placements[static_cast<size_t>(mesh_axis(axis))];
-    if (code >= kFirstLetter) {
-      p = Shard(letters_[static_cast<size_t>(letter(axis, code))]);
+    if (code >= kFirstSlot) {
+      p = Shard(slots_[static_cast<size_t>(slot(axis, code))]);
     } else if (code != kReplicate) {
-      const bool as_source = code == kPartialFrom || code == kOddFrom;
+      const bool as_source = code == kPartialFrom || code == kIrregularFrom;
       p = (as_source ? from_ : to_).placement(mesh_axis(axis));
     }
   }

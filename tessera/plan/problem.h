@@ -28,16 +28,16 @@ class Problem {
   int64_t ranks(AxisSet group) const { return prices_[group].ranks; }
 
   /// Tensor dims that matter: at most five, or as many as the two ends shard.
-  int letters() const { return static_cast<int>(letters_.size()); }
-  /// Letters before this one that can stand for it: neither end shards them, and cuts leave as much
+  int slots() const { return static_cast<int>(slots_.size()); }
+  /// Slots before this one that can stand for it: neither end shards them, and cuts leave as much
   /// of one as of the other.
-  uint32_t twins(int letter) const { return twins_[static_cast<size_t>(letter)]; }
-  /// The letter that a sharding code cuts.
-  int letter(int axis, Code code) const { return letter_of_[axis][code]; }
-  /// The shards that an axis may take: of every letter, and the target's own if it is an odd one.
+  uint32_t equivalent(int slot) const { return equivalent_[static_cast<size_t>(slot)]; }
+  /// The slot that a sharding code cuts.
+  int slot(int axis, Code code) const { return slot_of_[axis][code]; }
+  /// The shards that an axis may take: of every slot, and the target's own if it is irregular.
   const std::vector<Code>& shards(int axis) const { return shards_[axis]; }
   bool is_ragged(int axis, Code code) const {
-    return is_odd(code) && odd(axis, code).kind() == Placement::Kind::ragged;
+    return is_irregular(code) && irregular(axis, code).kind() == Placement::Kind::ragged;
   }
   /// True if the axis may go from the source's partial to the target's without a message.
   bool can_rescale(int axis) const { return has(can_rescale_, axis); }
@@ -50,13 +50,13 @@ class Problem {
 
   /// The largest local part in bytes.
   int64_t local_bytes(const Layout& layout) const;
-  /// The most that a rank holds of a letter's dim.
-  int64_t extent(const Layout& layout, int letter) const;
-  /// The same after plain cuts by the axes, in whatever order; odd cuts leave no less.
-  int64_t plain_extent(int letter, AxisSet cuts) const {
-    return extents_[static_cast<size_t>(letter) << axes() | cuts];
+  /// The most that a rank holds of a slot's dim.
+  int64_t extent(const Layout& layout, int slot) const;
+  /// The same after plain cuts by the axes, in whatever order; irregular cuts leave no less.
+  int64_t plain_extent(int slot, AxisSet cuts) const {
+    return extents_[static_cast<size_t>(slot) << axes() | cuts];
   }
-  /// Bytes of an element times the dims without a letter.
+  /// Bytes of an element times the dims without a slot.
   int64_t fixed_bytes() const { return fixed_bytes_; }
 
   /// Time of a move over a group between layouts with local parts of so many bytes.
@@ -92,7 +92,7 @@ class Problem {
   };
 
   void read_axes();
-  void read_letters();
+  void read_slots();
   Layout read(const Sharding& sharding) const;
   void list_shards();
   void fill_extents();
@@ -101,7 +101,7 @@ class Problem {
   void fill_rates(Price& price) const;
   bool exists_slow(const Layout& layout) const;
   bool same_before(const Layout& a, const Layout& b, int axis) const;
-  const Placement& odd(int axis, Code code) const;
+  const Placement& irregular(int axis, Code code) const;
   int64_t odd_extent(const Layout& layout, AxisSet cuts, int dim) const;
 
   Sharding from_;
@@ -109,9 +109,9 @@ class Problem {
   cost::Machine machine_;
   std::vector<int> mesh_axis_;
   std::array<int64_t, kMaxAxes> axis_ranks_{};
-  std::vector<int> letters_;
-  std::array<uint32_t, kMaxLetters> twins_{};
-  std::array<std::array<uint8_t, kCodes>, kMaxAxes> letter_of_{};
+  std::vector<int> slots_;
+  std::array<uint32_t, kMaxSlots> equivalent_{};
+  std::array<std::array<uint8_t, kCodes>, kMaxAxes> slot_of_{};
   std::array<std::vector<Code>, kMaxAxes> shards_;
   AxisSet can_rescale_ = 0;
   bool partials_clash_ = false;
@@ -120,9 +120,9 @@ class Problem {
   Layout goal_;
 
   int64_t fixed_bytes_ = 1;
-  std::vector<int64_t> extents_;  // [letter][set of plain cuts]
+  std::vector<int64_t> extents_;  // [slot][set of plain cuts]
   std::vector<Price> prices_;     // [group]
-  // Extents with odd cuts, found so far: by the layout's cells on one letter.
+  // Extents with irregular cuts, found so far: by the layout's cells on one slot.
   mutable std::vector<std::pair<uint64_t, int64_t>> odd_extents_;
 };
 

@@ -14,7 +14,7 @@ class ThreadHub::AfterUnlock {
   AfterUnlock& operator=(const AfterUnlock&) = delete;
 
   void wake(std::shared_ptr<Sleeper> sleeper) { sleepers_.push_back(std::move(sleeper)); }
-  void let_go(Call call) { calls_.push_back(std::move(call)); }
+  void defer(Call call) { calls_.push_back(std::move(call)); }
   /// With the value, or with the round's failure.
   void complete(c10::intrusive_ptr<c10::ivalue::Future> future, std::vector<at::Tensor> value,
                 const Round& round);

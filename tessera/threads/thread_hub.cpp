@@ -102,7 +102,7 @@ void ThreadHub::finish(Round& round, std::optional<Failure> failure, AfterUnlock
   round.failure = std::move(failure);
   for (auto& seat : round.seats) {
     if (seat.future) after.complete(std::move(seat.future), std::move(seat.future_value), round);
-    after.let_go(std::move(seat.call));
+    after.defer(std::move(seat.call));
   }
   round.state.store(Round::State::done, std::memory_order_release);
   forget_blocked(round, nullptr, &after);

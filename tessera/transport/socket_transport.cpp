@@ -93,12 +93,12 @@ c10::intrusive_ptr<c10d::Work> SocketTransport::receive_piece(at::Tensor piece, 
   {
     const Lock lock(mutex_);
     Peer& sender = peer(from);
-    sender.receives.push_back(message);
-    const auto come = find_tag(sender.early, tag);
-    if (come != sender.early.end() && fits(sender, *message, (*come)->header)) {
+    sender.posted.push_back(message);
+    const auto come = find_tag(sender.unexpected, tag);
+    if (come != sender.unexpected.end() && fits(sender, *message, (*come)->header)) {
       hand_over(**come, *message);
-      sender.early.erase(come);
-      sender.receives.pop_back();
+      sender.unexpected.erase(come);
+      sender.posted.pop_back();
     } else if (!sender.error.empty()) {
       fail(sender, sender.error);
     } else {
@@ -137,7 +137,7 @@ void SocketTransport::interrupt(Message& message) {
 
 void SocketTransport::interrupt_all() {
   for (Peer& peer : peers_) {
-    for (const auto* queue : {&peer.sends, &peer.receives}) {
+    for (const auto* queue : {&peer.sends, &peer.posted}) {
       for (const MessagePtr& message : *queue) message->interrupted = true;
     }
     if (peer.coming != nullptr) peer.coming->interrupted = true;
@@ -157,7 +157,7 @@ bool SocketTransport::wait(Message& message, milliseconds timeout) {
     if (driving_) {
       changed_.wait_until(lock, deadline);
     } else {
-      drive(lock, message, deadline);
+      progress(lock, message, deadline);
     }
   }
   if (!message.error.empty()) throw std::runtime_error(message.error);
@@ -165,15 +165,15 @@ bool SocketTransport::wait(Message& message, milliseconds timeout) {
 }
 
 /// Of the one thread that moves bytes.
-class SocketTransport::Turn {
+class SocketTransport::ProgressGuard {
  public:
-  explicit Turn(SocketTransport& links) : links_(links) { links_.driving_ = true; }
-  ~Turn() {
+  explicit ProgressGuard(SocketTransport& links) : links_(links) { links_.driving_ = true; }
+  ~ProgressGuard() {
     links_.driving_ = false;
     links_.changed_.notify_all();
   }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  ProgressGuard(const ProgressGuard&) = delete;
+  ProgressGuard& operator=(const ProgressGuard&) = delete;
 
  private:
   SocketTransport& links_;
@@ -192,8 +192,8 @@ bool SocketTransport::move_some(Lock& lock) {
 /// Moves what can be moved, or waits until something can. Returns for the caller to look at its own
 /// message, also when it was interrupted or its time is over while bytes of others still flow;
 /// another waiting thread may drive next.
-void SocketTransport::drive(Lock& lock, const Message& mine, Clock::time_point deadline) {
-  const Turn turn(*this);
+void SocketTransport::progress(Lock& lock, const Message& mine, Clock::time_point deadline) {
+  const ProgressGuard guard(*this);
   while (!std::exchange(finished_, false)) {
     if (mine.interrupted) return;
     if (!move_some(lock)) return await_sockets(lock, deadline);
@@ -201,11 +201,11 @@ void SocketTransport::drive(Lock& lock, const Message& mine, Clock::time_point d
   }
 }
 
-void SocketTransport::advance() noexcept {
+void SocketTransport::progress_once() noexcept {
   try {
     Lock lock(mutex_);
     if (driving_) return;
-    const Turn turn(*this);
+    const ProgressGuard guard(*this);
     move_some(lock);
   } catch (const std::exception&) {  // a message that cannot be moved is told to who waits for it
   }
@@ -283,7 +283,7 @@ bool SocketTransport::read_arrived(Peer& peer, Lock& lock) {
   bool any = false;
   for (int calls = 0; calls < kMostCalls; ++calls) {
     const bool named = peer.coming == nullptr && peer.header_read == sizeof(Header);
-    if (named && !peer.receives.empty()) begin_message(peer);
+    if (named && !peer.posted.empty()) begin_message(peer);
     if (!peer.awaits_bytes() || !peer.error.empty()) break;
     std::array<iovec, 2> pieces;
     size_t count = 0;
@@ -335,27 +335,27 @@ void SocketTransport::end_message(Peer& peer) {
     finish(*message);
     return;
   }
-  const auto wanted = find_tag(peer.receives, message->header.tag);  // posted meanwhile
-  if (wanted == peer.receives.end()) {
-    peer.early.push_back(message);
+  const auto wanted = find_tag(peer.posted, message->header.tag);  // posted meanwhile
+  if (wanted == peer.posted.end()) {
+    peer.unexpected.push_back(message);
   } else if (fits(peer, **wanted, message->header)) {
     hand_over(*message, **wanted);
-    peer.receives.erase(wanted);
+    peer.posted.erase(wanted);
   }
 }
 
 /// Finds where the message goes whose header has come.
 void SocketTransport::begin_message(Peer& peer) {
-  const auto posted = find_tag(peer.receives, peer.header.tag);
-  if (posted == peer.receives.end() && peer.header.bytes > most_bytes()) {
+  const auto posted = find_tag(peer.posted, peer.header.tag);
+  if (posted == peer.posted.end() && peer.header.bytes > most_bytes()) {
     fail(peer, join_text("the peer announces a message of ", peer.header.bytes,
                          " bytes, more than this machine's memory: it does not speak as a rank"));
-  } else if (posted == peer.receives.end()) {
+  } else if (posted == peer.posted.end()) {
     const auto bytes = static_cast<int64_t>(peer.header.bytes);
     peer.coming = message_of(pooled_empty({bytes}, at::kByte), static_cast<int>(peer.header.tag));
   } else if (fits(peer, **posted, peer.header)) {
     peer.coming = *posted;
-    peer.receives.erase(posted);
+    peer.posted.erase(posted);
   }
   peer.header_read = 0;  // not before: there may be no memory for it now
 }
@@ -381,7 +381,7 @@ void SocketTransport::fail(Peer& peer, const std::string& why) {
     message.error = reason;
     finish(message);
   };
-  for (auto* queue : {&peer.sends, &peer.receives}) {
+  for (auto* queue : {&peer.sends, &peer.posted}) {
     for (const MessagePtr& message : *queue) end(*message);
     queue->clear();
   }

@@ -12,15 +12,16 @@
 #include "tessera/collective/exchange.h"
 #include "tessera/transport/sockets.h"
 
-/// Messages over sockets of our own, in place of Gloo's. Gloo's thread reads while a caller writes,
-/// and must have the connection's lock for it; what it cannot have it asks the kernel for again and
-/// again, some thousand times a training step, on a core that another rank computes with. And each
-/// of its messages is three: ready to send, ready to receive, the bytes.
+/// Point-to-point messages over one TCP connection per peer. Inside the transport room only.
 ///
-/// Here nobody but who waits moves bytes: one of the waiting threads at a time, for all of them.
-/// Posting puts a message into a queue. A message is a header and its bytes, and all that is queued
-/// for a rank goes in one call of the kernel. What comes before its receive is posted is kept.
-///.
+/// Progress: there is no I/O thread. Threads blocked in wait() take turns driving all sockets, one
+/// at a time, for all waiting threads. Posting only appends to a queue.
+/// Matching: by (peer, tag), in the order of posting; messages that arrive without a posted receive
+/// go to the unexpected queue. A message is a 16-byte header and its bytes, and all that is queued
+/// for a peer leaves in one sendmsg().
+/// Why not Gloo's transport: its I/O thread contends with writers for the connection lock and polls
+/// while it cannot have it, thousands of calls a training step; each of its messages takes a
+/// three-way handshake.
 namespace tessera::comm {
 
 class SocketTransport final : public Transport,
@@ -33,7 +34,7 @@ class SocketTransport final : public Transport,
   c10::intrusive_ptr<c10d::Work> send_piece(at::Tensor piece, int to, int tag) override;
   c10::intrusive_ptr<c10d::Work> receive_piece(at::Tensor piece, int from, int tag) override;
 
-  void advance() noexcept override;
+  void progress_once() noexcept override;
   bool broken() const noexcept override { return broken_; }
   bool sends_ahead() const override { return true; }
 
@@ -55,7 +56,7 @@ class SocketTransport final : public Transport,
     char* data = nullptr;
     Header header;
     size_t moved = 0;     // of a message that is sent, the header first
-    bool posted = false;  // somebody asked for it; otherwise the memory is ours
+    bool posted = false;  // a receive was posted; otherwise the memory is our own
     bool done = false;
     bool interrupted = false;
     std::string error;
@@ -64,13 +65,13 @@ class SocketTransport final : public Transport,
   struct Peer {
     Socket socket;
     std::deque<MessagePtr> sends;
-    std::deque<MessagePtr> receives;  // posted, nothing of them has come
-    std::deque<MessagePtr> early;     // come, not posted
-    Header header;                    // of the message that comes
+    std::deque<MessagePtr> posted;      // receives of which nothing has arrived
+    std::deque<MessagePtr> unexpected;  // arrived without a posted receive
+    Header header;                      // of the message that arrives
     size_t header_read = 0;
-    MessagePtr coming;  // nullptr: its header is not complete, or nobody waits for anything
+    MessagePtr coming;  // nullptr: its header is incomplete, or no receive is posted
     std::string error;
-    bool awaits_bytes() const { return coming != nullptr || !receives.empty(); }
+    bool awaits_bytes() const { return coming != nullptr || !posted.empty(); }
   };
   class MessageWork;
 
@@ -79,8 +80,8 @@ class SocketTransport final : public Transport,
   bool wait(Message& message, std::chrono::milliseconds timeout);
   void interrupt(Message& message);
   void interrupt_all();
-  class Turn;
-  void drive(Lock& lock, const Message& mine, std::chrono::steady_clock::time_point deadline);
+  class ProgressGuard;
+  void progress(Lock& lock, const Message& mine, std::chrono::steady_clock::time_point deadline);
   bool move_some(Lock& lock);
   void await_sockets(Lock& lock, std::chrono::steady_clock::time_point deadline);
   bool send_queued(Peer& peer, Lock& lock);
@@ -106,7 +107,7 @@ class SocketTransport final : public Transport,
   std::atomic<bool> broken_{false};
   bool driving_ = false;   // a thread moves bytes; it alone touches what is under way
   bool sleeping_ = false;  // it waits for sockets
-  bool finished_ = false;  // some message, since others were told
+  bool finished_ = false;  // some message, since the last notification
 };
 
 }  // namespace tessera::comm

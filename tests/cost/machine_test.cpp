@@ -72,7 +72,7 @@ TEST(Cost, OfCollectivesInNumbers) {
   EXPECT_DOUBLE_EQ(copy_seconds(machine, 50), 8);
 }
 
-/// An all_reduce is a reduce_scatter and an all_gather in one call, and no dearer than the two.
+/// An all_reduce is a reduce_scatter and an all_gather in one call, and no costlier than the two.
 TEST(Cost, OfAnAllReduceIsBelowItsTwoHalves) {
   const Link link = Machine().across_hosts;
   for (int64_t bytes : {0, 1000, 1 << 20}) {

@@ -126,8 +126,8 @@ TEST(Buckets, ReduceGradientsSendsOneMessageForAll) {
     distribute_module(*net, mesh,
                       [](const std::string&, torch::nn::Module& module, const auto& on) {
                         if (auto* linear = module.as<torch::nn::Linear>()) {
-                          distribute_in_place(linear->weight, on, {Replicate(), Shard(0)});
-                          distribute_in_place(linear->bias, on, {Replicate(), Shard(0)});
+                          distribute_(linear->weight, on, {Replicate(), Shard(0)});
+                          distribute_(linear->bias, on, {Replicate(), Shard(0)});
                         }
                       });
     reduce_gradients(*net);

@@ -121,7 +121,7 @@ TEST(BetweenSteps, WritesToTheTensorsOfAStateChangeTheNextForward) {
       fully_shard(*net, mesh, {.reshard_after_forward = false});
       const torch::NoGradGuard no_grad;
       EXPECT_TRUE(at::allclose(net->forward(batch.x), plain->forward(batch.x)));
-      for (const auto& [name, tensor] : sharded_state(*net)) writes[i](tensor);
+      for (const auto& [name, tensor] : sharded_state_dict(*net)) writes[i](tensor);
       for (const at::Tensor& p : plain->parameters()) writes[i](p.detach());
       EXPECT_TRUE(at::allclose(net->forward(batch.x), plain->forward(batch.x))) << "write " << i;
     });

@@ -217,10 +217,10 @@ TEST(FullyShardCollectives, GradientsAreDividedAsAskedFor) {
 
 /// 4 times 30,000 is not a float16; the mean is.
 TEST(FullyShardCollectives, AMeanInFloat16DoesNotOverflow) {
-  const MixedPrecision half = {.reduce_dtype = at::kHalf};
-  EXPECT_EQ(gradient_of_ones({.mixed_precision = half}, at::kFloat, 30000), 30000);
-  EXPECT_TRUE(std::isinf(gradient_of_ones({.gradient_predivide_factor = 1, .mixed_precision = half},
-                                          at::kFloat, 30000)));
+  const MixedPrecisionPolicy half = {.reduce_dtype = at::kHalf};
+  EXPECT_EQ(gradient_of_ones({.mp_policy = half}, at::kFloat, 30000), 30000);
+  EXPECT_TRUE(std::isinf(
+      gradient_of_ones({.gradient_predivide_factor = 1, .mp_policy = half}, at::kFloat, 30000)));
 }
 
 }  // namespace collectives_test

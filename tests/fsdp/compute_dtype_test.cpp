@@ -25,7 +25,7 @@ using comm::init_device_mesh;
 using comm::run_ranks;
 
 const FullyShardOptions kLow = {
-    .mixed_precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat}};
+    .mp_policy = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat}};
 
 struct ConvolutionsImpl : torch::nn::Module {
   ConvolutionsImpl() {
@@ -242,7 +242,7 @@ TEST(ComputeDtypeGuard, NestsAndEndsWithItsScope) {
       EXPECT_EQ(weight.scalar_type(), at::kBFloat16);
       EXPECT_EQ(weight.t().scalar_type(), at::kBFloat16);
       EXPECT_EQ(weight.detach().scalar_type(), at::kBFloat16);
-      EXPECT_EQ(sharded_state(*low).at("layer.weight").scalar_type(), at::kFloat);
+      EXPECT_EQ(sharded_state_dict(*low).at("layer.weight").scalar_type(), at::kFloat);
     }
     EXPECT_EQ(weight.scalar_type(), at::kFloat);
     EXPECT_EQ(weight.t().scalar_type(), at::kFloat);

@@ -66,7 +66,7 @@ TEST(FullyShardMixedPrecision, ComputesInOneTypeReducesAndKeepsInAnother) {
       auto want = float32_mlp();
       auto net = float32_mlp();
       const FullyShardOptions options = {
-          .mixed_precision = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat}};
+          .mp_policy = {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat}};
       for (auto* layer : layers_of(net)) {
         replicas ? replicate(*layer, mesh, options) : fully_shard(*layer, mesh, options);
       }
@@ -98,13 +98,13 @@ TEST(FullyShardMixedPrecision, ReducesInTheTypeOfParametersUnlessToldOtherwise) 
   run_ranks(2, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
     auto net = float32_mlp();
-    fully_shard(*net, mesh, {.mixed_precision = {.param_dtype = at::kBFloat16}});
+    fully_shard(*net, mesh, {.mp_policy = {.param_dtype = at::kBFloat16}});
     Recorder recorder(*comm::current_world());
     loss_of(net, make_batch(4, kWidths.front(), kWidths.back()).part(rank, 2)).backward();
     EXPECT_EQ(recorder.count(), 2);
     for (const auto& event : recorder.events()) EXPECT_EQ(event.dtype, at::kBFloat16);
     EXPECT_EQ(net->parameters()[0].grad().scalar_type(), at::kFloat);
-    EXPECT_THROW(fully_shard(*float32_mlp(), mesh, {.mixed_precision = {.param_dtype = at::kInt}}),
+    EXPECT_THROW(fully_shard(*float32_mlp(), mesh, {.mp_policy = {.param_dtype = at::kInt}}),
                  InvalidArgument);
   });
 }
@@ -115,10 +115,10 @@ TEST(FullyShardMixedPrecision, CastsInputsAndOutputsWhereItIsCalledInTheModulesP
     const DeviceMesh mesh = init_device_mesh("dp=2");
     const Batch mine = make_batch(4, kWidths.front(), kWidths.back()).part(rank, 2);
     auto by_hand = float32_mlp();
-    fully_shard(*by_hand, mesh, {.mixed_precision = {.param_dtype = at::kBFloat16}});
-    auto net = fully_shard(
-        float32_mlp(), mesh,
-        {.mixed_precision = {.param_dtype = at::kBFloat16, .output_dtype = at::kDouble}});
+    fully_shard(*by_hand, mesh, {.mp_policy = {.param_dtype = at::kBFloat16}});
+    auto net =
+        fully_shard(float32_mlp(), mesh,
+                    {.mp_policy = {.param_dtype = at::kBFloat16, .output_dtype = at::kDouble}});
     const at::Tensor x = mine.x.to(at::kFloat).requires_grad_();
     const at::Tensor out = net(x);
     EXPECT_EQ(out.scalar_type(), at::kDouble);
@@ -139,12 +139,12 @@ TEST(FullyShardMixedPrecision, CastsInputsAndOutputsWhereItIsCalledInTheModulesP
 TEST(FullyShardMixedPrecision, LeavesInputsAloneIfToldToAndTokensAlways) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
-    const MixedPrecision types = {.param_dtype = at::kBFloat16, .cast_forward_inputs = false};
-    auto net = fully_shard(float32_mlp(), mesh, {.mixed_precision = types});
+    const MixedPrecisionPolicy types = {.param_dtype = at::kBFloat16, .cast_forward_inputs = false};
+    auto net = fully_shard(float32_mlp(), mesh, {.mp_policy = types});
     EXPECT_ANY_THROW(net(at::ones({1, 6}, at::kFloat)));
     EXPECT_EQ(net(at::ones({1, 6}, at::kBFloat16)).scalar_type(), at::kBFloat16);
     auto table = fully_shard(torch::nn::Embedding(5, 3), mesh,
-                             {.mixed_precision = {.param_dtype = at::kBFloat16}});
+                             {.mp_policy = {.param_dtype = at::kBFloat16}});
     EXPECT_EQ(table(at::ones({2}, at::kLong)).scalar_type(), at::kBFloat16);
   });
 }

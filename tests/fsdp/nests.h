@@ -203,7 +203,7 @@ class NetMaker {
         parameter.copy_(test_numbers(parameter.sizes().vec(), ++seed) / std::sqrt(1.0 * fan));
       }
       parameter.set_requires_grad(!rng_.chance(10));
-      if (rng_.chance(5)) net_.ignored.push_back(parameter);
+      if (rng_.chance(5)) net_.ignored_params.push_back(parameter);
     }
   }
 

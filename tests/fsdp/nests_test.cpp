@@ -51,11 +51,11 @@ class Sharder {
                                                                   static_cast<int>(dims) - 1);
                                          return dim;
                                        },
-                                   .ignored = net.ignored,
+                                   .ignored_params = net.ignored_params,
                                    .merge_bytes = merge_bytes_};
       const DataParallelMesh mesh = rng_.one_of(meshes_);
       options.reshard_after_forward = reshard(mesh);
-      if (rng_.chance(20)) options.cpu_offload = CpuOffload();
+      if (rng_.chance(20)) options.offload_policy = CPUOffloadPolicy();
       if (rng_.chance(20)) options.data.source = 0;
       fully_shard(*group, mesh, options);
     }
@@ -130,10 +130,10 @@ void control(const Side& side, Sharder& sharder, Rng& rng) {
       if (!sharder.bounded()) set_reshard_after_forward(some, rng.chance(50));
       return;
     case 3:
-      load_full_state(root, full_state(root));
+      load_full_state_dict(root, full_state_dict(root));
       return;
     case 4:
-      load_sharded_state(root, sharded_state(root));
+      load_sharded_state_dict(root, sharded_state_dict(root));
       return;
     default:
       std::vector<torch::nn::Module*> next = {rng.one_of(side.net.groups).get()};
@@ -243,9 +243,10 @@ class Training {
     if (has_gradient(sharded_)) {
       EXPECT_EQ(memory.bytes, 0) << name;
     }
-    for (size_t i = 0; i < plain_.net.ignored.size(); ++i) {  // the caller's matter
-      const at::Tensor gradient = plain_.net.ignored[i].grad();
-      sharded_.net.ignored[i].mutable_grad() = gradient.defined() ? gradient.clone() : gradient;
+    for (size_t i = 0; i < plain_.net.ignored_params.size(); ++i) {  // the caller's matter
+      const at::Tensor gradient = plain_.net.ignored_params[i].grad();
+      sharded_.net.ignored_params[i].mutable_grad() =
+          gradient.defined() ? gradient.clone() : gradient;
     }
     EXPECT_EQ(differ(sharded_, plain_, [](const at::Tensor& p) { return p.grad(); }), "") << name;
     if (plan.clips) {

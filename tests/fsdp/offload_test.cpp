@@ -14,7 +14,7 @@ namespace offload_test {
 using namespace test;
 
 const std::vector<int64_t> kWidths = {6, 90, 70, 3};
-const FullyShardOptions kOffload = {.cpu_offload = CpuOffload()};
+const FullyShardOptions kOffload = {.offload_policy = CPUOffloadPolicy()};
 
 /// Five steps with clipping and evaluation end where one rank without any of it ends.
 void trains_offloaded(const std::string& text, const std::string& device,
@@ -56,7 +56,7 @@ void trains_offloaded(const std::string& text, const std::string& device,
       EXPECT_EQ(out.is_cuda(), cuda);
       EXPECT_TRUE(at::allclose(out.cpu(), plain->forward(part.x), tolerance, tolerance));
     }
-    for (const auto& [name, tensor] : full_state(*net)) {
+    for (const auto& [name, tensor] : full_state_dict(*net)) {
       EXPECT_TRUE(
           at::allclose(tensor, plain->named_parameters()[name].detach(), tolerance, tolerance))
           << name << " on " << text;
@@ -66,23 +66,23 @@ void trains_offloaded(const std::string& text, const std::string& device,
 
 const std::vector<std::string> kMeshes = {"dp=1", "dp=2", "dp=3", "dp=2,fs=2"};
 
-TEST(CpuOffload, TrainsAsOneRank) {
+TEST(CPUOffloadPolicy, TrainsAsOneRank) {
   for (const std::string& mesh : kMeshes) trains_offloaded(mesh, "cpu", kOffload);
 }
 
-TEST(CpuOffload, OnADeviceTrainsAsOneRank) {
+TEST(CPUOffloadPolicy, OnADeviceTrainsAsOneRank) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
   for (const std::string& mesh : kMeshes) trains_offloaded(mesh, "cuda", kOffload);
 }
 
 /// Gradients of backwards that reduce nothing stay on the device; the sum comes home.
-TEST(CpuOffload, AccumulatesAndKeepsParametersBetween) {
+TEST(CPUOffloadPolicy, AccumulatesAndKeepsParametersBetween) {
   run_ranks(2, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
     const Batch batch = make_batch(8, kWidths.front(), kWidths.back());
     auto plain = make_mlp(kWidths);
     auto net = make_mlp(kWidths);
-    shard_layers(net, mesh, {.reshard_after_forward = false, .cpu_offload = CpuOffload()});
+    shard_layers(net, mesh, {.reshard_after_forward = false, .offload_policy = CPUOffloadPolicy()});
     for (int small = 0; small < 3; ++small) {
       set_requires_gradient_sync(*net, small != 1);
       const Batch mine = batch.part(rank, 2);
@@ -93,15 +93,15 @@ TEST(CpuOffload, AccumulatesAndKeepsParametersBetween) {
   });
 }
 
-TEST(CpuOffload, OverTensorParallelism) {
+TEST(CPUOffloadPolicy, OverTensorParallelism) {
   run_ranks(4, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
     const Batch batch = make_batch(8, 6, 4);
     auto plain = make_mlp({6, 10, 4});
     auto net = make_mlp({6, 10, 4});
-    distribute_in_place(layers_of(net)[0]->weight, mesh["tp"], {Shard(0)});
-    distribute_in_place(layers_of(net)[0]->bias, mesh["tp"], {Shard(0)});
-    distribute_in_place(layers_of(net)[1]->weight, mesh["tp"], {Shard(1)});
+    distribute_(layers_of(net)[0]->weight, mesh["tp"], {Shard(0)});
+    distribute_(layers_of(net)[0]->bias, mesh["tp"], {Shard(0)});
+    distribute_(layers_of(net)[1]->weight, mesh["tp"], {Shard(1)});
     distribute_module(*net, mesh["tp"]);
     fully_shard(*net, mesh["dp"], kOffload);
     const Batch mine = batch.part(rank / 2, 2);

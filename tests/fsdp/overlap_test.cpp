@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/fsdp/timeline.h"
+#include "tessera/fsdp/gather_scheduler.h"
 #include "tests/fsdp/training.h"
 
 namespace tessera::test {
@@ -52,7 +52,7 @@ TEST(FullyShardOverlap, GathersAndReductionsRunWhileGroupsAreUsed) {
       const StepTrace trace(mesh);
       const Recorder recorder(*comm::current_world());
       train(forward_of(net), *optimizer, mine, 1);
-      const auto& events = fsdp::Timeline::of(mesh)->log()->events();
+      const auto& events = fsdp::GatherScheduler::of(mesh)->log()->events();
       // Four in forward, two in backward; nothing is used before the first.
       EXPECT_EQ(overlap_of(What::gather, events), (Overlap{6, 5})) << text;
       // Of two messages each where there are replicas. After those of the last two
@@ -103,7 +103,7 @@ TEST(FullyShardOverlap, PrefetchesInAnOrderOfOnesOwn) {
       std::vector<size_t> at_once;  // gathers that start before the first use
       std::vector<size_t> beside_third;
       size_t used = 99;
-      for (const auto& event : fsdp::Timeline::of(mesh)->log()->events()) {
+      for (const auto& event : fsdp::GatherScheduler::of(mesh)->log()->events()) {
         if (event.what == What::use && !event.backward) used = event.of;
         if (event.what != What::gather || event.when != When::starts || event.backward) continue;
         if (used == 99) at_once.push_back(event.of);

@@ -21,7 +21,7 @@ TEST(FullyShardParameters, ParametersMayTakeNoPart) {
     auto plain = make();
     auto net = make();
     const at::Tensor ignored = layers_of(net)[2]->bias;
-    fully_shard(*net, mesh, {.ignored = {ignored}});
+    fully_shard(*net, mesh, {.ignored_params = {ignored}});
     EXPECT_FALSE(is_dtensor(ignored));
     auto alone = sgd()(plain->parameters());
     auto optimizer = sgd()(net->parameters());

@@ -82,7 +82,7 @@ TEST(FullyShardRefuses, WhatIsHeldOrPlacedAlready) {
     const std::vector<at::Tensor> list = net->parameters();
     refused(*net, "belongs to a group already", [&] { fully_shard(list, mesh["dp"]); });
     auto over_dp = make_mlp({4, 2});
-    distribute_in_place(over_dp->parameters()[0], mesh["dp"], {Shard(0)});
+    distribute_(over_dp->parameters()[0], mesh["dp"], {Shard(0)});
     refused(*over_dp, "already placed on axis dp", [&] { fully_shard(*over_dp, mesh["dp"]); });
     auto partial = make_mlp({4, 2});
     const at::Tensor sum = from_local(at::ones({2}, at::kDouble), mesh["tp"], {Partial()});
@@ -96,9 +96,8 @@ TEST(FullyShardRefuses, WhatIsHeldOrPlacedAlready) {
 /// Tensor-parallel parameters of another world: threads of another call of run_ranks, processes.
 TEST(FullyShardRefuses, ParametersOfAnotherWorld) {
   auto net = make_mlp({4, 2});
-  run_ranks(1, [&](int) {
-    distribute_in_place(net->parameters()[0], init_device_mesh("tp=1"), {Shard(0)});
-  });
+  run_ranks(1,
+            [&](int) { distribute_(net->parameters()[0], init_device_mesh("tp=1"), {Shard(0)}); });
   run_ranks(1, [&](int) {
     const DeviceMesh mesh = init_device_mesh("dp=1");
     refused(*net, "another world", [&] { fully_shard(*net, mesh); });
@@ -117,9 +116,9 @@ TEST(FullyShardRefuses, OptionsThatMeanNothing) {
          }});
     with("gradient_divide_factor is 0", {.gradient_divide_factor = 0});
     with("gradient_predivide_factor is -1", {.gradient_predivide_factor = -1});
-    with("no floating-point type", {.mixed_precision = {.param_dtype = at::kInt}});
-    with("no floating-point type", {.mixed_precision = {.reduce_dtype = at::kLong}});
-    with("output_dtype", {.mixed_precision = {.output_dtype = at::kFloat}});
+    with("no floating-point type", {.mp_policy = {.param_dtype = at::kInt}});
+    with("no floating-point type", {.mp_policy = {.reduce_dtype = at::kLong}});
+    with("output_dtype", {.mp_policy = {.output_dtype = at::kFloat}});
   });
 }
 

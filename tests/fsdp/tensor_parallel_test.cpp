@@ -17,8 +17,8 @@ void cut_pairs(torch::nn::Module& module, const DeviceMesh& tp) {
         auto* linear = part.as<torch::nn::LinearImpl>();
         if (linear == nullptr || name.ends_with("router")) return;
         const bool second = name.ends_with("out") || name.ends_with("down") || name.ends_with("2");
-        distribute_in_place(linear->weight, over, {Shard(second ? 1 : 0)});
-        if (!second) distribute_in_place(linear->bias, over, {Shard(0)});
+        distribute_(linear->weight, over, {Shard(second ? 1 : 0)});
+        if (!second) distribute_(linear->bias, over, {Shard(0)});
       });
 }
 

@@ -13,7 +13,7 @@ namespace world_shutdown_test {
 
 using test::for_each_seed;
 using test::Rng;
-using Farewell = WorldShutdown::Farewell;
+using BarrierResult = WorldShutdown::BarrierResult;
 
 constexpr milliseconds kPatience = seconds(10);
 /// How long the end of one rank may take in all: its patience for the others, again for the store
@@ -32,12 +32,12 @@ class EndingRank {
   }
 
   /// The store goes with the process that hosts it.
-  Farewell end(bool fails) {
-    const auto farewell = fails ? parting_->call_off_farewell() : parting_->say_farewell();
-    if (farewell != Farewell::none) parting_->leave({});
+  BarrierResult end(bool fails) {
+    const auto result = fails ? parting_->cancel_barrier() : parting_->arrive_and_wait();
+    if (result != BarrierResult::none) parting_->leave({});
     parting_ = nullptr;
     if (rank_ == 0) world_.host->state = StoreHost::State::gone;
-    return farewell;
+    return result;
   }
 
   c10d::Store& board() { return *board_; }
@@ -59,7 +59,7 @@ TEST(WorldShutdown, RanksThatEndWellWaitForEachOther) {
       world.simulation.spawn(rank, [&, rank, when] {
         EndingRank ending(world, rank);
         world.simulation.sleep_for(when);
-        EXPECT_EQ(ending.end(/*fails=*/false), Farewell::all_came);
+        EXPECT_EQ(ending.end(/*fails=*/false), BarrierResult::all_came);
         EXPECT_GE(world.simulation.elapsed(), last);
         EXPECT_LT(world.simulation.elapsed(), last + seconds(5));
       });
@@ -146,7 +146,7 @@ TEST(WorldShutdown, NobodyWaitsForAStoreThatIsGone) {
           return;
         }
         world.simulation.sleep_for(seconds(1));
-        EXPECT_NE(ending.end(/*fails=*/false), Farewell::all_came);
+        EXPECT_NE(ending.end(/*fails=*/false), BarrierResult::all_came);
         EXPECT_LT(world.simulation.elapsed(), seconds(15));
       });
     }

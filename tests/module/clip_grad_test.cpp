@@ -90,11 +90,11 @@ TEST(ClipGradNorm, OfReplicasAndPlainOnesSendsNothing) {
 TEST(ClipGradNorm, OverTensorParallelismIsOneReduction) {
   clips_as_one_rank("dp=2,tp=3", 6, 1, [](auto& net, const auto& mesh) {
     auto layers = layers_of(net);
-    distribute_in_place(layers[0]->weight, mesh["tp"], {Shard(0)});
-    distribute_in_place(layers[0]->bias, mesh["tp"], {Replicate()});
+    distribute_(layers[0]->weight, mesh["tp"], {Shard(0)});
+    distribute_(layers[0]->bias, mesh["tp"], {Replicate()});
     fully_shard(*layers[0], mesh["dp"]);
-    distribute_in_place(layers[1]->weight, mesh, {Replicate(), Shard(1)});
-    distribute_in_place(layers[1]->bias, mesh, {Replicate(), Replicate()});
+    distribute_(layers[1]->weight, mesh, {Replicate(), Shard(1)});
+    distribute_(layers[1]->bias, mesh, {Replicate(), Replicate()});
   });
 }
 

@@ -39,8 +39,8 @@ TORCH_MODULE(Mlp);
 void tensor_parallel(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh) {
   auto* linear = module.as<torch::nn::LinearImpl>();
   if (linear == nullptr) return;
-  distribute_in_place(linear->weight, mesh, {Shard(name == "up" ? 0 : 1)});
-  if (name == "up") distribute_in_place(linear->bias, mesh, {Shard(0)});
+  distribute_(linear->weight, mesh, {Shard(name == "up" ? 0 : 1)});
+  if (name == "up") distribute_(linear->bias, mesh, {Shard(0)});
 }
 
 /// Three steps of Adam; what the loss was.
@@ -124,7 +124,7 @@ TEST(DistributeModule, ReducedGradientsLieAsTheirParameters) {
           *model, mesh,
           [](const std::string& name, torch::nn::Module& module, const DeviceMesh& on) {
             auto* linear = module.as<torch::nn::LinearImpl>();
-            if (name == "up") distribute_in_place(linear->weight, on, {Shard(0), Shard(1)});
+            if (name == "up") distribute_(linear->weight, on, {Shard(0), Shard(1)});
           });
       if (reduce) reduce_gradients(*model);
       const at::Tensor x =
@@ -165,11 +165,11 @@ TEST(DistributeInPlace, CarriesTheGradientAndForgetsThePlainTensor) {
     at::Tensor w = whole_numbers({4, 3}).requires_grad_();
     const at::Tensor alive = w * 2;  // keeps the node that gathers w's gradient
     alive.sum().backward();
-    distribute_in_place(w, mesh, {Shard(0)});
+    distribute_(w, mesh, {Shard(0)});
     EXPECT_TRUE(at::equal(full_tensor(w.grad()), at::full({4, 3}, 2.0, at::kDouble)));
     (w * 3).sum().backward();
     EXPECT_TRUE(at::equal(full_tensor(w.grad()), at::full({4, 3}, 5.0, at::kDouble)));
-    distribute_in_place(w, mesh, {Shard(1)});
+    distribute_(w, mesh, {Shard(1)});
     EXPECT_EQ(sharding(w).placements_text(), "S1");
     EXPECT_TRUE(at::equal(full_tensor(w.detach()), whole_numbers({4, 3})));
   });
@@ -179,10 +179,10 @@ TEST(DistributeInPlace, RefusesWhatIsNoLeaf) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
     const at::Tensor w = whole_numbers({4, 3}).requires_grad_();
-    EXPECT_THROW(distribute_in_place(w * 2, mesh, {Shard(0)}), InvalidArgument);
-    EXPECT_THROW(distribute_in_place(w.detach().view({12}), mesh, {Shard(0)}), InvalidArgument);
-    EXPECT_THROW(distribute_in_place(at::Tensor(), mesh, {Shard(0)}), InvalidArgument);
-    EXPECT_THROW(distribute_in_place(w, mesh, {Shard(5)}), InvalidArgument);
+    EXPECT_THROW(distribute_(w * 2, mesh, {Shard(0)}), InvalidArgument);
+    EXPECT_THROW(distribute_(w.detach().view({12}), mesh, {Shard(0)}), InvalidArgument);
+    EXPECT_THROW(distribute_(at::Tensor(), mesh, {Shard(0)}), InvalidArgument);
+    EXPECT_THROW(distribute_(w, mesh, {Shard(5)}), InvalidArgument);
     EXPECT_FALSE(is_dtensor(w)) << "untouched after an error";
   });
 }

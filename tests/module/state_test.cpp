@@ -18,35 +18,35 @@ using comm::run_ranks;
 using test::layers_of;
 using test::make_mlp;
 
-TEST(FullState, IsThatOfOneRank) {
+TEST(FullStateDict, IsThatOfOneRank) {
   run_ranks(3, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=3");
     auto plain = make_mlp({4, 7, 2});
     auto net = make_mlp({4, 7, 2});
     net->push_back(torch::nn::BatchNorm1d(2));
     fully_shard(*net, mesh);
-    const FullState state = full_state(*net);
+    const FullStateDict state = full_state_dict(*net);
     EXPECT_EQ(state.size(), 4u + 5u);
     for (const auto& item : plain->named_parameters()) {
       EXPECT_TRUE(at::equal(state.at(item.key()), item.value().detach())) << item.key();
     }
     EXPECT_TRUE(at::equal(state.at("3.running_var"), at::ones({2})));
-    const FullState first = full_state(*net, {.rank0_only = true});
+    const FullStateDict first = full_state_dict(*net, {.rank0_only = true});
     EXPECT_EQ(first.size(), rank == 0 ? state.size() : 0);
     EXPECT_EQ(gathered_memory(mesh).bytes, 0);
   });
 }
 
 /// Saved from one layout, loaded into others, also of tensor parallelism under fully_shard.
-TEST(FullState, LoadsIntoAnyLayout) {
+TEST(FullStateDict, LoadsIntoAnyLayout) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
     auto source = make_mlp({4, 7, 2}, /*seed=*/50);
     fully_shard(*source, mesh);
-    const FullState state = full_state(*source);
+    const FullStateDict state = full_state_dict(*source);
     const auto loads = [&](torch::nn::Sequential net) {
-      load_full_state(*net, state);
-      const FullState got = full_state(*net);
+      load_full_state_dict(*net, state);
+      const FullStateDict got = full_state_dict(*net);
       for (const auto& [name, tensor] : state) EXPECT_TRUE(at::equal(got.at(name), tensor)) << name;
     };
     loads(make_mlp({4, 7, 2}));
@@ -61,7 +61,7 @@ TEST(FullState, LoadsIntoAnyLayout) {
     // Not bit by bit: where a weight lies in gathered memory may decide which kernel multiplies it.
     EXPECT_TRUE(at::allclose(loaded, expected, 1e-14, 1e-14)) << loaded - expected;
     auto cut_twice = make_mlp({4, 7, 2});
-    distribute_in_place(layers_of(cut_twice)[0]->weight, mesh["tp"], {Shard(0)});
+    distribute_(layers_of(cut_twice)[0]->weight, mesh["tp"], {Shard(0)});
     distribute_module(*cut_twice, mesh["tp"]);
     fully_shard(*cut_twice, mesh["dp"]);
     loads(cut_twice);
@@ -69,7 +69,7 @@ TEST(FullState, LoadsIntoAnyLayout) {
 }
 
 /// The first rank has the state and sends each its parts; buffers too.
-TEST(FullState, LoadsFromTheFirstRankAlone) {
+TEST(FullStateDict, LoadsFromTheFirstRankAlone) {
   run_ranks(4, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
     const auto make = [](uint64_t seed) {
@@ -79,25 +79,25 @@ TEST(FullState, LoadsFromTheFirstRankAlone) {
     };
     auto source = make(50);
     source->named_buffers()["3.running_mean"].fill_(5);
-    const FullState state = full_state(*source);
+    const FullStateDict state = full_state_dict(*source);
     const auto loads = [&](torch::nn::Sequential net) {
-      load_full_state(*net, rank == 0 ? state : FullState(), {.rank0_only = true});
-      const FullState got = full_state(*net);
+      load_full_state_dict(*net, rank == 0 ? state : FullStateDict(), {.rank0_only = true});
+      const FullStateDict got = full_state_dict(*net);
       for (const auto& [name, tensor] : state) EXPECT_TRUE(at::equal(got.at(name), tensor)) << name;
     };
     auto replicas = make(1);
     fully_shard(*replicas, mesh);
     loads(replicas);
     auto cut_twice = make(1);
-    distribute_in_place(layers_of(cut_twice)[0]->weight, mesh["tp"], {Shard(0)});
+    distribute_(layers_of(cut_twice)[0]->weight, mesh["tp"], {Shard(0)});
     distribute_module(*cut_twice, mesh["tp"]);
     fully_shard(*cut_twice, mesh["dp"]);
     loads(cut_twice);
     // What the first rank finds wrong, all ranks throw.
-    FullState less = state;
+    FullStateDict less = state;
     less.erase("0.bias");
     try {
-      load_full_state(*replicas, rank == 0 ? less : FullState(), {.rank0_only = true});
+      load_full_state_dict(*replicas, rank == 0 ? less : FullStateDict(), {.rank0_only = true});
       ADD_FAILURE() << "a state that lacks a tensor was loaded";
     } catch (const InvalidArgument& error) {
       EXPECT_NE(std::string(error.what()).find("lacks 0.bias"), std::string::npos) << error.what();
@@ -112,9 +112,9 @@ TEST(ShardedState, SharesMemoryAndLoadsIntoAnyLayout) {
     auto source = make_mlp({4, 7, 2}, 50);
     source->push_back(torch::nn::BatchNorm1d(2));
     fully_shard(*source, mesh);
-    const FullState want = full_state(*source);
+    const FullStateDict want = full_state_dict(*source);
     comm::Recorder recorder(*comm::current_world());
-    const NamedTensors state = sharded_state(*source);
+    const NamedTensors state = sharded_state_dict(*source);
     EXPECT_EQ(recorder.count(), 0);
     EXPECT_EQ(sharding(state.at("0.weight")).placements_text(), "R,S0");
     EXPECT_FALSE(state.at("0.weight").requires_grad());
@@ -123,34 +123,34 @@ TEST(ShardedState, SharesMemoryAndLoadsIntoAnyLayout) {
     auto other = make_mlp({4, 7, 2});
     other->push_back(torch::nn::BatchNorm1d(2));
     fully_shard(*other, mesh.flatten({"dp", "fs"}, "all"));
-    load_sharded_state(*other, state);
-    for (const auto& [name, tensor] : full_state(*other)) {
+    load_sharded_state_dict(*other, state);
+    for (const auto& [name, tensor] : full_state_dict(*other)) {
       EXPECT_TRUE(at::equal(want.at(name), tensor)) << name;
     }
     NamedTensors wrong = state;
     wrong["0.bias"] = at::ones({7});
-    EXPECT_THROW(load_sharded_state(*other, wrong), InvalidArgument);
+    EXPECT_THROW(load_sharded_state_dict(*other, wrong), InvalidArgument);
     wrong.erase("0.bias");
-    EXPECT_THROW(load_sharded_state(*other, wrong), InvalidArgument);
+    EXPECT_THROW(load_sharded_state_dict(*other, wrong), InvalidArgument);
   });
 }
 
-TEST(FullState, OfAnotherModuleIsRefusedBeforeAnythingChanges) {
+TEST(FullStateDict, OfAnotherModuleIsRefusedBeforeAnythingChanges) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
     auto net = make_mlp({4, 7, 2});
     fully_shard(*net, mesh);
-    const FullState before = full_state(*net);
-    FullState state = full_state(*make_mlp({4, 7, 2}, /*seed=*/50));
-    FullState larger = state;
+    const FullStateDict before = full_state_dict(*net);
+    FullStateDict state = full_state_dict(*make_mlp({4, 7, 2}, /*seed=*/50));
+    FullStateDict larger = state;
     larger["0.weight"] = at::ones({8, 4});
-    EXPECT_THROW(load_full_state(*net, larger), InvalidArgument);
+    EXPECT_THROW(load_full_state_dict(*net, larger), InvalidArgument);
     state.erase("2.bias");
-    EXPECT_THROW(load_full_state(*net, state), InvalidArgument);
+    EXPECT_THROW(load_full_state_dict(*net, state), InvalidArgument);
     state["2.bias"] = at::ones({2});
     state["other"] = at::ones({2});
-    EXPECT_THROW(load_full_state(*net, state), InvalidArgument);
-    for (const auto& [name, tensor] : full_state(*net))
+    EXPECT_THROW(load_full_state_dict(*net, state), InvalidArgument);
+    for (const auto& [name, tensor] : full_state_dict(*net))
       EXPECT_TRUE(at::equal(before.at(name), tensor));
   });
 }

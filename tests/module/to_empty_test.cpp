@@ -43,9 +43,10 @@ void init(torch::nn::Sequential& net) {
   net->children().back()->as<torch::nn::BatchNorm1dImpl>()->reset_parameters();
 }
 
-FullState state_on(const std::string& text, int ranks,
-                   const std::function<void(torch::nn::Sequential&, const DeviceMesh&)>& shard) {
-  FullState out;
+FullStateDict state_on(
+    const std::string& text, int ranks,
+    const std::function<void(torch::nn::Sequential&, const DeviceMesh&)>& shard) {
+  FullStateDict out;
   run_ranks(ranks, [&](int rank) {
     const DeviceMesh mesh = init_device_mesh(text);
     auto net = on_meta();
@@ -55,7 +56,7 @@ FullState state_on(const std::string& text, int ranks,
     }
     to_empty(*net, at::kCPU);
     init(net);
-    const FullState state = full_state(*net);
+    const FullStateDict state = full_state_dict(*net);
     for (const auto& [name, tensor] : state) EXPECT_FALSE(tensor.is_meta()) << name;
     if (rank == 0) out = state;
   });
@@ -64,9 +65,9 @@ FullState state_on(const std::string& text, int ranks,
 
 TEST(ToEmpty, RandomValuesAreTheSameOnAnyMesh) {
   const auto shard = [](auto& net, const auto& mesh) { fully_shard(*net, mesh); };
-  const FullState want = state_on("dp=1", 1, shard);
+  const FullStateDict want = state_on("dp=1", 1, shard);
   EXPECT_GT(want.at("0.weight").std().item<double>(), 0.1);
-  const auto same = [&](const FullState& got, const std::string& text) {
+  const auto same = [&](const FullStateDict& got, const std::string& text) {
     ASSERT_EQ(got.size(), want.size());
     for (const auto& [name, tensor] : want) EXPECT_TRUE(at::equal(got.at(name), tensor)) << text;
   };
@@ -77,12 +78,12 @@ TEST(ToEmpty, RandomValuesAreTheSameOnAnyMesh) {
   same(state_on("dp=2", 2,
                 [](auto& net, const auto& mesh) {
                   for (auto* layer : layers_of(net)) fully_shard(*layer, mesh);
-                  fully_shard(*net, mesh, {.cpu_offload = CpuOffload()});
+                  fully_shard(*net, mesh, {.offload_policy = CPUOffloadPolicy()});
                 }),
        "several groups");
   same(state_on("dp=2,tp=2", 4,
                 [](auto& net, const auto& mesh) {
-                  distribute_in_place(layers_of(net)[0]->weight, mesh["tp"], {Shard(0)}, {{}});
+                  distribute_(layers_of(net)[0]->weight, mesh["tp"], {Shard(0)}, {{}});
                   distribute_module(*net, mesh["tp"], {}, {{}});
                   fully_shard(*net, mesh["dp"]);
                 }),
@@ -107,7 +108,7 @@ TEST(ToEmpty, TrainsAfterIt) {
     auto optimizer = adamw()(net->parameters());
     shard_layers(net, mesh);
     to_empty(*net, at::kCPU);
-    load_full_state(*net, full_state(*plain));
+    load_full_state_dict(*net, full_state_dict(*plain));
     auto alone = adamw()(plain->parameters());
     train(forward_of(plain), *alone, batch, 5);
     train(forward_of(net), *optimizer, batch.part(rank, 2), 5);
@@ -152,8 +153,8 @@ TEST(ToEmpty, UseBeforeItIsAnErrorThatNamesIt) {
     fully_shard(*net, mesh);
     refused([&] { layers_of(net)[0]->forward(at::ones({1, 6}, at::kDouble)); });
     refused([&] { unshard(*net); });
-    refused([&] { load_full_state(*net, full_state(*make_mlp(kWidths))); });
-    EXPECT_THROW(full_state(*net), InvalidArgument);
+    refused([&] { load_full_state_dict(*net, full_state_dict(*make_mlp(kWidths))); });
+    EXPECT_THROW(full_state_dict(*net), InvalidArgument);
     EXPECT_THROW(to_empty(*net, at::kMeta), InvalidArgument);
     to_empty(*net, at::kCPU);
     init(net);
@@ -175,7 +176,7 @@ TEST(ToEmpty, OfPlainAndOfDistributedModules) {
     to_empty(*net, at::kCPU);
     init(net);
     EXPECT_FALSE(net->parameters()[0].is_meta());
-    EXPECT_EQ(full_state(*net).at("4.bias").sum().item<double>(), 9);
+    EXPECT_EQ(full_state_dict(*net).at("4.bias").sum().item<double>(), 9);
   });
 }
 

@@ -32,18 +32,18 @@ def test_a_checkpoint_is_loaded_in_other_placements_and_by_pytorchs_own_tensors(
         saved = make(1)
         tessera.distribute_(saved[0].weight, mesh, "S1")
         compat.fully_shard(saved[1], mesh=mesh)
-        expected = tessera.full_state(saved)
+        expected = tessera.full_state_dict(saved)
         save(saved.state_dict(), "/ours")
 
         spread = make(2)
         tessera.distribute_(spread[0].weight, mesh, "S0")
         tessera.distribute_(spread[1].weight, mesh, "R")
         load(spread.state_dict())
-        check(tessera.full_state(spread))
+        check(tessera.full_state_dict(spread))
 
         sharded = compat.fully_shard(make(3), mesh=mesh)
         load(sharded.state_dict())
-        check(tessera.full_state(sharded))
+        check(tessera.full_state_dict(sharded))
 
         state = {{
             name: theirs.distribute_tensor(torch.zeros_like(value), mesh, [theirs.Shard(0)])
@@ -57,7 +57,7 @@ def test_a_checkpoint_is_loaded_in_other_placements_and_by_pytorchs_own_tensors(
             for parameter in spread.parameters():
                 parameter.zero_()
         load(spread.state_dict(), "/theirs")
-        check(tessera.full_state(spread))
+        check(tessera.full_state_dict(spread))
         print("equal on rank " + str(rank))
         """,
     )

@@ -168,7 +168,7 @@ def test_frozen_parameters_may_hold_integers(ranks):
         assert torch.equal(model.counts + torch.zeros(5, dtype=torch.int64), counts)
         model(torch.ones(2, 4)).sum().backward()
         assert model.counts.grad is None and model.weight.grad.dtype == torch.float32
-        assert tessera.full_state(model)["counts"].tolist() == counts.tolist()
+        assert tessera.full_state_dict(model)["counts"].tolist() == counts.tolist()
 
     ranks(2, body)
 

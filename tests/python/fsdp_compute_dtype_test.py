@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import tessera
 from tessera.compat import fsdp as compat
 
-LOW = tessera.MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+LOW = tessera.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
 class Watched(nn.Module):
@@ -36,7 +36,7 @@ class Watched(nn.Module):
 
 def watched(policy=LOW, **options):
     net = Watched(**options)
-    tessera.fully_shard(net, tessera.init_device_mesh("dp=2"), mixed_precision=policy)
+    tessera.fully_shard(net, tessera.init_device_mesh("dp=2"), mp_policy=policy)
     return net
 
 
@@ -73,7 +73,7 @@ def test_state_taken_in_a_forward_is_what_rests(ranks):
         net = Saves()
         value = 1 + 2**-12  # bfloat16 would lose it
         nn.init.constant_(net.layer.bias, value)
-        tessera.fully_shard(net, tessera.init_device_mesh("dp=2"), mixed_precision=LOW)
+        tessera.fully_shard(net, tessera.init_device_mesh("dp=2"), mp_policy=LOW)
         net(ONES)
         assert {v.dtype for v in net.state.values()} == {torch.float32}
         assert tessera.full_tensor(net.layer.bias.detach()).tolist() == [value / 2] * 4
@@ -96,7 +96,7 @@ def test_what_reads_shards_in_a_forward_computes_in_the_type_that_is_reported(ra
     def body(rank):
         net = copies[rank]
         whole = net.layer.weight.detach().clone()
-        tessera.fully_shard(net, tessera.init_device_mesh("dp=2"), mixed_precision=LOW)
+        tessera.fully_shard(net, tessera.init_device_mesh("dp=2"), mp_policy=LOW)
         with torch.no_grad():
             net(ONES)
         low = whole.bfloat16()
@@ -179,7 +179,7 @@ def test_the_first_thing_a_backward_does_may_be_to_read_a_type(ranks):
     def body(rank):
         net = Lambda()
         net.layer.bias = None
-        tessera.fully_shard(net, tessera.init_device_mesh("dp=2"), mixed_precision=LOW)
+        tessera.fully_shard(net, tessera.init_device_mesh("dp=2"), mp_policy=LOW)
         net(ONES).square().sum().backward()
         assert net.layer.weight.grad.dtype == torch.float32
 
@@ -199,10 +199,10 @@ def test_each_group_has_its_own_policy(ranks):
     def body(rank):
         net = Pair()
         mesh = tessera.init_device_mesh("dp=2")
-        out = tessera.MixedPrecision(param_dtype=torch.bfloat16, output_dtype=torch.float32)
-        half = tessera.MixedPrecision(param_dtype=torch.float16)
-        tessera.fully_shard(net.low, mesh, mixed_precision=out)
-        tessera.fully_shard(net.less, mesh, mixed_precision=half)
+        out = tessera.MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
+        half = tessera.MixedPrecisionPolicy(param_dtype=torch.float16)
+        tessera.fully_shard(net.low, mesh, mp_policy=out)
+        tessera.fully_shard(net.less, mesh, mp_policy=half)
         tessera.fully_shard(net, mesh)
         net(ONES).sum().backward()
         assert net.seen == [torch.bfloat16, torch.float16, torch.float32]
@@ -230,7 +230,7 @@ def test_tied_and_frozen_parameters(ranks):
         net = Tied()
         mesh = tessera.init_device_mesh("dp=2")
         for module in (net.frozen, net.head, net):
-            tessera.fully_shard(module, mesh, mixed_precision=LOW)
+            tessera.fully_shard(module, mesh, mp_policy=LOW)
         net(torch.arange(6)).float().square().sum().backward()
         assert net.frozen.weight.grad is None
         assert net.embed.weight.dtype == net.embed.weight.grad.dtype == torch.float32
@@ -261,12 +261,12 @@ def test_methods_beside_forward(ranks):
 
 def test_errors_about_types_name_the_policy(ranks):
     def body(rank):
-        keeps = tessera.MixedPrecision(param_dtype=torch.bfloat16, cast_forward_inputs=False)
+        keeps = tessera.MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=False)
         with pytest.raises(RuntimeError, match=r"mixed precision policy.*param_dtype") as error:
             watched(keeps)(ONES)
         assert "cast_forward_inputs" in str(error.value)
         net = nn.LSTM(4, 4)
-        tessera.fully_shard(net, tessera.init_device_mesh("dp=2"), mixed_precision=keeps)
+        tessera.fully_shard(net, tessera.init_device_mesh("dp=2"), mp_policy=keeps)
         with pytest.raises(ValueError, match="dtype") as error:
             net(ONES)
         assert "param_dtype" in error.value.__notes__[0]
@@ -283,7 +283,7 @@ def test_a_step_is_that_of_a_copy_in_low_precision(ranks):
 
     def body(rank):
         net = copies[rank]
-        tessera.fully_shard(net, tessera.init_device_mesh("dp=2"), mixed_precision=LOW)
+        tessera.fully_shard(net, tessera.init_device_mesh("dp=2"), mp_policy=LOW)
         net(ONES).float().square().sum().backward()
         for got, want in zip(net.parameters(), low.parameters(), strict=True):
             assert torch.equal(tessera.full_tensor(got.grad), want.grad.float())

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tessera
 
-LOW = tessera.MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+LOW = tessera.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
 class Convolutions(nn.Module):
@@ -213,7 +213,7 @@ def losses(net, recompute=None, backwards=1, train=True, clip=tessera.clip_grad_
 def sharded(net, groups=lambda net: [net.block], policy=LOW):
     mesh = tessera.init_device_mesh("dp=2")
     for module in [*groups(net), net]:
-        tessera.fully_shard(module, mesh, mixed_precision=policy)
+        tessera.fully_shard(module, mesh, mp_policy=policy)
     return net
 
 
@@ -242,12 +242,12 @@ def test_types_and_replicas_work_alike(ranks, dtype):
     plain = Net("t5_norm")
     copies = [copy.deepcopy(plain) for _ in range(4)]
     want = losses(plain, clip=nn.utils.clip_grad_norm_)
-    policy = tessera.MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32)
+    policy = tessera.MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
 
     def body(rank):
         assert losses(sharded(copies[rank], policy=policy)) == pytest.approx(want, abs=0.05)
         whole = copies[2 + rank]
-        tessera.replicate(whole, tessera.init_device_mesh("dp=2"), mixed_precision=policy)
+        tessera.replicate(whole, tessera.init_device_mesh("dp=2"), mp_policy=policy)
         assert losses(whole) == pytest.approx(want, abs=0.05)
 
     ranks(2, body)

@@ -14,13 +14,13 @@ import tessera
 
 def test_mixed_precision_casts_inputs_outputs_and_messages(ranks, mlp):
     x = torch.randn(2, 6)
-    policy = tessera.MixedPrecision(
+    policy = tessera.MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
     )
 
     def body(rank):
         mesh = tessera.init_device_mesh("dp=2")
-        model = tessera.fully_shard(mlp().float(), mesh, mixed_precision=policy)
+        model = tessera.fully_shard(mlp().float(), mesh, mp_policy=policy)
         seen = []
         model[0].register_forward_hook(lambda m, inputs, out: seen.append((inputs[0].dtype, out.dtype)))
         with tessera.Recorder() as recorder:
@@ -45,7 +45,7 @@ def test_options_say_what_is_cut_and_where(ranks, mlp):
             [model[0], model[2]],
             mesh,
             shard_dim=lambda name, p: 1 if name == "0.weight" else None,
-            ignored=[weight],
+            ignored_params=[weight],
         )
         assert [tessera.is_dtensor(p) for p in model.parameters()] == [True, True, False, True]
         assert tessera.placements(model[0].weight) == (tessera.Shard(1),)
@@ -82,10 +82,10 @@ def test_modules_made_on_meta_are_filled_alike_on_any_number_of_ranks(ranks):
             nn.init.normal_(parameter)
         model(torch.ones(2, 6)).sum().backward()
         assert {group.state for group in tessera.sharded_groups(model)} == {"idle"}
-        return tessera.full_state(model)
+        return tessera.full_state_dict(model)
 
     alone = ranks(1, lambda rank: weights(rank, 1))[0]
-    for found in ranks(3, lambda rank: weights(rank, 3, cpu_offload=tessera.CpuOffload())):
+    for found in ranks(3, lambda rank: weights(rank, 3, offload_policy=tessera.CPUOffloadPolicy())):
         models.compare_state(found, alone, rtol=0, atol=0)
 
 

@@ -18,22 +18,22 @@ def test_state_goes_out_whole_and_comes_in_from_any_layout(ranks):
         mesh = tessera.init_device_mesh("dp=2")
         model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7))
         tessera.fully_shard(model, mesh)
-        tessera.load_full_state(model, plain.state_dict())
-        state = tessera.full_state(model)
+        tessera.load_full_state_dict(model, plain.state_dict())
+        state = tessera.full_state_dict(model)
         assert state.keys() == plain.state_dict().keys()
         models.compare_state(state, plain.state_dict())
-        assert len(tessera.full_state(model, rank0_only=True)) >= (len(state) if rank == 0 else 0)
-        tessera.load_full_state(model, state if rank == 0 else {}, rank0_only=True)
-        tessera.load_sharded_state(model, tessera.sharded_state(model))
-        models.compare_state(tessera.full_state(model), plain.state_dict())
+        assert len(tessera.full_state_dict(model, rank0_only=True)) >= (len(state) if rank == 0 else 0)
+        tessera.load_full_state_dict(model, state if rank == 0 else {}, rank0_only=True)
+        tessera.load_sharded_state_dict(model, tessera.sharded_state_dict(model))
+        models.compare_state(tessera.full_state_dict(model), plain.state_dict())
         # torch's own, shard by shard.
         sharded = copy.deepcopy(model.state_dict())
         with torch.no_grad():
             model[0].weight.zero_()
         model.load_state_dict(sharded)
-        models.compare_state(tessera.full_state(model), plain.state_dict())
+        models.compare_state(tessera.full_state_dict(model), plain.state_dict())
         with pytest.raises(tessera.InvalidArgument, match="lacks"):
-            tessera.load_full_state(model, {})
+            tessera.load_full_state_dict(model, {})
 
     ranks(2, body)
 

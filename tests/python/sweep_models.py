@@ -123,10 +123,10 @@ def peer_losses(model: nn.Module, loss_of, way: str, dtype: torch.dtype) -> list
 
 def sharded_losses(model: nn.Module, loss_of, way: str, dtype: torch.dtype) -> list[float]:
     mesh = tessera.init_device_mesh("dp=2")
-    policy = tessera.MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32)
+    policy = tessera.MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for block in blocks_of(model):
-        tessera.fully_shard(block, mesh, mixed_precision=policy)
-    tessera.fully_shard(model, mesh, mixed_precision=policy)
+        tessera.fully_shard(block, mesh, mp_policy=policy)
+    tessera.fully_shard(model, mesh, mp_policy=policy)
     seen = losses(model, loss_of, way, tessera.clip_grad_norm_)
     for name, parameter in model.named_parameters():
         assert parameter.dtype == torch.float32, f"{name} rests in {parameter.dtype}"

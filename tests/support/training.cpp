@@ -32,7 +32,7 @@ void set_parameters(torch::nn::Module& module, uint64_t seed) {
 void shard_parameters(torch::nn::Module& module, const DeviceMesh& mesh,
                       const PlaceParameter& place) {
   for (auto& item : module.named_parameters()) {
-    distribute_in_place(item.value(), mesh, place(item.key(), item.value().dim()));
+    distribute_(item.value(), mesh, place(item.key(), item.value().dim()));
   }
   distribute_module(module, mesh);
 }

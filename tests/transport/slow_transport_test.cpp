@@ -90,7 +90,7 @@ TEST(SlowLinks, AWaitEndsInAStallAndTheMessageComesAfterIt) {
     const at::Tensor room = at::zeros({100'000}, at::kByte);
     const auto come = pair.ranks[1]->receive_piece(room, 0, 1);
     const auto sent = pair.ranks[0]->send_piece(values(100'000, 1), 1, 1);
-    pair.ranks[0]->advance();
+    pair.ranks[0]->progress_once();
     pair.proxy.stall();
     const auto begin = Clock::now();
     EXPECT_NE(error_of([&] { come->wait(milliseconds(200)); }).find("no answer within 200 ms"),

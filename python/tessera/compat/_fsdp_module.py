@@ -15,7 +15,7 @@ from .. import _C
 from .. import fsdp_control as control
 from .._C import UnshardHandle
 from ..fsdp_module import converted
-from ..fsdp_precision import MixedPrecision
+from ..fsdp_precision import MixedPrecisionPolicy
 from ._fsdp_placed import Asserted
 
 
@@ -24,7 +24,7 @@ class FSDPState:
     """What is kept for a call of fully_shard; `fully_shard.state(module)` gives it."""
 
     mesh: _C.DeviceMesh
-    mp_policy: MixedPrecision
+    mp_policy: MixedPrecisionPolicy
     collectives: dict[str, Any] = field(default_factory=dict)
 
 
@@ -45,7 +45,7 @@ class FSDPModule:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise Asserted(
             "a module of fully_shard cannot be deep-copied: copy it before fully_shard, or load "
-            "tessera.full_state(module) into another one"
+            "tessera.full_state_dict(module) into another one"
         )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:

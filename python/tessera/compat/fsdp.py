@@ -40,7 +40,7 @@ from ._fsdp_placed import ShardPlacementResult as ShardPlacementResult
 
 
 @dataclasses.dataclass(frozen=True)
-class MixedPrecisionPolicy(fsdp.MixedPrecision):
+class MixedPrecisionPolicy(fsdp.MixedPrecisionPolicy):
     """As in torch.distributed.fsdp."""
 
 
@@ -89,7 +89,7 @@ def fully_shard(
     placed = None if shard_placement_fn is None else Placed(shard_placement_fn)
     offload = None
     if hasattr(offload_policy, "pin_memory"):  # PyTorch's own too
-        offload = fsdp.CpuOffload(pin_memory=offload_policy.pin_memory)
+        offload = fsdp.CPUOffloadPolicy(pin_memory=offload_policy.pin_memory)
     if not isinstance(mp_policy, MixedPrecisionPolicy):
         mp_policy = MixedPrecisionPolicy(**dataclasses.asdict(mp_policy))
     fsdp.fully_shard(
@@ -98,9 +98,9 @@ def fully_shard(
         reshard_after_forward=reshard_after_forward,
         shard_dim=None if placed is None else placed.dim,
         shard_mesh=None if placed is None else placed.mesh,
-        ignored=ignored,
-        mixed_precision=mp_policy,
-        cpu_offload=offload,
+        ignored_params=ignored,
+        mp_policy=mp_policy,
+        offload_policy=offload,
     )
     state = FSDPState(mesh_from_torch(mesh), mp_policy)
     for part in modules:

@@ -95,10 +95,10 @@ void check_policy(const OpEntry& entry, const Decision& decision, const Stack& s
   if (!decision.moves) return;
   const ImplicitComm policy = CommPolicy::current();
   const bool strict = decision.replicates && StrictRules::current();
-  const bool tells = decision.replicates && !decision.told.load(std::memory_order_relaxed);
+  const bool tells = decision.replicates && !decision.warned.load(std::memory_order_relaxed);
   if (policy == ImplicitComm::allow && !strict && !tells) return;
   const Moved moved = what_moves(decision, operands_of(entry, stack), entry.is_out);
-  decision.told.store(true, std::memory_order_relaxed);
+  decision.warned.store(true, std::memory_order_relaxed);
   if (moved.text.empty()) return;
   if (strict) {
     throw NotSupported(join_text(entry.name,

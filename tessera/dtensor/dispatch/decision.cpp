@@ -169,7 +169,7 @@ bool KnownResult::fits(const at::Tensor& local, bool is_view) const {
   if (!local.defined() || local.scalar_type() != dtype) return false;
   if (local.sizes() != local_shape) return false;
   if (is_view) return !local.is_conj() && !local.is_neg();
-  return lies_as_said(local, local_stride);
+  return is_laid_out_as(local, local_stride);
 }
 
 void DecisionKey::spill(uint64_t word) {

@@ -43,7 +43,7 @@ struct OpenResult {
 /// A result that the decision foretells in full. Refers to its sharding.
 struct KnownResult {
   explicit KnownResult(const Sharding& sharding);
-  /// A view lies as it lies; a fresh result may lie otherwise than foretold.
+  /// A view lies as it lies; a fresh result may lie otherwise than predicted.
   bool fits(const at::Tensor& local, bool is_view) const;
 
   at::IntArrayRef shape;
@@ -77,9 +77,9 @@ struct Decision {
   bool reduces = false;  ///< the handler combines the ranks' results
   /// Another op to run on the local tensors.
   std::optional<Replacement> instead;
-  bool by_mesh = false;                   ///< lists of tensors of several meshes: one call for each
-  bool replicates = false;                ///< no rule: runs on replicated inputs
-  mutable std::atomic<bool> told{false};  ///< the cost of that was said
+  bool by_mesh = false;     ///< lists of tensors of several meshes: one call for each
+  bool replicates = false;  ///< no rule: runs on replicated inputs
+  mutable std::atomic<bool> warned{false};  ///< of the cost of that
   /// Nothing but the op itself on the local tensors: what typed_kernel.h can do.
   bool direct = false;
   std::vector<KnownResult> known;  ///< by result, of a direct decision

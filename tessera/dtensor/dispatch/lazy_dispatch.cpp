@@ -66,7 +66,7 @@ void replace_lazy(const OpEntry& entry, Stack& stack, const Change& change) {
 }
 
 /// What is among an op's arguments, beside lazy tensors.
-struct Company {
+struct OperandMix {
   bool plain = false;       ///< a plain tensor that is no mere number
   bool other_mesh = false;  ///< sharded over other axes: activations of tensor parallelism
   bool own_mesh = false;    ///< sharded as parameters are: gradients, optimizer state
@@ -92,8 +92,8 @@ const DeviceMesh* mesh_of_lazy(const OpEntry& entry, const Stack& stack) {
   return mesh;
 }
 
-Company company_of(const OpEntry& entry, const Stack& stack, const DeviceMesh& mesh) {
-  Company out;
+OperandMix operand_mix_of(const OpEntry& entry, const Stack& stack, const DeviceMesh& mesh) {
+  OperandMix out;
   for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t arg) {
     out.requires_grad = out.requires_grad || tensor.requires_grad();
     const ShardedMeta* meta = sharded_meta(tensor);
@@ -113,24 +113,24 @@ Company company_of(const OpEntry& entry, const Stack& stack, const DeviceMesh& m
   return out;
 }
 
-bool autograd_records_or_replays(const Company& company) {
+bool autograd_records_or_replays(const OperandMix& mix) {
   constexpr int kNoBackward = -1;
-  return (c10::GradMode::is_enabled() && company.requires_grad) ||
+  return (c10::GradMode::is_enabled() && mix.requires_grad) ||
          (torch::autograd::get_current_graph_task_id() != kNoBackward && !outside_backward);
 }
 
-bool computes(const Company& company) {
-  if (company.written) return false;
-  if (company.plain || company.other_mesh) return true;
-  return !company.own_mesh && autograd_records_or_replays(company);
+bool computes(const OperandMix& mix) {
+  if (mix.written) return false;
+  if (mix.plain || mix.other_mesh) return true;
+  return !mix.own_mesh && autograd_records_or_replays(mix);
 }
 
 /// zeros_like(p), full_like(p, ...): no value is asked for, and no derivative. Optimizers make
 /// their state so, some of them where autograd records. Not while a module computes with p as
 /// another dtype: the result is of that one.
-bool takes_form_alone(const OpEntry& entry, const Company& company) {
+bool takes_form_alone(const OpEntry& entry, const OperandMix& mix) {
   const std::string_view name(entry.name);
-  return !company.plain && !company.other_mesh && !company.switched &&
+  return !mix.plain && !mix.other_mesh && !mix.switched &&
          name.substr(0, name.find('.')).ends_with("_like");
 }
 
@@ -163,12 +163,12 @@ void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack&
   c10::SmallVector<std::shared_ptr<LazyLocal>, 4> used;
   bool mixed = false;
   const auto tell = [&used] {
-    for (const auto& lazy : used) lazy->used();
+    for (const auto& lazy : used) lazy->release();
   };
   try {
     replace_lazy(entry, stack, [&used](const at::Tensor& tensor, LazyLocal& lazy, size_t) {
       used.push_back(sharded_meta(tensor)->lazy());
-      return lazy.produced();
+      return lazy.unsharded();
     });
     mixed = mixes_dtypes(entry, stack);
     run_plainly(entry, op, stack);
@@ -266,19 +266,19 @@ bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
     cast_lazily(entry, op, stack);
     return true;
   }
-  const Company company = company_of(entry, stack, *mesh);
-  if (computes(company) && !takes_form_alone(entry, company)) {
+  const OperandMix mix = operand_mix_of(entry, stack, *mesh);
+  if (computes(mix) && !takes_form_alone(entry, mix)) {
     run_on_produced(entry, op, stack);
     return true;
   }
-  if (company.written) {
+  if (mix.written) {
     refuse_renorm(entry);
     tell_of_writes(entry, stack);
-  } else if (!company.own_mesh && entry.written.empty()) {
+  } else if (!mix.own_mesh && entry.written.empty()) {
     compute_on_shards(entry, op, stack);
     return true;
   }
-  if (!company.lazy_view && !company.switched) return false;
+  if (!mix.lazy_view && !mix.switched) return false;
   run_on_shards(entry, op, stack);
   return true;
 }

@@ -3,7 +3,7 @@
 #include "tessera/dtensor/dispatch/op_entry.h"
 #include "tessera/dtensor/lazy.h"
 
-/// Which way an op with lazy tensors among its arguments goes: on the produced tensors, on the
+/// Which way an op with lazy tensors among its arguments goes: on the unsharded tensors, on the
 /// shards, or as a recipe. lazy.h says which op goes which way.
 namespace tessera::dtensor {
 

@@ -69,7 +69,7 @@ class ReportComputeDtypes {
 /// for other ops.
 std::optional<c10::KernelFunction> dtype_kernel(const c10::OperatorName& name);
 
-/// Where an op on produced tensors failed: says of lazy tensors that are computed with in another
+/// Where an op on unsharded tensors failed: says of lazy tensors that are computed with in another
 /// dtype than they rest in that they are, and why.
 void explain_dtypes(c10::Error& error, std::span<const std::shared_ptr<LazyLocal>> used);
 

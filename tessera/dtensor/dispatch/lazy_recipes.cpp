@@ -18,7 +18,7 @@ class LazyResult final : public LazyLocal {
   LazyResult(at::Tensor computed, std::shared_ptr<LazyLocal> of)
       : computed_(std::move(computed)), of_(std::move(of)) {}
 
-  at::Tensor produced() override { return of_->produced_from(computed_); }
+  at::Tensor unsharded() override { return of_->produced_from(computed_); }
   at::Tensor produced_from(const at::Tensor& computed) override {
     return of_->produced_from(computed);
   }
@@ -50,12 +50,12 @@ class LazyCast final : public LazyLocal {
         written_(writes_.current_version()),
         version_(version_of(*base_)) {}
 
-  at::Tensor produced() override {
+  at::Tensor unsharded() override {
     if (changed_ || writes_.current_version() != written_ || version_of(*base_) != version_) {
       return base_->produced_from(computed_);
     }
-    at::Tensor cast = base_->produced().to(computed_.scalar_type());
-    base_->used();
+    at::Tensor cast = base_->unsharded().to(computed_.scalar_type());
+    base_->release();
     return cast;
   }
   at::Tensor produced_from(const at::Tensor& computed) override {
@@ -74,8 +74,8 @@ class LazyCast final : public LazyLocal {
   bool changed_ = false;
 };
 
-/// The produced tensor seen otherwise, without a trip through the dispatcher; autograd does not see
-/// it. Nothing if it lies otherwise than its sharding says.
+/// A view of the unsharded tensor, made without the dispatcher: autograd does not see it. Undefined
+/// if the tensor's strides are not those that its sharding says.
 at::Tensor seen_as(const at::Tensor& whole, const LazyLocal::KnownView& view) {
   const c10::TensorImpl& base = *whole.unsafeGetTensorImpl();
   if (sharded_meta(whole) != nullptr || !base.has_storage() ||
@@ -106,14 +106,14 @@ class LazyView final : public LazyLocal {
            std::shared_ptr<const KnownView> known = nullptr)
       : base_(std::move(base)), recipe_(std::move(recipe)), known_(std::move(known)) {}
 
-  at::Tensor produced() override {
-    at::Tensor whole = base_->produced();
+  at::Tensor unsharded() override {
+    at::Tensor whole = base_->unsharded();
     if (known_ != nullptr) {
       if (at::Tensor seen = seen_as(whole, *known_); seen.defined()) return seen;
     }
     return replayed(std::move(whole));
   }
-  void used() override { base_->used(); }
+  void release() override { base_->release(); }
   at::Tensor produced_from(const at::Tensor& computed) override {
     return base_->produced_from(computed);
   }
@@ -126,7 +126,7 @@ class LazyView final : public LazyLocal {
     if (recipe_.retypes && base_->shards().scalar_type() != recipe_.base_dtype) {
       throw NotSupported(
           "a write to the bytes of a fully_shard parameter that computes in another dtype than it "
-          "rests in (mixed_precision.param_dtype); write to it outside of the module's forward");
+          "rests in (mp_policy.param_dtype); write to it outside of the module's forward");
     }
     base_->shards_change();
   }

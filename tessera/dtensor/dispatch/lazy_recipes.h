@@ -9,7 +9,7 @@
 #include "tessera/dtensor/sharded_tensor.h"
 
 /// Lazy tensors that are made of others: how to come by the value of a view, a cast or a result
-/// from the value of what it was made of. None of them holds a produced tensor. Which op goes
+/// from the value of what it was made of. None of them holds a unsharded tensor. Which op goes
 /// which way is decided in lazy_dispatch.cpp, the only one who includes this.
 namespace tessera::dtensor {
 

@@ -195,9 +195,9 @@ at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t in
       if (static_cast<DType>(local.scalar_type()) != sharding.dtype()) {
         return wrap(local, sharding.with_dtype(static_cast<DType>(local.scalar_type())));
       }
-      if (!entry.is_view && !lies_as_said(local, sharding.local_stride()) &&
+      if (!entry.is_view && !is_laid_out_as(local, sharding.local_stride()) &&
           sharding.mesh().contains_me()) [[unlikely]] {
-        return wrap_as_it_lies(local, sharding);
+        return wrap_as_laid_out(local, sharding);
       }
       return wrap(std::move(local), sharding);
     }

@@ -93,7 +93,7 @@ Sharding dense(const Sharding& as, at::MemoryFormat format) {
 at::Tensor wrap_result(const at::Tensor& local, const ChannelLayout& layout,
                        at::MemoryFormat format) {
   const Sharding as = dense(layout.input(), format);
-  if (as.mesh().contains_me()) return wrap_as_it_lies(local.contiguous(format), as);
+  if (as.mesh().contains_me()) return wrap_as_laid_out(local.contiguous(format), as);
   return wrap(at::empty(as_ints(as.local_shape()), local.options()), as);
 }
 

@@ -62,7 +62,7 @@ bool cumsum(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor before = sum_before(local.sum(dim, /*keepdim=*/true, wide), from, dim);
   const at::Tensor out = at::cumsum(local, dim).add_(before).to(made);
   torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, wrap_as_it_lies(out, from.with_dtype(static_cast<DType>(made))));
+  torch::jit::push(stack, wrap_as_laid_out(out, from.with_dtype(static_cast<DType>(made))));
   return true;
 }
 

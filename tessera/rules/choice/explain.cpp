@@ -197,7 +197,7 @@ Explanation explain(const Rule& rule, const OpCall& call, const ExplainOptions& 
     return rank(a) < rank(b);
   });
   for (auto& c : out.candidates) {
-    if (c.verdict == Verdict::dearer) c.why = why_not(c, out.candidates.front());
+    if (c.verdict == Verdict::costlier) c.why = why_not(c, out.candidates.front());
   }
   return out;
 }

@@ -18,7 +18,7 @@
 namespace tessera::rules {
 
 struct Explanation {
-  enum class Verdict : uint8_t { chosen, dearer, dropped };
+  enum class Verdict : uint8_t { chosen, costlier, dropped };
 
   struct Candidate {
     std::vector<std::string> operands;  ///< placements, one each that is given
@@ -29,7 +29,7 @@ struct Explanation {
     int64_t held = 0;    ///< bytes of operands and (where known) results on the first rank
     std::vector<std::string> moves;  ///< "1: all_gather over tp  S0 -> R"
     std::string handler;             ///< what runs in the op's place, see Row::handler
-    Verdict verdict = Verdict::dearer;
+    Verdict verdict = Verdict::costlier;
     std::string why;  ///< "", "12 us slower", "as fast, but 4x the work", "a conflict"
   };
   /// Placements that one axis alone rules out.

@@ -114,7 +114,7 @@ TEST(ViewWrites, AreRefusedWhereTheViewIsOlderThanTheSharding) {
     const at::Tensor base = test_numbers({4, 6}, 1);
     std::vector<at::Tensor> views;
     std::thread([&] { views.push_back(base.select(1, 1)); }).join();  // by strides
-    distribute_in_place(base, mesh, {Replicate()});
+    distribute_(base, mesh, {Replicate()});
     at::Tensor factor = at::full({6}, 3.0, at::kDouble).requires_grad_();
     views[0].mul_(factor.select(0, 1));
     const std::string error = testing::error_of([&] { base.sum().backward(); });

@@ -180,7 +180,7 @@ TEST(BatchNorm, KeepsThePlacementOfItsStatistics) {
       const Instance instance = fresh(norm);
       for (const auto& item : instance.module->named_buffers()) {
         if (item.value().dim() == 1) {
-          distribute_in_place(item.value(), mesh, {Replicate(), Shard(0)});
+          distribute_(item.value(), mesh, {Replicate(), Shard(0)});
         }
       }
       distribute_module(*instance.module, mesh);

@@ -33,7 +33,7 @@ TEST(Explanation, ListsTheChosenCandidateFirstThenByCost) {
   // 4x16 of the first, 16x8 of the second, 4x8 of the result.
   EXPECT_EQ(e.candidates[0].held, (64 + 128 + 32) * 4);
   for (size_t i = 1; i < e.candidates.size() && e.candidates[i].verdict != Verdict::dropped; ++i) {
-    EXPECT_EQ(e.candidates[i].verdict, Verdict::dearer);
+    EXPECT_EQ(e.candidates[i].verdict, Verdict::costlier);
     EXPECT_GE(e.candidates[i].seconds, e.candidates[i - 1].seconds * (i > 1 ? 1 : 0));
     EXPECT_FALSE(e.candidates[i].why.empty());
   }

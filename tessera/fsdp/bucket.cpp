@@ -1,11 +1,11 @@
-#include "tessera/fsdp/bundle.h"
+#include "tessera/fsdp/bucket.h"
 
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
 
+#include "tessera/fsdp/gather_scheduler.h"
 #include "tessera/fsdp/param_group.h"
-#include "tessera/fsdp/timeline.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -29,7 +29,7 @@ int64_t version_of_shards(const ParamGroup& member) {
 
 }  // namespace
 
-Bundle::Bundle(std::vector<ParamGroup*> members)
+Bucket::Bucket(std::vector<ParamGroup*> members)
     : members_(std::move(members)),
       gather_layout_(joined(members_, [](const ParamGroup& g) { return g.gather_layout(); })),
       reduce_layout_(joined(members_, [](const ParamGroup& g) { return g.reduce_layout(); })),
@@ -46,39 +46,39 @@ Bundle::Bundle(std::vector<ParamGroup*> members)
   }
 }
 
-std::shared_ptr<Bundle> Bundle::make(std::vector<ParamGroup*> members) {
-  std::shared_ptr<Bundle> bundle(new Bundle(std::move(members)));
+std::shared_ptr<Bucket> Bucket::make(std::vector<ParamGroup*> members) {
+  std::shared_ptr<Bucket> bucket(new Bucket(std::move(members)));
   size_t place = 0;
   size_t first_param = 0;
-  for (ParamGroup* member : bundle->members_) {
-    member->travel_in(bundle, place++, first_param);
+  for (ParamGroup* member : bucket->members_) {
+    member->travel_in(bucket, place++, first_param);
     first_param += member->params();
   }
-  return bundle;
+  return bucket;
 }
 
-bool Bundle::can_join(const ParamGroup& a, const ParamGroup& b) {
+bool Bucket::can_join(const ParamGroup& a, const ParamGroup& b) {
   return a.mesh() == b.mesh() && a.device() == b.device() && a.options().travels_like(b.options());
 }
 
-bool Bundle::holds_together() const {
+bool Bucket::holds_together() const {
   return std::ranges::all_of(members_, [this](auto* one) { return can_join(*members_[0], *one); });
 }
 
-const GroupOptions& Bundle::options() const { return members_[0]->options(); }
-const DataMesh& Bundle::mesh() const { return members_[0]->mesh(); }
-size_t Bundle::number() const { return members_[0]->number(); }
+const GroupOptions& Bucket::options() const { return members_[0]->options(); }
+const DataMesh& Bucket::mesh() const { return members_[0]->mesh(); }
+size_t Bucket::number() const { return members_[0]->number(); }
 
-bool Bundle::is_current() const {
+bool Bucket::is_current() const {
   return std::ranges::all_of(members_, [this](auto* member) { return is_current(*member); });
 }
 
-bool Bundle::is_current(const ParamGroup& member) const {
-  return !versions_.empty() && versions_[member.place_in_bundle()] == version_of_shards(member);
+bool Bucket::is_current(const ParamGroup& member) const {
+  return !versions_.empty() && versions_[member.place_in_bucket()] == version_of_shards(member);
 }
 
 /// In the layout's type; where several groups share the slot, one after another.
-at::Tensor Bundle::shard_of_slot(size_t slot) const {
+at::Tensor Bucket::shard_of_slot(size_t slot) const {
   const at::ScalarType dtype = gather_layout_->slots()[slot].dtype;
   c10::SmallVector<at::Tensor, 1> pieces;
   for (const PieceOf& source : sources_[slot]) {
@@ -92,8 +92,8 @@ at::Tensor Bundle::shard_of_slot(size_t slot) const {
   return shard.scalar_type() == dtype ? shard : shard.to(dtype);
 }
 
-void Bundle::start(bool async) {
-  Timeline& timeline = *members_[0]->timeline();
+void Bucket::start(bool async) {
+  GatherScheduler& scheduler = *members_[0]->scheduler();
   std::vector<at::Tensor> sent = parts_;
   if (parts_.empty()) {
     versions_.clear();
@@ -105,12 +105,12 @@ void Bundle::start(bool async) {
                   {group,
                    mesh().shard_name(),
                    *options().collectives,
-                   timeline.bytes(),
-                   {timeline.log(), StepLog::What::gather, number()}},
+                   scheduler.bytes(),
+                   {scheduler.log(), StepLog::What::gather, number()}},
                   async);
 }
 
-bool Bundle::start_gather() {
+bool Bucket::start_gather() {
   if (mesh().shard_group() == nullptr) return false;
   if (!is_current()) release();
   if (gathered_.stage() != Gathered::Stage::released) return false;
@@ -118,34 +118,34 @@ bool Bundle::start_gather() {
   return true;
 }
 
-bool Bundle::needs_gather(const ParamGroup& member) const {
+bool Bucket::needs_gather(const ParamGroup& member) const {
   return mesh().shard_group() != nullptr &&
          (gathered_.stage() == Gathered::Stage::released || !is_current(member));
 }
 
-void Bundle::gather_anew() {
+void Bucket::gather_anew() {
   if (mesh().shard_group() == nullptr) return;
   release();
   start(/*async=*/true);
 }
 
-void Bundle::gather_for(const ParamGroup& member) {
+void Bucket::gather_for(const ParamGroup& member) {
   if (mesh().shard_group() == nullptr) return;
   if (!is_current(member)) release();
   if (gathered_.stage() == Gathered::Stage::released) start(/*async=*/false);
   finish_gather();
 }
 
-void Bundle::release() {
+void Bucket::release() {
   parts_.clear();
   drop_prefetch();
 }
 
-void Bundle::release_after_backward() {
+void Bucket::release_after_backward() {
   if (options().reshard_after_backward) release();
 }
 
-void Bundle::release_after_forward() {
+void Bucket::release_after_forward() {
   const comm::Group* smaller = options().smaller_group.get();
   if (smaller == nullptr || !is_current()) {
     release();
@@ -154,22 +154,22 @@ void Bundle::release_after_forward() {
   if (!is_gathered()) return;  // let go before, or a prefetch that is under way
   if (parts_.empty()) {
     parts_ = gathered_.parts_of_slots(smaller->index(), smaller->size(), *options().collectives,
-                                      members_[0]->timeline()->bytes());
+                                      members_[0]->scheduler()->bytes());
   }
   gathered_.release();
 }
 
-Reduction& Bundle::reduction() {
+Reduction& Bucket::reduction() {
   if (reduction_ == nullptr) {
     reduction_ = std::make_shared<Reduction>(
         reduce_layout_, mesh(), options().collectives,
         Reduction::How{options().divide_by, options().all_reduce_gradients},
-        StepLog::Message{members_[0]->timeline()->log(), StepLog::What::reduction, number()});
+        StepLog::Message{members_[0]->scheduler()->log(), StepLog::What::reduction, number()});
   }
   return *reduction_;
 }
 
-bool Bundle::count_arrival() {
+bool Bucket::count_arrival() {
   if (awaited_ < 0) {
     awaited_ = 0;
     for (const ParamGroup* member : members_) awaited_ += member->params_with_gradient();
@@ -177,7 +177,7 @@ bool Bundle::count_arrival() {
   return --awaited_ == 0;
 }
 
-void Bundle::reduce_arrived() {
+void Bucket::reduce_arrived() {
   for (ParamGroup* member : members_) member->add_kept();
   const std::shared_ptr<Reduction> reduction = std::exchange(reduction_, nullptr);
   forget_arrived();
@@ -189,7 +189,7 @@ void Bundle::reduce_arrived() {
   if (reduction == nullptr) return;
   std::vector<std::shared_ptr<ParamGroup>> members;  // alive until it is done
   for (ParamGroup* member : members_) members.push_back(member->shared_from_this());
-  members_[0]->timeline()->reduce(*this, reduction, [members, reduction] {
+  members_[0]->scheduler()->reduce(*this, reduction, [members, reduction] {
     size_t first_param = 0;
     for (const auto& member : members) {
       member->take_reduced(*reduction, first_param);
@@ -198,7 +198,7 @@ void Bundle::reduce_arrived() {
   });
 }
 
-void Bundle::forget_arrived() {
+void Bucket::forget_arrived() {
   reduction_.reset();
   awaited_ = -1;
   for (ParamGroup* member : members_) member->forget_arrived();

@@ -14,7 +14,7 @@
 ///   made on meta       nowhere yet   nothing can be computed
 namespace tessera::fsdp {
 
-struct Rest {
+struct OffloadPlacement {
   c10::Device rest = c10::kCPU;
   c10::Device compute = c10::kCPU;
   bool pinned = false;
@@ -26,7 +26,7 @@ struct Rest {
   /// Zeroed memory for shards.
   at::Tensor zeros(int64_t elements, at::ScalarType dtype) const;
   /// A gradient of the compute device as it is kept.
-  at::Tensor brought_home(const at::Tensor& shard, at::ScalarType dtype) const;
+  at::Tensor to_rest_device(const at::Tensor& shard, at::ScalarType dtype) const;
 };
 
 }  // namespace tessera::fsdp

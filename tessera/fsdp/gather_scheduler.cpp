@@ -1,4 +1,4 @@
-#include "tessera/fsdp/timeline.h"
+#include "tessera/fsdp/gather_scheduler.h"
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -23,34 +23,34 @@ int current_task() { return torch::autograd::get_current_graph_task_id(); }
 
 /// Autograd keeps it with the task of a backward, which calls it at the end. A task that fails is
 /// dropped without the call.
-class Timeline::BackwardWatch {
+class GatherScheduler::BackwardWatch {
  public:
-  BackwardWatch(std::weak_ptr<Timeline> timeline, int task)
-      : timeline_(std::move(timeline)), task_(task) {}
+  BackwardWatch(std::weak_ptr<GatherScheduler> scheduler, int task)
+      : scheduler_(std::move(scheduler)), task_(task) {}
   ~BackwardWatch() {
-    const auto timeline = timeline_.lock();
-    if (timeline != nullptr && !ended_) timeline->note_failure(task_);
+    const auto scheduler = scheduler_.lock();
+    if (scheduler != nullptr && !ended_) scheduler->note_failure(task_);
   }
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
   void end() {
-    if (const auto timeline = timeline_.lock()) timeline->end_backward(task_);
+    if (const auto scheduler = scheduler_.lock()) scheduler->end_backward(task_);
     ended_ = true;  // it did not throw
   }
 
  private:
-  std::weak_ptr<Timeline> timeline_;
+  std::weak_ptr<GatherScheduler> scheduler_;
   int task_;
   bool ended_ = false;
 };
 
-struct Timeline::OfWorlds {
+struct GatherScheduler::OfWorlds {
   std::mutex mutex;
-  std::map<const World*, std::weak_ptr<Timeline>> all;
+  std::map<const World*, std::weak_ptr<GatherScheduler>> all;
 };
 
-Timeline::OfWorlds& Timeline::of_worlds() {
+GatherScheduler::OfWorlds& GatherScheduler::of_worlds() {
   static auto* instance = [] {
     comm::on_world_end(world_ends);
     return new OfWorlds();  // worlds may end after static objects are destroyed
@@ -58,44 +58,44 @@ Timeline::OfWorlds& Timeline::of_worlds() {
   return *instance;
 }
 
-std::shared_ptr<Timeline> Timeline::of(const DeviceMesh& mesh) {
+std::shared_ptr<GatherScheduler> GatherScheduler::of(const DeviceMesh& mesh) {
   OfWorlds& worlds = of_worlds();
-  std::shared_ptr<Timeline> timeline;
+  std::shared_ptr<GatherScheduler> scheduler;
   {
     std::lock_guard lock(worlds.mutex);
     std::erase_if(worlds.all, [](const auto& item) { return item.second.expired(); });
     auto& slot = worlds.all[mesh.world().get()];
-    timeline = slot.lock();
-    if (timeline == nullptr) {
-      timeline = std::make_shared<Timeline>();
-      slot = timeline;
+    scheduler = slot.lock();
+    if (scheduler == nullptr) {
+      scheduler = std::make_shared<GatherScheduler>();
+      slot = scheduler;
     }
   }
-  timeline->drop_unused_now_and_then();
-  return timeline;
+  scheduler->drop_unused_now_and_then();
+  return scheduler;
 }
 
 /// Groups that nobody uses any more would keep it from ending.
-void Timeline::world_ends(const World& world) {
-  std::shared_ptr<Timeline> timeline;
+void GatherScheduler::world_ends(const World& world) {
+  std::shared_ptr<GatherScheduler> scheduler;
   {
     std::lock_guard lock(of_worlds().mutex);
     const auto found = of_worlds().all.find(&world);
-    if (found != of_worlds().all.end()) timeline = found->second.lock();
+    if (found != of_worlds().all.end()) scheduler = found->second.lock();
   }
-  if (timeline != nullptr) timeline->drop_unused();
+  if (scheduler != nullptr) scheduler->drop_unused();
 }
 
-/// A program that makes thousands of groups asks for the timeline with each: looking at all of them
-/// every time would take longer than to make them.
-void Timeline::drop_unused_now_and_then() {
+/// A program that makes thousands of groups asks for the scheduler with each: looking at all of
+/// them every time would take longer than to make them.
+void GatherScheduler::drop_unused_now_and_then() {
   constexpr size_t kShare = 16;
   if (++asked_ <= groups_.size() / kShare) return;
   asked_ = 0;
   drop_unused();
 }
 
-void Timeline::drop_unused() {
+void GatherScheduler::drop_unused() {
   std::vector<std::shared_ptr<ParamGroup>> unused;
   for (ParamGroup* group : groups_) {
     if (!group->is_used()) unused.push_back(group->shared_from_this());
@@ -103,7 +103,7 @@ void Timeline::drop_unused() {
   for (const auto& group : unused) group->forget_tensors();
 }
 
-size_t Timeline::add(ParamGroup& group) {
+size_t GatherScheduler::add(ParamGroup& group) {
   groups_.push_back(&group);
   const DeviceMesh& mesh = group.mesh().mesh();
   const bool wider = !widest_mesh_.defined() || mesh.size() > widest_mesh_.size();
@@ -112,112 +112,112 @@ size_t Timeline::add(ParamGroup& group) {
   return groups_made_++;
 }
 
-void Timeline::remove(ParamGroup& group) noexcept {
+void GatherScheduler::remove(ParamGroup& group) noexcept {
   std::erase(groups_, &group);
   std::erase(reduced_whole_, &group);
-  if (group.bundle() == nullptr) return;  // it was not made to its end
+  if (group.bucket() == nullptr) return;  // it was not made to its end
   try {
-    part(*group.bundle());
+    part(*group.bucket());
   } catch (const std::exception&) {  // a peer failed: whoever waits next hears of it
   }
   settled_.erase(&group);
 }
 
-void Timeline::part(Bundle& bundle) {
-  order_.forget(bundle);
-  const auto kept = bundle.shared_from_this();
-  for (ParamGroup* member : bundle.members()) {
+void GatherScheduler::part(Bucket& bucket) {
+  order_.forget(bucket);
+  const auto kept = bucket.shared_from_this();
+  for (ParamGroup* member : bucket.members()) {
     settled_.erase(member);
-    Bundle::make({member});
+    Bucket::make({member});
   }
-  bundle.release();
+  bucket.release();
 }
 
-std::vector<Bundle*> Timeline::bundles() const {
-  std::vector<Bundle*> out;
+std::vector<Bucket*> GatherScheduler::buckets() const {
+  std::vector<Bucket*> out;
   for (const ParamGroup* group : groups_) {
-    Bundle* bundle = group->bundle().get();
-    if (bundle->members()[0] == group) out.push_back(bundle);
+    Bucket* bucket = group->bucket().get();
+    if (bucket->members()[0] == group) out.push_back(bucket);
   }
   return out;
 }
 
 /// Before the end of the step the shards do not change, so what is gathered stays right.
-void Timeline::let_go(Bundle& bundle) {
+void GatherScheduler::reshard(Bucket& bucket) {
   if (in_backward()) {
-    bundle.release_after_backward();
-  } else if (bundle.options().reshard_after_forward && (!c10::GradMode::is_enabled() || agrees())) {
-    bundle.release();
-  } else if (bundle.options().reshard_after_forward) {
-    bundle.release_after_forward();
+    bucket.release_after_backward();
+  } else if (bucket.options().reshard_after_forward && (!c10::GradMode::is_enabled() || agrees())) {
+    bucket.release();
+  } else if (bucket.options().reshard_after_forward) {
+    bucket.release_after_forward();
   }
 }
 
-void Timeline::begin_run(ParamGroup& group) {
-  if (Bundle* previous = order_.current()) {
-    // An op on several bundles holds each of them until it is over.
+void GatherScheduler::begin_run(ParamGroup& group) {
+  if (Bucket* previous = order_.current()) {
+    // An op on several buckets holds each of them until it is over.
     if (previous->is_held()) {
       held_by_op_.push_back(previous->weak_from_this());
     } else {
-      let_go(*previous);
+      reshard(*previous);
     }
   }
   const auto guessed = std::exchange(prefetched_, {}).lock();
-  if (guessed != nullptr && guessed != group.bundle()) guessed->drop_prefetch();
+  if (guessed != nullptr && guessed != group.bucket()) guessed->drop_prefetch();
   // Without gradients nothing tells that a step ended, except that the next one begins.
   const bool records = c10::GradMode::is_enabled();
-  if (order_.first() == group.bundle().get() && !in_backward() && !records) end_step();
-  order_.begin_run(*group.bundle(), records);
+  if (order_.first() == group.bucket().get() && !in_backward() && !records) end_step();
+  order_.begin_run(*group.bucket(), records);
 }
 
-void Timeline::touch(ParamGroup& group) {
+void GatherScheduler::touch(ParamGroup& group) {
   leave_failed_backward();
   enter_backward();
-  const bool begins = order_.current() != group.bundle().get();
+  const bool begins = order_.current() != group.bucket().get();
   if (begins) {
     log_->set_backward(in_backward());
     begin_run(group);
   }
   order_.count_touch();
-  Bundle& bundle = *group.bundle();
+  Bucket& bucket = *group.bucket();
   gather(group);
   if (!begins) return;
-  if (held_by_op_.empty()) prefetch_after(bundle);
-  log_->note(StepLog::What::use, StepLog::When::starts, bundle.number());
+  if (held_by_op_.empty()) prefetch_after(bucket);
+  log_->note(StepLog::What::use, StepLog::When::starts, bucket.number());
 }
 
-void Timeline::prefetch_after(const Bundle& bundle) {
+void GatherScheduler::prefetch_after(const Bucket& bucket) {
   if (agrees()) return;
   bool told = false;
-  for (const ParamGroup* member : bundle.members()) {
+  for (const ParamGroup* member : bucket.members()) {
     const auto& wanted = in_backward() ? member->backward_prefetch : member->forward_prefetch;
     if (!wanted) continue;
     told = true;
     for (const auto& weak : *wanted) {
-      if (const auto group = weak.lock()) group->bundle()->start_gather();
+      if (const auto group = weak.lock()) group->bucket()->start_gather();
     }
   }
   if (told) return;
-  Bundle* next = order_.next();
+  Bucket* next = order_.next();
   if (next != nullptr && next->start_gather()) prefetched_ = next->weak_from_this();
 }
 
-void Timeline::touched(ParamGroup& group) {
-  Bundle* bundle = group.bundle().get();
+void GatherScheduler::touched(ParamGroup& group) {
+  Bucket* bucket = group.bucket().get();
   if (!held_by_op_.empty()) end_op_on_several();
-  if (bundle == order_.current() && order_.is_last_touch() && !agrees()) let_go(*bundle);
+  if (bucket == order_.current() && order_.is_last_touch() && !agrees()) reshard(*bucket);
 }
 
 /// What it held makes room for what comes next.
-void Timeline::end_op_on_several() {
+void GatherScheduler::end_op_on_several() {
   for (const auto& weak : std::exchange(held_by_op_, {})) {
-    const auto bundle = weak.lock();
-    if (bundle != nullptr && bundle.get() != order_.current()) let_go(*bundle);
+    const auto bucket = weak.lock();
+    if (bucket != nullptr && bucket.get() != order_.current()) reshard(*bucket);
   }
   if (order_.current() != nullptr) prefetch_after(*order_.current());
 }
 
-void Timeline::enter_backward() {
+void GatherScheduler::enter_backward() {
   const int task = current_task();
   if (task == kNoBackward || backwards_.contains(task)) return;
   forget_failed_tasks();
@@ -227,8 +227,8 @@ void Timeline::enter_backward() {
   torch::autograd::Engine::get_default_engine().queue_callback([watch] { watch->end(); });
 }
 
-void Timeline::reduce(const Bundle& of, std::shared_ptr<Reduction> reduction,
-                      std::function<void()> done) {
+void GatherScheduler::reduce(const Bucket& of, std::shared_ptr<Reduction> reduction,
+                             std::function<void()> done) {
   if (of.mesh().shard_group() == nullptr) {
     reduced_whole_.insert(reduced_whole_.end(), of.members().begin(), of.members().end());
   }
@@ -240,33 +240,33 @@ void Timeline::reduce(const Bundle& of, std::shared_ptr<Reduction> reduction,
   flights_.push_back({std::move(reduction), std::move(done)});
 }
 
-void Timeline::finish_oldest_reduction() {
+void GatherScheduler::finish_oldest_reduction() {
   const Flight flight = std::move(flights_.front());
   flights_.pop_front();
   flight.reduction->finish();
   flight.done();
 }
 
-void Timeline::end_backward(int task) {
+void GatherScheduler::end_backward(int task) {
   const c10::AutoGradMode no_grad(false);
-  // One inside another, as recomputation runs them: more gradients of the same bundles may come.
+  // One inside another, as recomputation runs them: more gradients of the same buckets may come.
   if (backwards_.size() > 1) {
     backwards_.erase(task);
     return;
   }
   end_rounds();
   agree_on_reductions();
-  // What is left: bundles of which some parameters took no part.
-  for (Bundle* bundle : bundles()) bundle->reduce_arrived();
+  // What is left: buckets of which some parameters took no part.
+  for (Bucket* bucket : buckets()) bucket->reduce_arrived();
   while (!flights_.empty()) finish_oldest_reduction();
   backwards_.erase(task);
   set_in_backward(false);
-  for (Bundle* bundle : bundles()) bundle->release_after_backward();
+  for (Bucket* bucket : buckets()) bucket->release_after_backward();
   for (ParamGroup* group : groups_) group->enter(TrainingState::idle);
   end_step();
 }
 
-void Timeline::end_step() {
+void GatherScheduler::end_step() {
   const StepOrder::Step& step = order_.end();
   if (agrees()) {
     reduced_whole_.clear();
@@ -276,13 +276,13 @@ void Timeline::end_step() {
   drop_unused();
 }
 
-void Timeline::set_in_backward(bool in_backward) {
+void GatherScheduler::set_in_backward(bool in_backward) {
   for (ParamGroup* group : groups_) group->set_in_backward(in_backward);
 }
 
 /// The rest is done when parameters are used next; but what the program reads of them before, their
 /// dtype, must be right at once. Elsewhere than on its own thread it may read them at this moment.
-void Timeline::note_failure(int task) {
+void GatherScheduler::note_failure(int task) {
   std::lock_guard lock(failed_mutex_);
   failed_.push_back(task);
   if (std::this_thread::get_id() != thread_) return;
@@ -292,7 +292,7 @@ void Timeline::note_failure(int task) {
 }
 
 /// Of backwards that threw where no forward came after them, but another backward.
-void Timeline::forget_failed_tasks() {
+void GatherScheduler::forget_failed_tasks() {
   std::vector<int> failed;
   {
     std::lock_guard lock(failed_mutex_);
@@ -304,22 +304,22 @@ void Timeline::forget_failed_tasks() {
 }
 
 /// A backward that threw never came to its end.
-void Timeline::leave_failed_backward() {
+void GatherScheduler::leave_failed_backward() {
   if (backwards_.empty() || current_task() != kNoBackward) return;
   backwards_.clear();
   clean_up();
 }
 
-void Timeline::clean_up() {
+void GatherScheduler::clean_up() {
   set_in_backward(false);
   // Gradients of a failed backward do not arrive after it: the caller may have reset them since.
   for (const Flight& flight : flights_) flight.reduction->abandon();
   flights_.clear();
   held_by_op_.clear();
   gathered_for_others_.clear();
-  for (Bundle* bundle : bundles()) {
-    bundle->forget_arrived();
-    bundle->release();
+  for (Bucket* bucket : buckets()) {
+    bucket->forget_arrived();
+    bucket->release();
   }
   // What is kept back holds a part of it, which no resetting of gradients would reach.
   for (ParamGroup* group : groups_) group->forget_kept();

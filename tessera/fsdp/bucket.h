@@ -12,16 +12,16 @@
 
 /// Groups that travel together: gathered by one all_gather, let go together, their gradients
 /// reduced by one reduce_scatter. Every group begins alone; once the order of a step is known, the
-/// Timeline puts neighbours together whose messages would cost more to start than to carry
+/// GatherScheduler puts neighbours together whose messages would cost more to start than to carry
 /// (merge.h).
 namespace tessera::fsdp {
 
 class ParamGroup;
 
-class Bundle : public std::enable_shared_from_this<Bundle> {
+class Bucket : public std::enable_shared_from_this<Bucket> {
  public:
   /// Of groups that lie alike (can_join), which belong to it from now on.
-  static std::shared_ptr<Bundle> make(std::vector<ParamGroup*> members);
+  static std::shared_ptr<Bucket> make(std::vector<ParamGroup*> members);
 
   /// Whether one collective can carry both.
   static bool can_join(const ParamGroup& a, const ParamGroup& b);
@@ -71,7 +71,7 @@ class Bundle : public std::enable_shared_from_this<Bundle> {
     size_t slot;
   };
 
-  explicit Bundle(std::vector<ParamGroup*> members);
+  explicit Bucket(std::vector<ParamGroup*> members);
   void start(bool async);
   bool is_current() const;
   bool is_current(const ParamGroup& member) const;

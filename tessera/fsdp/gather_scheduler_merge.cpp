@@ -1,19 +1,20 @@
-// Which groups become a bundle, once a step has shown their order.
+// Which groups become a bucket, once a step has shown their order.
 #include <algorithm>
 
+#include "tessera/fsdp/gather_scheduler.h"
 #include "tessera/fsdp/merge.h"
 #include "tessera/fsdp/param_group.h"
-#include "tessera/fsdp/timeline.h"
 
 namespace tessera::fsdp {
 
 /// Groups that follow each other in the step, that merging has not seen, and that one collective
 /// can carry.
-std::vector<std::vector<ParamGroup*>> Timeline::rows_to_merge(const StepOrder::Step& step) const {
+std::vector<std::vector<ParamGroup*>> GatherScheduler::rows_to_merge(
+    const StepOrder::Step& step) const {
   std::vector<ParamGroup*> seen;
   for (const StepOrder::Run& run : step) {
-    if (run.bundle == nullptr) continue;
-    for (ParamGroup* group : run.bundle->members()) seen.push_back(group);
+    if (run.bucket == nullptr) continue;
+    for (ParamGroup* group : run.bucket->members()) seen.push_back(group);
   }
   seen.insert(seen.end(), reduced_whole_.begin(), reduced_whole_.end());
   std::vector<std::vector<ParamGroup*>> rows;
@@ -23,7 +24,7 @@ std::vector<std::vector<ParamGroup*>> Timeline::rows_to_merge(const StepOrder::S
     if (settled_.contains(group)) {
       continues = false;
     } else if (placed.insert(group).second) {
-      continues = continues && Bundle::can_join(*rows.back().back(), *group);
+      continues = continues && Bucket::can_join(*rows.back().back(), *group);
       if (!continues) rows.emplace_back();
       rows.back().push_back(group);
       continues = true;
@@ -33,29 +34,29 @@ std::vector<std::vector<ParamGroup*>> Timeline::rows_to_merge(const StepOrder::S
 }
 
 /// All ranks see the same order and the same sizes, and so decide alike.
-void Timeline::merge(const StepOrder::Step& step) {
+void GatherScheduler::merge(const StepOrder::Step& step) {
   const auto rows = rows_to_merge(step);
   reduced_whole_.clear();
   if (rows.empty()) return;
-  std::vector<std::shared_ptr<Bundle>> before;  // alive until their names are gone
+  std::vector<std::shared_ptr<Bucket>> before;  // alive until their names are gone
   for (const auto& row : rows) {
     std::vector<int64_t> sizes;
     for (ParamGroup* group : row) {
       settled_.insert(group);
-      before.push_back(group->bundle());
-      sizes.push_back(group->bundle()->gathered_bytes());
+      before.push_back(group->bucket());
+      sizes.push_back(group->bucket()->gathered_bytes());
     }
     auto at = row.begin();
     for (const size_t count : merge_neighbours(sizes, row[0]->options().merge_bytes)) {
       const auto end = at + static_cast<std::ptrdiff_t>(count);
       if (count > 1) {
-        for (auto member = at; member != end; ++member) (*member)->bundle()->release();
-        Bundle::make({at, end});
+        for (auto member = at; member != end; ++member) (*member)->bucket()->release();
+        Bucket::make({at, end});
       }
       at = end;
     }
   }
-  order_.rename([](Bundle* bundle) { return bundle->members()[0]->bundle().get(); });
+  order_.rename([](Bucket* bucket) { return bucket->members()[0]->bucket().get(); });
 }
 
 }  // namespace tessera::fsdp

@@ -3,14 +3,14 @@
 #include <utility>
 
 #include "tessera/base/errors.h"
+#include "tessera/fsdp/gather_scheduler.h"
 #include "tessera/fsdp/param_group.h"
-#include "tessera/fsdp/timeline.h"
 
 namespace tessera::fsdp {
 
 /// Numbers of groups are alike on all ranks, and stay in the list when a group ends: ranks may hear
 /// of that at different times.
-void Timeline::agree_on(std::span<const std::shared_ptr<ParamGroup>> groups, bool agrees) {
+void GatherScheduler::agree_on(std::span<const std::shared_ptr<ParamGroup>> groups, bool agrees) {
   for (const auto& group : groups) {
     if (agrees) {
       agreed_groups_.insert(group->number());
@@ -24,11 +24,11 @@ void Timeline::agree_on(std::span<const std::shared_ptr<ParamGroup>> groups, boo
   if (had == (agreement_ != nullptr)) return;
   order_ = {};  // what each rank has learned by itself must not decide what it sends
   prefetched_.reset();
-  for (Bundle* bundle : bundles()) bundle->release();
+  for (Bucket* bucket : buckets()) bucket->release();
 }
 
 /// Of all ranks that any group sends to.
-void Timeline::make_agreement() {
+void GatherScheduler::make_agreement() {
   const DeviceMesh* checked = nullptr;
   for (const ParamGroup* group : groups_) {
     const DeviceMesh& mesh = group->mesh().mesh();
@@ -45,19 +45,19 @@ void Timeline::make_agreement() {
   agreement_ = std::make_unique<RankAgreement>(widest_mesh_);
 }
 
-void Timeline::gather(const ParamGroup& group) {
-  Bundle& bundle = *group.bundle();
-  if (agreement_ != nullptr && bundle.needs_gather(group)) {
-    take_part_in_round(static_cast<int64_t>(bundle.number()));
+void GatherScheduler::gather(const ParamGroup& group) {
+  Bucket& bucket = *group.bucket();
+  if (agreement_ != nullptr && bucket.needs_gather(group)) {
+    take_part_in_round(static_cast<int64_t>(bucket.number()));
   }
-  bundle.gather_for(group);
+  bucket.gather_for(group);
 }
 
 /// False if all ranks have ended.
-bool Timeline::take_part_in_round(int64_t needed) {
+bool GatherScheduler::take_part_in_round(int64_t needed) {
   for (const auto& weak : std::exchange(gathered_for_others_, {})) {
-    const auto bundle = weak.lock();
-    if (bundle != nullptr && bundle.get() != order_.current()) bundle->release();
+    const auto bucket = weak.lock();
+    if (bucket != nullptr && bucket.get() != order_.current()) bucket->release();
   }
   const auto numbers = agreement_->exchange(needed);
   for (const int64_t number : numbers) {
@@ -65,23 +65,23 @@ bool Timeline::take_part_in_round(int64_t needed) {
                                                 [](const ParamGroup* g) { return g->number(); });
     ensure(group != groups_.end() && std::cmp_equal((*group)->number(), number),
            "another rank gathers a group that this one does not have");
-    Bundle& bundle = *(*group)->bundle();
-    if (number != needed && bundle.needs_gather(**group)) {
-      gathered_for_others_.push_back(bundle.weak_from_this());
+    Bucket& bucket = *(*group)->bucket();
+    if (number != needed && bucket.needs_gather(**group)) {
+      gathered_for_others_.push_back(bucket.weak_from_this());
     }
-    bundle.gather_anew();
+    bucket.gather_anew();
   }
   return !numbers.empty();
 }
 
-void Timeline::end_rounds() {
+void GatherScheduler::end_rounds() {
   if (agreement_ == nullptr) return;
   while (take_part_in_round(RankAgreement::kEnded)) {
   }
 }
 
 /// A group that any rank has used is reduced on all.
-void Timeline::agree_on_reductions() {
+void GatherScheduler::agree_on_reductions() {
   if (agreement_ == nullptr) return;
   std::vector<uint8_t> took_part(groups_made_, 0);
   for (const ParamGroup* group : groups_) took_part[group->number()] = group->took_part() ? 1 : 0;

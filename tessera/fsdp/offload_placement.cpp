@@ -1,4 +1,4 @@
-#include "tessera/fsdp/rest.h"
+#include "tessera/fsdp/offload_placement.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -16,17 +16,18 @@ c10::Device own_device(const DeviceMesh& mesh) {
 
 }  // namespace
 
-Rest Rest::of(c10::Device found, const DeviceMesh& mesh, const GroupOptions& options) {
+OffloadPlacement OffloadPlacement::of(c10::Device found, const DeviceMesh& mesh,
+                                      const GroupOptions& options) {
   if (found.is_meta() || !options.offload) return {found, found, false};
   const c10::Device compute = found.is_cpu() ? own_device(mesh) : found;
   return {c10::kCPU, compute, options.pin_memory && !compute.is_cpu()};
 }
 
-at::Tensor Rest::zeros(int64_t elements, at::ScalarType dtype) const {
+at::Tensor OffloadPlacement::zeros(int64_t elements, at::ScalarType dtype) const {
   return at::zeros({elements}, at::TensorOptions(dtype).device(rest).pinned_memory(pinned));
 }
 
-at::Tensor Rest::brought_home(const at::Tensor& shard, at::ScalarType dtype) const {
+at::Tensor OffloadPlacement::to_rest_device(const at::Tensor& shard, at::ScalarType dtype) const {
   if (shard.device() == rest && shard.scalar_type() == dtype) return shard;
   if (!pinned || shard.device() == rest) return shard.to(rest, dtype);
   const auto options = at::TensorOptions(dtype).device(rest).pinned_memory(true);

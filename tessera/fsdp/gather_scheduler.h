@@ -18,25 +18,25 @@
 /// When groups are gathered and let go: one order for all groups of a rank, learned as it goes.
 ///
 /// In the first step a group is let go when another one is touched. When it ends, small neighbours
-/// are put together into bundles (merge.h). From the second step on the order is known: when a run
-/// begins, the next run's bundle is prefetched, and with its last touch the bundle is let go. So
-/// two bundles are there at a time, one used and one on its way. A step that goes otherwise than
+/// are put together into buckets (merge.h). From the second step on the order is known: when a run
+/// begins, the next run's bucket is prefetched, and with its last touch the bucket is let go. So
+/// two buckets are there at a time, one used and one on its way. A step that goes otherwise than
 /// any known one is still right: what is touched is gathered.
 namespace tessera::fsdp {
 
-class Bundle;
+class Bucket;
 class ParamGroup;
 
-class Timeline : public std::enable_shared_from_this<Timeline> {
+class GatherScheduler : public std::enable_shared_from_this<GatherScheduler> {
  public:
   /// That of the rank behind a mesh.
-  static std::shared_ptr<Timeline> of(const DeviceMesh& mesh);
+  static std::shared_ptr<GatherScheduler> of(const DeviceMesh& mesh);
 
   size_t add(ParamGroup& group);  ///< its number, alike on all ranks
   void remove(ParamGroup& group) noexcept;
 
-  /// Each group of the bundle travels alone again, until the next step has ended.
-  void part(Bundle& bundle);
+  /// Each group of the bucket travels alone again, until the next step has ended.
+  void part(Bucket& bucket);
 
   /// While any group agrees, ranks may use different parameters, and all groups of the rank are
   /// gathered in rounds (rank_agreement.h): no prefetch, no learned order, no merging, and
@@ -63,9 +63,9 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   /// A module of groups that switch their dtype is about to compute, on the program's own thread.
   void note_thread() { thread_ = std::this_thread::get_id(); }
 
-  /// Starts a bundle's reduction; `done` runs after it, at the latest when backward ends. One
+  /// Starts a bucket's reduction; `done` runs after it, at the latest when backward ends. One
   /// reduce_scatter at a time is under way, which bounds the memory of gradients.
-  void reduce(const Bundle& of, std::shared_ptr<Reduction> reduction, std::function<void()> done);
+  void reduce(const Bucket& of, std::shared_ptr<Reduction> reduction, std::function<void()> done);
 
   const std::shared_ptr<GatheredBytes>& bytes() const { return bytes_; }
   const std::shared_ptr<StepLog>& log() const { return log_; }
@@ -84,10 +84,10 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   void drop_unused();
   void drop_unused_now_and_then();
   void begin_run(ParamGroup& group);
-  void let_go(Bundle& bundle);
-  void prefetch_after(const Bundle& bundle);
+  void reshard(Bucket& bucket);
+  void prefetch_after(const Bucket& bucket);
   void end_op_on_several();
-  std::vector<Bundle*> bundles() const;
+  std::vector<Bucket*> buckets() const;
   void finish_oldest_reduction();
   void make_agreement();
   bool take_part_in_round(int64_t needed);
@@ -109,12 +109,12 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::shared_ptr<StepLog> log_ = std::make_shared<StepLog>();
   std::shared_ptr<GatheredBytes> bytes_ = std::make_shared<GatheredBytes>();
   StepOrder order_;
-  std::weak_ptr<Bundle> prefetched_;               // because the order says that it comes next
-  std::vector<std::weak_ptr<Bundle>> held_by_op_;  // beside the current one, by the op under way
+  std::weak_ptr<Bucket> prefetched_;               // because the order says that it comes next
+  std::vector<std::weak_ptr<Bucket>> held_by_op_;  // beside the current one, by the op under way
   DeviceMesh widest_mesh_;                         // of all groups there were
   std::unique_ptr<RankAgreement> agreement_;
   std::set<size_t> agreed_groups_;                          // numbers of the groups that want it
-  std::vector<std::weak_ptr<Bundle>> gathered_for_others_;  // in the last round
+  std::vector<std::weak_ptr<Bucket>> gathered_for_others_;  // in the last round
   std::set<int> backwards_;                                 // autograd's tasks under way
   std::deque<Flight> flights_;  // reductions under way, the oldest first
   std::mutex failed_mutex_;
