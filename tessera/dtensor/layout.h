@@ -26,9 +26,9 @@ inline bool is_laid_out_as(const at::Tensor& local, std::span<const int64_t> sai
   return true;
 }
 
-/// The sharded tensor of a fresh local result whose strides are not the predicted ones. The sharding
-/// takes over its strides where all ranks must have the same; where parts are uneven, and so a rank
-/// may see no difference, the local tensor is copied into the predicted strides instead.
+/// The sharded tensor of a fresh local result whose strides are not the predicted ones. The
+/// sharding takes over its strides where all ranks must have the same; where parts are uneven, and
+/// so a rank may see no difference, the local tensor is copied into the predicted strides instead.
 at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted);
 
 /// The same, replicated where it is Partial: how a gradient, or a tensor's values, lie.
