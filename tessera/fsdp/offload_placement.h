@@ -20,7 +20,7 @@ struct OffloadPlacement {
   bool pinned = false;
 
   /// For parameters that are on `found` when the group takes them.
-  static Rest of(c10::Device found, const DeviceMesh& mesh, const GroupOptions& options);
+  static OffloadPlacement of(c10::Device found, const DeviceMesh& mesh, const GroupOptions& options);
 
   bool on_meta() const { return rest.is_meta(); }
   /// Zeroed memory for shards.
