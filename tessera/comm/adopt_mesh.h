@@ -11,8 +11,8 @@
 
 namespace tessera::comm {
 
-/// mesh_from_groups (world.h) in a world that exists and can make groups, as it does for those that
-/// merged steps need. An axis whose ranks have a group there keeps that one.
+/// mesh_from_groups (world.h) in an existing world that can create groups, as merged steps need
+/// them. An axis whose ranks already have a group in the world keeps that one.
 DeviceMesh adopt_mesh(const DeviceMesh& mesh, std::shared_ptr<RankWorld> world,
                       std::span<const c10::intrusive_ptr<c10d::ProcessGroup>> groups);
 

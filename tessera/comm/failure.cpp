@@ -16,8 +16,8 @@
 namespace tessera::comm {
 
 void report_failure(RankWorld& world, std::string_view why) {
-  if (!world.observers().state()->is_ours()) return;  // forked: a rank's process, but not the rank
-  // First the reason, then the closed links that make peers look for it.
+  if (!world.observers().state()->is_ours()) return;  // in a forked child, which is not the rank
+  // First the reason, then the closed connections that make peers look for it.
   if (const auto board = world.observers().state()->board_now()) board->post_failure(why);
   close_links(world);
 }
@@ -40,7 +40,7 @@ namespace {
 
 std::terminate_handler previous_handler = nullptr;
 
-/// Of a process that ends without closing its world: the store, if it is here, ends with it.
+/// For a process that exits without closing its world: a store hosted here ends with it.
 void let_others_read() {
   const auto world = process_world_if_any();
   if (world == nullptr || world->size() == 1) return;
@@ -69,13 +69,13 @@ void let_others_read() {
   std::abort();
 }
 
-/// The peers of a rank that ends like this would wait for it as long as for one that ends well. A
-/// process that this one forked shares its links, which are not its to close.
+/// Peers of a rank that exits with an error would wait for it as if it had ended normally. A forked
+/// child shares its connections, which it must not close.
 void report_exit(int status, void* reporter) {
   if (status == 0 || getpid() != static_cast<pid_t>(reinterpret_cast<intptr_t>(reporter))) return;
   const auto world = process_world_if_any();
   if (world == nullptr || world->size() == 1) return;
-  if (world->observers().state()->failed) return close_links(*world);  // because of another's
+  if (world->observers().state()->failed) return close_links(*world);  // another rank failed
   report_failure(*world, join_text("it exited with status ", status));
 }
 

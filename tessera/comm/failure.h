@@ -5,36 +5,37 @@
 
 #include "tessera/base/errors.h"
 
-/// When a rank fails by itself, the others learn of it at once: their collectives with this rank
-/// end, and the errors say "rank 1 failed first: ...".
+/// Failure reporting. When a rank fails, the others are notified immediately: their collectives
+/// with this rank end with errors that say "rank 1 failed first: ...".
 ///
 ///   or_report(*world, [&] { train(world); });
 ///   report_failure("the disk is full");            // of this process's world, from anywhere
 ///
-/// An exception that nobody catches is reported by itself: process_world() sets a
-/// std::terminate_handler, which goes on to the one that was there. So is an exit with another
-/// status than 0, while the world is open. The process that hosts the store then stays a few
-/// seconds, until the others have read why. Best effort, for processes; thread ranks are told by
-/// run_ranks. A process that was forked from a rank reports nothing.
+/// An uncaught exception is reported automatically: process_world() installs a
+/// std::terminate_handler that chains to the previous one. So is an exit with a non-zero status
+/// while the world is open. The process that hosts the store then stays alive for a few seconds,
+/// until the others have read the reason. Best effort, for processes; thread ranks are handled by
+/// run_ranks. A process forked from a rank reports nothing.
 namespace tessera::comm {
 
 class RankWorld;
 
-/// Posts why this rank cannot go on and closes its links. The world can communicate no more.
+/// Posts why this rank failed and closes its connections. The world can no longer communicate.
 void report_failure(RankWorld& world, std::string_view why);
 
-/// The same for this process's own world (process_world()); nothing if there is none.
+/// The same for this process's world (process_world()); no effect if there is none.
 void report_failure(std::string_view why);
 
-/// From now on std::terminate reports the exception that nobody caught, first of all, and an exit
-/// with an error reports its status. Once is enough; process_world() does it.
+/// From now on std::terminate first reports the uncaught exception, and an exit with an error
+/// reports its status. Idempotent; called by process_world().
 void report_endings();
 
-/// Closes this rank's links without a reason of its own: for one that fails because a peer did.
+/// Closes this rank's connections without posting a reason: for a rank that fails because a peer
+/// did.
 void close_links(RankWorld& world);
-void close_links();  ///< of this process's own world
+void close_links();  ///< of this process's world
 
-/// Runs `body`. If it throws, tells the other ranks and lets the exception pass.
+/// Runs `body`. If it throws, reports the failure to the other ranks and rethrows.
 template <typename Body>
 decltype(auto) or_report(RankWorld& world, Body&& body) {
   try {

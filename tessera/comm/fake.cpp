@@ -36,7 +36,7 @@ class FakeBackend final : public CallBackend {
     return done_work(c10d_op_type(call.what), Tensors(call.outputs.begin(), call.outputs.end()));
   }
 
-  /// As if every rank had made this very call.
+  /// As if every rank had made the same call.
   void fill(const Call& call) const {
     const CommOp op = comm_op(call.what);
     if (op == CommOp::all_reduce || op == CommOp::reduce || op == CommOp::broadcast) return;
@@ -50,7 +50,7 @@ class FakeBackend final : public CallBackend {
     }
   }
 
-  /// My input once for each rank, in few large copies: worlds of a million ranks are planned too.
+  /// This rank's input once per rank, in few large copies: worlds may have a million ranks.
   bool repeat(const Call& call) const {
     const at::Tensor& in = call.inputs[0];
     const at::Tensor& out = call.outputs[0];
@@ -69,7 +69,8 @@ class FakeBackend final : public CallBackend {
 
   void fill(const Call& call, int from, size_t part) const {
     const Piece place = taken(call, from, size_, part);
-    // Uneven all_to_all: what I give myself may not fit; what I give to that rank mostly does.
+    // Uneven all_to_all: the piece for this rank itself may not fit; the piece for that rank
+    // usually does.
     for (const int to : {rank_, from}) {
       const Piece mine = given(call, to, size_, part);
       if (mine.count == place.count) return copy_piece(place, mine);

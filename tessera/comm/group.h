@@ -16,12 +16,13 @@ class ProcessGroup;
 
 namespace tessera::comm {
 
-/// Which backend serves which device type; one backend may serve several.
+/// The backend of each device type; one backend may serve several.
 using Backends = std::vector<std::pair<c10::DeviceType, c10::intrusive_ptr<c10d::Backend>>>;
 
-/// The ranks that communicate with each other, seen from one of them. Behind it is an ordinary
-/// c10d::ProcessGroup, registered under `name()` as long as the Group lives, so `_c10d_functional`
-/// ops and a user's own c10d calls reach the same links, recorder and checks as the library does.
+/// A set of ranks that communicate, from the point of view of one of them. Wraps an ordinary
+/// c10d::ProcessGroup, registered under `name()` during the lifetime of the Group, so
+/// `_c10d_functional` ops and direct c10d calls use the same connections, recorder and checks as
+/// the library.
 class Group {
  public:
   Group(std::vector<int> ranks, int index, std::string name, const Backends& backends);
@@ -31,12 +32,12 @@ class Group {
 
   std::span<const int> ranks() const { return ranks_; }  ///< world ranks, in group order
   int size() const { return static_cast<int>(ranks_.size()); }
-  int index() const { return index_; }  ///< my place in ranks()
+  int index() const { return index_; }  ///< my index in ranks()
   const std::string& name() const { return name_; }
   const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return process_group_; }
 
-  /// The backend that serves tensors on `device`: what exec calls, past c10d's dispatcher entry.
-  /// An array look-up; NotSupported if this group serves no such device.
+  /// The backend for tensors on `device`, which exec calls directly, without c10d's dispatcher. An
+  /// array look-up; throws NotSupported if this group does not serve the device.
   c10d::Backend& backend(c10::DeviceType device) const {
     c10d::Backend* found = by_device_[static_cast<size_t>(device)];
     if (found == nullptr) [[unlikely]] {

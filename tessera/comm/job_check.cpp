@@ -17,12 +17,13 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr const char* kJob = "job";
-/// How long another process may take to fill the place of one that does not fit.
+/// How long another process may take to claim the rank of one that does not match.
 constexpr milliseconds kPlaceTakenWithin(5000);
 
 std::string rank_key(int rank) { return join_text("rank/", rank); }
 
-/// A process, so that it recognises its own entry, and how messages name it: "process 12 on node3".
+/// Identifies a process, so that it recognizes its own entry, and names it in messages: "process 12
+/// on node3".
 std::string process_text() {
   return join_text("process ", getpid(), " on ", host_name(), "\n", machine_identity());
 }
@@ -49,7 +50,7 @@ Job parse_job(const std::string& text) {
   return job;
 }
 
-/// What rank 0 says of the job: its own word on rank 0, unless another rank 0 was first.
+/// The job entry of rank 0: rank 0 writes its own, unless another rank 0 was first.
 Job job_at(c10d::Store& store, const JobMember& mine) {
   const std::string word = join_text(mine.size, " ", mine.job);
   if (mine.rank == 0) return parse_job(text_of(store.compareSet(kJob, {}, bytes_of(word))));
@@ -80,7 +81,7 @@ void check_job(c10d::Store& store, const JobMember& mine,
     const std::string why =
         join_text("WORLD_SIZE is ", mine.size, " on rank ", mine.rank, " but ", job.size,
                   " on rank 0 (at ", mine.where, "); all ranks of a job need the same");
-    if (mine.rank >= job.size) throw InvalidArgument(why);  // a place that the job does not have
+    if (mine.rank >= job.size) throw InvalidArgument(why);  // a rank that the job does not have
     refuse(why, {rank_key(mine.rank)});
   }
   const std::string me = process_text();

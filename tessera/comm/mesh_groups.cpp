@@ -1,4 +1,4 @@
-// Where meshes and worlds meet: the group of ranks behind an axis.
+// Connects meshes with worlds: the group of ranks along an axis.
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tessera/base/errors.h"
@@ -10,7 +10,7 @@
 namespace tessera::comm {
 namespace {
 
-/// A world that knows only the groups it was given.
+/// A world that has only the groups it was given.
 class ExternalWorld final : public RankWorld {
  public:
   ExternalWorld(int rank, int size, std::string name)
@@ -30,8 +30,8 @@ std::string next_external_name() {
   return join_text("tessera.x", count++);
 }
 
-/// Every axis of a mesh that I am on gets its group now, so that the first collective is not the
-/// one that has to wait for slow ranks.
+/// Creates the groups of every axis of a mesh that contains this rank, so that the first collective
+/// does not wait for slow ranks.
 DeviceMesh with_groups(const DeviceMesh& paper, std::shared_ptr<RankWorld> world) {
   if (!world) world = current_world();
   for (const int rank : paper.ranks()) {
@@ -55,7 +55,8 @@ RankWorld& world_of(const DeviceMesh& mesh) {
   const auto* world = dynamic_cast<const RankWorld*>(mesh.world().get());
   require(world != nullptr, "mesh ", mesh,
           " is on paper: it has no ranks to talk to; make it with init_device_mesh");
-  // Meshes hold their world as const: they do not change it. Making a group is a cache at work.
+  // Meshes hold their world as const, since they do not change it. Creating a group only fills a
+  // cache.
   return const_cast<RankWorld&>(*world);
 }
 
@@ -95,7 +96,7 @@ DeviceMesh adopt_mesh(const DeviceMesh& mesh, std::shared_ptr<RankWorld> world,
   require(made.contains_me(), "rank ", my_rank, " is outside mesh ", mesh);
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
     const auto ranks = made.group(std::span<const int>(&axis, 1), my_rank);
-    if (ranks.size() == 1) continue;  // needs no links; the world makes its group
+    if (ranks.size() == 1) continue;  // needs no connections; the world creates its group
     world->adopt(ranks, groups[static_cast<size_t>(axis)]);
   }
   return made;

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kProbe(1000);
 
-/// Descriptors that a rank's own connections take, and those that rank 0 takes for each rank.
+/// File descriptors for a rank's own connections, and those that rank 0 needs per rank.
 constexpr int kOwnConnections = 10;
 constexpr int kServed = 3;
 
@@ -53,7 +53,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const ProcessWorldOptions& options) {
   tcp.port = static_cast<uint16_t>(options.port);
   tcp.isServer = options.rank == 0 && !options.store_is_hosted;
   tcp.numWorkers = options.size;
-  tcp.waitWorkers = false;  // StoreBarrier waits, and knows who is missing
+  tcp.waitWorkers = false;  // StoreBarrier waits, and reports missing ranks
   tcp.timeout = options.timeout;
   const std::string where = join_text(options.host, ":", options.port);
   require_descriptors(kOwnConnections + (tcp.isServer ? kServed * options.size : 0),

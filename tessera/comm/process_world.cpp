@@ -29,14 +29,14 @@ constexpr auto kShutdownBarrier = std::chrono::seconds(10);
 std::vector<c10::DeviceType> served_devices(const ProcessWorldOptions& options) {
   if (!options.devices.empty()) return options.devices;
   std::vector<c10::DeviceType> devices = {c10::DeviceType::CPU};
-  // A rank without a device of its own (more ranks than GPUs) computes on the CPU alone.
+  // A rank without its own device (more ranks than GPUs) computes on the CPU only.
   const bool has_device =
       at::globalContext().hasCUDA() && at::detail::getCUDAHooks().getNumGPUs() > options.local_rank;
   if (has_device) devices.push_back(c10::DeviceType::CUDA);
   return devices;
 }
 
-/// Where the store is, of one that the program made too; this machine's name if it does not say.
+/// The address of the store, also of one created by the program; this machine's name if unknown.
 std::pair<std::string, int> host_of(const ProcessWorldOptions& options) {
   if (!options.host.empty()) return {options.host, options.port};
   auto store = options.store;
@@ -68,7 +68,7 @@ ProcessWorld::ProcessWorld(const ProcessWorldOptions& options, const BoundedPtr&
       prefix_(prefix),
       store_(prefixed(prefix, store)),
       board_(prefixed(PeerDiagnostics::kPrefix, store_)),
-      // A store that the program made is rank 0's by convention.
+      // A store that the program created is hosted by rank 0, by convention.
       hosts_store_(options.rank == 0 && !options.store_is_hosted),
       local_rank_(options.local_rank),
       devices_(served_devices(options)),
@@ -98,7 +98,7 @@ void ProcessWorld::end() {
   const bool fails = observers().state()->failed || std::uncaught_exceptions() > 0;
   // Otherwise Gloo's destructor would block on calls that no peer answers.
   if (fails) observers().state()->abort_links();
-  if (life_sign_->dismissed()) return;  // who hosted the store has left, and the store with it
+  if (life_sign_->dismissed()) return;  // the process that hosted the store has left
   if (!fails) end_sending();
   const auto shutdown = std::make_shared<WorldShutdown>(
       WorldShutdown::Options{store_, board_, std::move(life_sign_), rank(), size(), hosts_store_,
@@ -150,7 +150,7 @@ Backends ProcessWorld::make_backends(std::span<const int> ranks, int index,
   return backends;
 }
 
-/// Whether all of them brought the same word; throws by the timeout.
+/// Whether all ranks contributed the same word; throws on timeout.
 bool ProcessWorld::attend(std::string meeting, std::string purpose, std::span<const int> ranks,
                           int index, const std::string& word) {
   const auto store = prefixed(prefix_, connection_->until(deadline_after(timeout()) + kLastWords));
@@ -182,7 +182,7 @@ ProcessWorld::BackendPtr ProcessWorld::connect_gloo(StorePtr store, std::span<co
   }
 }
 
-/// Each peer takes one for our link and one for Gloo's.
+/// Each peer takes one for our connection and one for Gloo's.
 void ProcessWorld::require_descriptors_for(int group_size, const std::string& group_name) {
   try {
     require_descriptors(2 * group_size + 8, join_text("group ", group_name));
@@ -210,7 +210,7 @@ std::vector<std::pair<c10::DeviceType, ProcessWorld::WeakBackend>> ProcessWorld:
   return made_;
 }
 
-/// Peers that still wait for a message of this rank need not wait until it is gone.
+/// Peers that still wait for a message from this rank need not wait until its connections close.
 void ProcessWorld::end_sending() noexcept {
   observers().state()->board_now()->post_end();
   for (auto& [device, weak] : made()) {
@@ -219,16 +219,16 @@ void ProcessWorld::end_sending() noexcept {
   }
 }
 
-/// Before this rank counts as gone, and the store may go: NCCL's groups read it once a second
-/// from a thread, which warns at length when it is gone. What Gloo's have under way nobody waits
-/// for once all ranks came to the end; before that a peer may still count on it.
+/// Runs before this rank counts as gone and the store may end: NCCL's groups poll the store every
+/// second from a thread that logs long warnings when it is gone. Once all ranks have arrived at the
+/// end, pending Gloo calls are not needed; before that a peer may still depend on them.
 void ProcessWorld::shut_down_groups(WorldShutdown::BarrierResult result) noexcept {
   for (auto& [device, weak] : made()) {
     if (device != c10::DeviceType::CUDA && result != WorldShutdown::BarrierResult::all_came)
       continue;
     try {
       if (const auto backend = weak.lock()) backend->shutdown();
-    } catch (const std::exception&) {  // a peer is gone: its waiters have the error
+    } catch (const std::exception&) {  // a peer is gone: waiting calls have the error
     }
   }
 }

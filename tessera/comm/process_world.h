@@ -12,10 +12,10 @@
 #include "tessera/liveness/liveness_probe.h"
 #include "tessera/liveness/world_shutdown.h"
 
-/// The world of a process (processes.h): its connections to the store, its groups, its end.
+/// The world of a process (processes.h): its store connections, its groups, its shutdown.
 namespace tessera::comm {
 
-/// After a timeout, for what is still to be said over the store.
+/// Time for final messages over the store after a timeout.
 inline constexpr auto kLastWords = std::chrono::seconds(3);
 
 class ProcessWorld final : public RankWorld {
@@ -28,10 +28,10 @@ class ProcessWorld final : public RankWorld {
                const std::string& prefix);
   ~ProcessWorld() override { end(); }
 
-  /// Waits for all ranks of the world and learns whether they share a machine.
+  /// Waits for all ranks of the world and determines whether they share a machine.
   void start(const ProcessWorldOptions& options);
 
-  /// What the destructor does, for a process that ends while others still hold the world.
+  /// What the destructor does, for a process that exits while others still reference the world.
   void end();
 
  protected:
@@ -53,11 +53,11 @@ class ProcessWorld final : public RankWorld {
   void end_sending() noexcept;
   void shut_down_groups(WorldShutdown::BarrierResult result) noexcept;
 
-  const pid_t owner_;  // a process that this one forks is not a rank
+  const pid_t owner_;  // a forked child is not a rank
   BoundedPtr connection_;
   std::string prefix_;
   StorePtr store_;  // this world's keys, over the connection
-  StorePtr board_;  // the noticeboard, over the same
+  StorePtr board_;  // peer diagnostics, over the same connection
   bool hosts_store_;
   int local_rank_;
   std::vector<c10::DeviceType> devices_;
@@ -65,15 +65,15 @@ class ProcessWorld final : public RankWorld {
   std::string address_;
   std::unique_ptr<LivenessProbe> life_sign_;
   bool ended_ = false;
-  /// Behind the groups that this world made, not those that it adopted. By device: CPU is Gloo.
+  /// Backends that this world created, without adopted ones. By device: CPU is Gloo.
   std::vector<std::pair<c10::DeviceType, WeakBackend>> made_;
   std::mutex made_mutex_;
 };
 
-/// The store, for messages: "node0:29500".
+/// The store, for error messages: "node0:29500".
 std::string place_of(const ProcessWorldOptions& options);
 
-/// The keys of `store` that begin with `prefix`.
+/// A view of `store` whose keys begin with `prefix`.
 c10::intrusive_ptr<c10d::Store> prefixed(const std::string& prefix,
                                          c10::intrusive_ptr<c10d::Store> store);
 

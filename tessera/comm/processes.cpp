@@ -26,7 +26,7 @@ namespace {
 using c10::intrusive_ptr;
 using StorePtr = intrusive_ptr<c10d::Store>;
 
-/// Of a rank 0 that cannot start, so that the others can read why.
+/// How long a rank 0 that cannot start stays alive, so that the others can read why.
 constexpr auto kHostStays = std::chrono::milliseconds(1500);
 
 std::chrono::milliseconds timeout_from(const Environment& environment) {
@@ -59,8 +59,8 @@ std::shared_ptr<RankWorld> world_from(const Environment& environment) {
   return world;
 }
 
-/// A program that ends without close_process_world() ends its world all the same, or the others
-/// would lose the store while they still wait on it.
+/// A program that exits without close_process_world() still shuts its world down; otherwise the
+/// others would lose the store while they wait on it.
 struct OwnWorld {
   std::mutex mutex;
   std::shared_ptr<RankWorld> world;
@@ -75,7 +75,7 @@ struct OwnWorld {
     }
     if (ending == nullptr) return nullptr;
     if (!ending->observers().state()->is_ours()) {
-      // In a process that a rank forked: it has none of the threads that destructors wait for.
+      // In a process forked from a rank: it has none of the threads that destructors join.
       new auto(std::move(ending));
       return nullptr;
     }
@@ -94,7 +94,7 @@ OwnWorld& own_world() {
   return own;
 }
 
-/// Before entries are signed: a stranger has another secret.
+/// Runs before entries are signed: a foreign process has another secret.
 void meet_job(const ProcessWorldOptions& options, const StorePtr& store, const std::string& prefix,
               const std::function<void(const std::string&)>& post_failure) {
   const auto limit = deadline_after(options.timeout) + kLastWords;
@@ -115,8 +115,8 @@ std::string text_without_backtrace(const std::exception& e) {
   return of_torch != nullptr ? of_torch->what_without_backtrace() : e.what();
 }
 
-/// A write to a peer that has died raises SIGPIPE, whose default is to end the process before any
-/// error can be thrown. A program that handles the signal itself is left alone.
+/// A write to a dead peer raises SIGPIPE, which by default ends the process before any error can be
+/// thrown. A program's own handler is left in place.
 void survive_broken_pipes() {
   struct sigaction now {};
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
@@ -150,13 +150,13 @@ std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options) {
     world->start(options);
     return world;
   } catch (const PeerError&) {
-    if (world) world->observers().state()->failed = true;  // no farewell to those who never came
+    if (world) world->observers().state()->failed = true;  // no barrier with absent ranks
     throw;
   } catch (const std::exception& e) {
     const std::string why = with_descriptor_limit(text_without_backtrace(e));
     post_failure(why);
     if (world) world->observers().state()->failed = true;
-    // The store ends with this call, and the others look for failures twice a second.
+    // The store ends with this call, and the others poll for failures twice a second.
     if (!world && options.rank == 0) std::this_thread::sleep_for(kHostStays);
     throw Error(join_text("rank ", options.rank, " cannot start: ", why));
   }

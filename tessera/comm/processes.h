@@ -9,8 +9,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-/// Ranks as processes: Gloo for CPU tensors, NCCL for CUDA tensors where this build and machine
-/// have it (Gloo serves them too where not).
+/// Ranks as processes: Gloo for CPU tensors; NCCL for CUDA tensors if this build and machine have
+/// it (otherwise Gloo serves them too).
 ///
 ///   auto world = comm::process_world();      // from torchrun, Slurm, MPI or plain variables
 ///   auto mesh = comm::init_device_mesh("dp=2,tp=4", world);
@@ -18,16 +18,16 @@
 /// How the environment is read: rendezvous.h. Variables of this file:
 ///   TESSERA_TIMEOUT_S            seconds until an absent peer is an error; default 600
 ///   TESSERA_CHECK_COLLECTIVES=1  checked mode from the start (checked.h)
-///   TESSERA_JOB_SECRET           a random text that the ranks of one job share; tessera launch
-///                                makes one. What it guards: signed_store.h, sockets.h
+///   TESSERA_JOB_SECRET           a random text shared by the ranks of one job; tessera launch
+///                                generates one. What it protects: signed_store.h, sockets.h
 ///   GLOO_SOCKET_IFNAME           network interfaces for Gloo, separated by commas
 ///
-/// A world of several ranks sets SIGPIPE to be ignored, unless the program handles it: the death of
-/// a peer must be an exception here, not the end of this process.
+/// A world of several ranks ignores SIGPIPE, unless the program handles it: the death of a peer
+/// must raise an exception here, not end this process.
 ///
-/// Ending: a world that is destroyed after a run without errors first waits, at most its timeout or
-/// ten seconds, for all ranks, so that nobody loses the store or a link that it still needs. After
-/// a failure it closes its links at once, so that the peers learn of it too.
+/// Shutdown: a world destroyed after a run without errors first waits for all ranks, at most its
+/// timeout or ten seconds, so that no rank loses the store or a connection that it still needs.
+/// After a failure it closes its connections immediately, which notifies the peers.
 namespace tessera::comm {
 
 class RankWorld;
@@ -37,45 +37,46 @@ inline constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::second
 struct ProcessWorldOptions {
   int rank = 0;
   int size = 1;
-  int local_rank = 0;  ///< which CUDA device is mine
+  int local_rank = 0;  ///< index of this rank's CUDA device
 
-  /// Where rank 0 makes the store and the others find it; or a store that exists already.
+  /// Where rank 0 creates the store and the others connect; or an existing store.
   std::string host{};
   int port = 0;
   c10::intrusive_ptr<c10d::Store> store{};
-  /// The store at host:port is somebody else's (torchrun's agent): all ranks are its clients.
+  /// The store at host:port belongs to another process (torchrun's agent): all ranks are clients.
   bool store_is_hosted = false;
 
-  /// Names the world in groups and messages, and keeps apart two worlds that share one store.
+  /// The world's name in groups and messages; separates two worlds that share one store.
   std::string name = "procs";
   std::string attempt{};  ///< likewise for a restart on the same store
-  /// What all ranks of the job have in common and no other job (rendezvous.h); compared when they
-  /// meet. "": nothing is known.
+  /// An identity that all ranks of the job share and no other job has (rendezvous.h), compared at
+  /// rendezvous. "": unknown.
   std::string job{};
-  /// Known to the ranks of this job alone: signs what they write to the store and opens their links
-  /// to each other (signed_store.h, sockets.h). "": none, anyone who reaches the ports may speak.
+  /// Known only to the ranks of this job: signs what they write to the store and authenticates
+  /// their connections (signed_store.h, sockets.h). "": none; any process that reaches the ports is
+  /// accepted.
   std::string secret{};
   std::chrono::milliseconds timeout = kDefaultTimeout;
-  /// Which tensors it serves; empty: CPU, and CUDA if this machine has device `local_rank`.
+  /// The device types it serves; empty: CPU, and CUDA if this machine has device `local_rank`.
   std::vector<c10::DeviceType> devices{};
 };
 
-/// Meets the other ranks; PeerError names those that did not come in time.
+/// Rendezvous with the other ranks; throws PeerError naming those that did not arrive in time.
 std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options);
 
-/// This process's world, made from the environment at the first call and kept until the process
-/// ends or close_process_world. One rank, without a network, if the environment names none.
+/// This process's world, created from the environment at the first call and kept until process exit
+/// or close_process_world. One rank, without a network, if the environment names none.
 std::shared_ptr<RankWorld> process_world();
 
-/// What process_world() gives from now on, for programs whose ranks have met already (Python's
-/// torch.distributed): a world over their store. An error if there is another one.
+/// Sets the result of process_world(), for programs whose ranks are already connected (Python's
+/// torch.distributed): a world over their store. Throws if there is another one.
 void set_process_world(std::shared_ptr<RankWorld> world);
 
-/// The same if it was made already and is not in the making; never waits.
+/// The same if it exists and is not being created; never blocks.
 std::shared_ptr<RankWorld> process_world_if_any();
 
-/// Lets go of process_world() before the process ends; programs with CUDA tensors should, at the
-/// end of main, because the CUDA runtime may be gone when static objects are destroyed.
+/// Releases process_world() before process exit. Programs with CUDA tensors should call it at the
+/// end of main, because the CUDA runtime may be gone during static destruction.
 void close_process_world();
 
 }  // namespace tessera::comm

@@ -12,16 +12,16 @@
 namespace tessera::comm {
 namespace {
 
-// A mode key for tests of the dispatcher: it can be on in a thread, no tensor carries it and no
-// kernel of libtorch is under it.
+// A mode key for tests of the dispatcher: it can be enabled per thread, no tensor carries it, and
+// libtorch has no kernels for it.
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local RankGenerators* current_generators = nullptr;
 
 bool can_have_own(c10::DeviceType type) { return type == c10::kCPU || type == c10::kCUDA; }
 
-/// Fills in a missing generator and goes on with the op below. One object an op: it knows where
-/// the arguments are that it looks at.
+/// Fills in a missing generator and redispatches. One object per op, which knows the indexes of the
+/// relevant arguments.
 class FillGenerator final : public c10::OperatorKernel {
  public:
   explicit FillGenerator(const c10::FunctionSchema& schema, size_t generator)
@@ -90,14 +90,14 @@ struct Registration {
   torch::Library ops{torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__};
 };
 
-/// Never destroyed: the dispatcher may be gone before our statics are.
+/// Never destroyed: the dispatcher may be destroyed before our statics.
 union Forever {
   Forever() : registration() {}
   ~Forever() {}
   Registration registration;
 };
 
-/// With the first thread rank; other programs do not pay the 4 ms.
+/// Registered with the first thread rank; other programs do not pay the 4 ms.
 void ensure_kernels() { static Forever kernels; }
 
 }  // namespace

@@ -7,31 +7,31 @@
 #include <map>
 #include <mutex>
 
-/// Every rank that is a thread has its own default generators. A random op called without a
-/// generator in a rank's thread (`torch::randn`, `x.normal_()`, `dropout`, ...) draws from that
-/// rank's, so ranks that draw at the same time neither disturb each other nor depend on who came
-/// first: each gets the sequence that a process of its own would get.
+/// Every thread rank has its own default generators. A random op called without a generator on a
+/// rank's thread (`torch::randn`, `x.normal_()`, `dropout`, ...) uses that rank's, so concurrent
+/// ranks neither interfere nor depend on timing: each gets the sequence that a separate process
+/// would get.
 ///
 ///   at::manual_seed(7); a = at::randn(3);
 ///   run_ranks(4, [&](int) { at::randn(3); });    // equal to `a` on each of the four
 ///
-/// How: while a rank runs, a dispatch key that nothing else uses is on in its thread; for each op
-/// that takes a `Generator?` there is a kernel under that key which fills in the missing one. Other
-/// threads never reach it, so they pay nothing.
+/// Implementation: while a rank runs, an otherwise unused dispatch key is enabled on its thread;
+/// each op that takes a `Generator?` has a kernel for that key which fills in a missing one. Other
+/// threads never reach it and pay nothing.
 ///
-/// What this does not see: `at::manual_seed` inside a rank seeds the process's generator, not the
-/// rank's (use manual_seed below); CUDA kernels that take no generator argument (native_dropout,
-/// fused attention with dropout) draw from the process's.
+/// Not covered: `at::manual_seed` inside a rank seeds the process's generator, not the rank's (use
+/// manual_seed below); CUDA kernels without a generator argument (native_dropout, fused attention
+/// with dropout) use the process's.
 namespace tessera::comm {
 
 /// Seeds the calling rank's generators; outside thread ranks the process's, as at::manual_seed
 /// does.
 void manual_seed(uint64_t seed);
 
-/// What a random op on `device` uses here when it is given none.
+/// The generator that a random op on `device` uses here if it is given none.
 at::Generator default_generator(c10::Device device = c10::Device(c10::kCPU));
 
-/// The default generators of one rank: for each device one, made when first asked for.
+/// The default generators of one rank, one per device, created on first use.
 class RankGenerators {
  public:
   explicit RankGenerators(uint64_t seed) : seed_(seed) {}
@@ -50,10 +50,11 @@ class RankGenerators {
       }};
 };
 
-/// The seed that ranks start from: the one that the process's default generator was given.
+/// The initial seed of the ranks: the seed of the process's default generator.
 uint64_t process_seed();
 
-/// While it lives, the calling thread draws from `generators`. Nests; ends on the same thread.
+/// While it is alive, the calling thread draws from `generators`. Nests; must end on the same
+/// thread.
 class UseGenerators {
  public:
   explicit UseGenerators(RankGenerators& generators);

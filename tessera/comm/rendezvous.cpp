@@ -11,11 +11,11 @@ namespace tessera::comm {
 namespace {
 
 constexpr int kDefaultPort = 29500;  // torch's
-// Ports that job numbers are mapped to: below those that Linux gives to outgoing connections.
+// Ports that job numbers are mapped to: below Linux's range for outgoing connections.
 constexpr int kFirstJobPort = 15000;
 constexpr int kJobPorts = 14000;
 
-/// The environment with empty values as unset, and conversions that name the variable.
+/// The environment with empty values as unset, and conversions whose errors name the variable.
 class Variables {
  public:
   explicit Variables(const Environment& environment) : environment_(environment) {}
@@ -53,7 +53,7 @@ class Variables {
   const Environment& environment_;
 };
 
-/// Any job identifier -> a port; ranks of one job agree, two jobs on a machine rarely collide.
+/// Maps a job identifier to a port; ranks of one job agree, two jobs on a machine rarely collide.
 int job_port(std::string_view job) {
   if (job.empty()) return kDefaultPort;
   uint64_t hash = 1469598103934665603ULL;  // FNV-1a: the same in every process and build
@@ -100,7 +100,7 @@ Rendezvous from_plain(const Variables& v) {
   return found;
 }
 
-/// Fills host and port for launchers that leave no MASTER_ADDR.
+/// Fills host and port for launchers that do not set MASTER_ADDR.
 void find_host(Rendezvous& found, const Variables& v, bool one_machine, std::string_view job) {
   if (found.size == 1 && !v.has("MASTER_ADDR")) return;
   const std::string nodes = v.first_of({"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
@@ -153,15 +153,15 @@ Rendezvous from_slurm(const Variables& v) {
   found.size = v.number(size_name);
   found.local_rank = v.number_or("SLURM_LOCALID", 0);
   check_rank(found, "SLURM_PROCID", size_name);
-  // Two steps of one job may run side by side.
+  // Two steps of one job may run concurrently.
   find_host(found, v, false,
             v.first_of({"SLURM_JOB_ID", "SLURM_JOBID"}) + "." + v.first_of({"SLURM_STEP_ID"}));
   return found;
 }
 
-/// Only what is the same on all ranks however they were started: mpirun in a Slurm job gives the
-/// step's number to some of them, and the parts of a heterogeneous job have job numbers of their
-/// own.
+/// Only what is equal on all ranks however they were started: mpirun in a Slurm job passes the
+/// step's number to some of them only, and the components of a heterogeneous job have different job
+/// numbers.
 std::string job_identity(const Variables& v, const Rendezvous& found) {
   std::string out;
   const auto add = [&](const std::string& name, const std::string& value) {
@@ -202,7 +202,7 @@ Environment process_environment() {
 Rendezvous read_rendezvous(const Environment& environment) {
   const Variables v(environment);
   Rendezvous found = read_launcher(v);
-  if (found.size == 1 && found.host.empty()) return found;  // meets no other rank
+  if (found.size == 1 && found.host.empty()) return found;  // no other ranks to connect to
   found.secret = v.text("TESSERA_JOB_SECRET").value_or("");
   found.job = job_identity(v, found);
   return found;
@@ -219,7 +219,7 @@ std::string first_host(std::string_view node_list) {
   const std::string_view inside = node_list.substr(bracket + 1, close - bracket - 1);
   const std::string_view first = inside.substr(0, inside.find_first_of(",-"));
   require(!first.empty(), "the node list \"", node_list, "\" has nothing before its first , or -");
-  // What follows the bracket may hold a suffix, or more brackets: "rack[1-2]n[1-4].local".
+  // The text after the bracket may be a suffix, or contain more brackets: "rack[1-2]n[1-4].local".
   const std::string_view rest = node_list.substr(close + 1);
   const std::string tail = rest.empty() || rest.front() == ',' ? std::string() : first_host(rest);
   return std::string(node_list.substr(0, bracket)) + std::string(first) + tail;

@@ -48,10 +48,10 @@ struct ThreadRanks::State {
   at::ThreadLocalState creator;
 };
 
-// Members are made in this order and taken down in the reverse one.
+// Members are constructed in this order and destroyed in reverse.
 struct EnterRank::Guards {
-  /// Autograd as thread ranks need it: on the calling thread. Two ranks that share the engine's one
-  /// thread of a device would wait for each other in a backward that communicates.
+  /// Runs autograd on the calling thread. Two ranks that share the engine's one thread per device
+  /// would deadlock in a backward that communicates.
   class RankAutograd {
    public:
     RankAutograd() : previous_(c10::AutogradState::get_tls_state()) {
@@ -72,7 +72,7 @@ struct EnterRank::Guards {
         world(state.worlds[rank]),
         presence(*state.hub, static_cast<int>(rank)) {}
 
-  std::shared_ptr<ThreadRanks> ranks;  // a world does not end while a thread is in it
+  std::shared_ptr<ThreadRanks> ranks;  // keeps the world alive while a thread is in it
   at::ThreadLocalStateGuard inherited;
   RankAutograd autograd;
   UseGenerators generators;
@@ -132,7 +132,7 @@ void run_rank(ThreadRanks& ranks, int rank, const std::function<void(int)>& fn) 
     EnterRank here(ranks, rank);
     try {
       fn(rank);
-    } catch (...) {  // before the rank ends: its failure is the cause, not that it is gone
+    } catch (...) {  // before the rank ends: its failure is the cause, not its end
       ranks.fail(rank, std::current_exception());
     }
   } catch (...) {
@@ -149,7 +149,7 @@ void run_ranks(int n, const std::function<void(int rank)>& fn, const RunRanksOpt
   for (int rank = 0; rank < n; ++rank) {
     try {
       threads.emplace_back([&ranks, &fn, rank] { run_rank(*ranks, rank, fn); });
-    } catch (...) {  // the system has no thread left: those that run must not wait for this one
+    } catch (...) {  // no thread left: the running ones must not wait for this one
       ranks->fail(rank, std::current_exception());
       break;
     }

@@ -23,7 +23,7 @@ Backends on_all_devices(const c10::intrusive_ptr<c10d::Backend>& backend) {
   return backends;
 }
 
-/// Of any world: making a group is rare.
+/// Shared by all worlds: creating a group is rare.
 std::condition_variable_any& group_made() {
   static auto* instance = new std::condition_variable_any();  // worlds may outlive static objects
   return *instance;
@@ -69,10 +69,10 @@ std::shared_ptr<const Group> RankWorld::group(std::span<const int> ranks) {
     if (it != groups_.end() && it->second != nullptr) return it->second;
   }
   key = checked_ranks(ranks);
-  const MayBlock others_may_run;  // outside the lock: nobody takes a lock of the host's inside ours
+  const MayBlock others_may_run;  // outside the lock: no host lock may be taken while holding ours
   std::unique_lock lock(mutex_);
-  // Without the lock held, because making it waits for other ranks, whose threads may make their
-  // groups in another order. An entry without a group is in the making.
+  // The lock is not held while a group is created, because that waits for other ranks, whose
+  // threads may create their groups in another order. An entry without a group is being created.
   const auto ended = [&] { return !groups_.contains(key) || groups_[key] != nullptr; };
   group_made().wait(lock, ended);
   if (const auto it = groups_.find(key); it != groups_.end()) return it->second;
@@ -82,7 +82,7 @@ std::shared_ptr<const Group> RankWorld::group(std::span<const int> ranks) {
   std::exception_ptr error;
   try {
     const int index = static_cast<int>(std::ranges::find(key, rank_) - key.begin());
-    // One rank needs no links, whatever the world is made of.
+    // One rank needs no connections, whatever the kind of world.
     auto backends = key.size() == 1 && kind_ != Kind::fake
                         ? on_all_devices(solo_backend())
                         : make_backends(key, index, group_name(key));
@@ -112,7 +112,7 @@ void RankWorld::adopt(std::span<const int> ranks,
           "the process group \"", existing->getGroupName(), "\" has size ", existing->getSize(),
           " and my rank in it is ", existing->getRank(), "; the group of ranks ", ranks_text(key),
           " has size ", key.size(), " and I am number ", index, " of it");
-  if (groups_.contains(key)) return;  // one is enough, and others may hold it or make it
+  if (groups_.contains(key)) return;  // already exists or is being created, and may be referenced
   Backends backends;
   for (const auto device : existing->getDeviceTypes()) {
     backends.emplace_back(device.type(), existing->getBackend(device.type()));

@@ -12,7 +12,7 @@ struct Listeners {
 };
 
 Listeners& listeners() {
-  static auto* instance = new Listeners();  // worlds may end after static objects are destroyed
+  static auto* instance = new Listeners();  // worlds may end after static destruction
   return *instance;
 }
 

@@ -4,18 +4,19 @@
 
 #include "tessera/mesh/device_mesh.h"
 
-/// What is cached for a world (plans, programs) keeps it alive. When the ranks of a world have
-/// ended, whoever caches is told to let go of it.
+/// Caches that belong to a world (plans, programs) keep it alive. When the ranks of a world have
+/// ended, registered listeners drop what they cache for it.
 namespace tessera::comm {
 
-/// `forget` is called with every world that ends, from the thread that ends it.
+/// `forget` is called with every world that ends, on the thread that ends it.
 void on_world_end(std::function<void(const World&)> forget);
 
-/// Tells all of them.
+/// Calls all listeners.
 void announce_world_end(const World& world);
 
-/// For a process that ends: says farewell to the other ranks of process_world() and closes its
-/// links now, whoever still holds it. A program in C++ ends its world so by itself.
+/// For a process that exits: runs the shutdown barrier with the other ranks of process_world() and
+/// closes its connections now, regardless of remaining references. C++ programs do this
+/// automatically.
 void end_process_world();
 
 }  // namespace tessera::comm

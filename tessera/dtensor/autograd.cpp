@@ -1,5 +1,5 @@
-// The three functions at the border of autograd. Each backward calls the public functions, which
-// are differentiable themselves, so derivatives of any order work.
+// The three autograd functions between plain and sharded tensors. Each backward calls the public
+// functions, which are differentiable themselves, so derivatives of any order work.
 #include "tessera/dtensor/autograd.h"
 
 #include <ATen/ops/empty_strided.h>
@@ -27,8 +27,8 @@ Sharding row_major(const Sharding& sharding) {
   return sharding.with_shape({sharding.shape().begin(), sharding.shape().end()});
 }
 
-/// A function of the program may give no gradient. libtorch would make plain zeros of that, which
-/// are neither sharded nor what a leaf without a gradient has.
+/// A user function may return no gradient. libtorch would materialize it as plain zeros, which are
+/// neither sharded nor equivalent to the missing gradient of a leaf.
 void keep_undefined(AutogradContext* ctx) { ctx->set_materialize_grads(false); }
 
 struct FromLocal : torch::autograd::Function<FromLocal> {
@@ -102,7 +102,8 @@ Sharding held_sharding(AutogradContext* ctx, const char* name) {
 
 at::Tensor move_data(const at::Tensor& tensor, const Sharding& to) {
   const ShardedMeta* meta = sharded_meta(tensor);
-  // What has moved lies in rows, so the result says so, whatever the strides were.
+  // The redistributed local tensor is contiguous, so the result is row-major whatever the source's
+  // strides were.
   const at::Tensor local = exec::redistribute(meta->local(), meta->sharding(), to).contiguous();
   return wrap(local, row_major(to));
 }
@@ -135,7 +136,7 @@ at::Tensor moved_differentiable(const at::Tensor& tensor, const std::function<at
 }
 
 Sharding gradient_sharding(const Sharding& given) {
-  return without_partial(row_major(given));  // a gradient is a tensor of its own
+  return without_partial(row_major(given));  // a gradient has its own strides
 }
 
 }  // namespace tessera::dtensor

@@ -23,7 +23,7 @@ namespace {
 int64_t bytes_of(const Sharding& as) { return as.numel() * dtype_bytes(as.dtype()); }
 
 /// Calls flush(indexes) for lists of items with equal keys and at most kBucketBytes, and alone(i)
-/// for those without a key, in an order that follows from keys and sizes.
+/// for items without a key, in an order determined by keys and sizes only.
 template <class Key, class Flush, class Alone>
 void for_each_bucket(std::span<const std::optional<Key>> keys, std::span<const int64_t> bytes,
                      const Flush& flush, const Alone& alone) {
@@ -32,7 +32,7 @@ void for_each_bucket(std::span<const std::optional<Key>> keys, std::span<const i
     std::vector<size_t> items;
     int64_t bytes = 0;
   };
-  std::vector<Bucket> open;  // a program has few kinds
+  std::vector<Bucket> open;  // linear search: there are few distinct keys
   for (size_t i = 0; i < keys.size(); ++i) {
     if (!keys[i] || bytes[i] > kBucketBytes) {
       alone(i);
@@ -51,10 +51,10 @@ void for_each_bucket(std::span<const std::optional<Key>> keys, std::span<const i
   for (const Bucket& bucket : open) flush(bucket.items);
 }
 
-/// What tensors must have in common to share a message.
+/// The key: what tensors must have in common to share a message.
 struct Kind {
   DeviceMesh mesh;
-  std::vector<Placement> placements;  // what matters of them, by axis
+  std::vector<Placement> placements;  // by axis, reduced to what matters here
   DType dtype = DType::f32;
   c10::Device device = c10::kCPU;
   bool operator==(const Kind& other) const {
@@ -63,14 +63,15 @@ struct Kind {
   }
 };
 
-/// Shard(0) for an axis that cuts the tensor in any way, else Replicate.
+/// Shard(0) for an axis that shards the tensor in any way, else Replicate.
 std::vector<Placement> cut_or_not(const Sharding& as) {
   std::vector<Placement> out;
   for (const Placement& p : as.placements()) out.push_back(p.is_sharded() ? Shard(0) : Replicate());
   return out;
 }
 
-/// Calls copy(of part, of whole) for what a rank's part and the whole tensor have in common.
+/// Calls copy(slice of part, slice of whole) for each overlap of a rank's part with the whole
+/// tensor.
 template <class Copy>
 void for_each_overlap(const Sharding& as, std::span<const int> coordinate, const at::Tensor& part,
                       const at::Tensor& whole, const Copy& copy) {
@@ -93,7 +94,7 @@ at::Tensor part_in(const at::Tensor& flat, int64_t at, const Sharding& as,
   return flat.narrow(0, at, local_numel(as, coordinate)).view(as_ints(shape));
 }
 
-/// The ranks of a mesh as one axis.
+/// The ranks of a mesh as a one-axis mesh.
 DeviceMesh in_a_row(const DeviceMesh& mesh) {
   return DeviceMesh({{"ranks", mesh.size()}},
                     std::vector<int>(mesh.ranks().begin(), mesh.ranks().end()), mesh.device())
@@ -119,8 +120,8 @@ std::vector<Placement> on_all_axes(const DeviceMesh& mesh, const Placement& plac
   return std::vector<Placement>(static_cast<size_t>(mesh.ndim()), placement);
 }
 
-/// One message of scatter_all_from. Every rank is sent its share of a flat tensor of its parts;
-/// ranks with the same parts share the sending, and gather the shares.
+/// One message of scatter_all_from. Every rank receives its share of a flat buffer of its parts;
+/// ranks with the same parts receive disjoint shares and all_gather them.
 class FlatScatter {
  public:
   FlatScatter(std::span<const Sharding> shardings, const std::vector<size_t>& items, Kind kind)
@@ -167,7 +168,7 @@ class FlatScatter {
     return sum;
   }
 
-  /// How the parts at a coordinate are shared out among the ranks that hold copies of them.
+  /// How the parts at a coordinate are split among the ranks that hold copies of them.
   Sharding shares(int64_t numel) const {
     return flat_sharding(copies_, on_all_axes(copies_, Shard(0)), numel, kind_.dtype);
   }
@@ -221,7 +222,7 @@ class FlatScatter {
   std::span<const Sharding> shardings_;
   const std::vector<size_t>& items_;
   Kind kind_;
-  DeviceMesh copies_;  // the axes that cut none of the tensors; undefined if there are none
+  DeviceMesh copies_;  // the axes that shard none of the tensors; undefined if there are none
 };
 
 }  // namespace
@@ -251,7 +252,8 @@ std::vector<at::Tensor> scatter_all_from(std::span<const at::Tensor> fulls, int 
 
 namespace {
 
-/// One message of gather_full_tensors: the ranks' parts one after another, from which each copies.
+/// One message of gather_full_tensors: an all_gather of the ranks' parts, which are then copied
+/// out.
 void gather_flat(std::span<const at::Tensor> locals, std::span<const Sharding> shardings,
                  const std::vector<size_t>& items, const Kind& kind, const TakeFull& take) {
   const DeviceMesh cutting = of_axes(kind.mesh, kind.placements, /*cut=*/true);
@@ -321,7 +323,7 @@ void gather_full_tensors(std::span<const at::Tensor> tensors, const TakeFull& ta
 
 namespace {
 
-/// Partial where an axis is to be reduced, Replicate where it stays; none if the tensor does more.
+/// Partial for axes to be reduced, Replicate for unchanged ones; nullopt if the tensor needs more.
 std::optional<std::vector<Placement>> reduced_axes(const Sharding& from, const Sharding& to) {
   if (!(from.mesh() == to.mesh()) || from.dtype() != to.dtype() || !from.has_partial() ||
       from.order() != to.order() || !from.mesh().contains_me()) {
@@ -337,8 +339,8 @@ std::optional<std::vector<Placement>> reduced_axes(const Sharding& from, const S
   return out;
 }
 
-/// One message of reduce_all. On axes that are not reduced nothing moves, so the ranks' parts are
-/// whole tensors of their own.
+/// One message of reduce_all. Axes that are not reduced involve no communication, so each rank's
+/// parts are treated as separate whole tensors.
 void reduce_flat(std::span<const at::Tensor> locals, std::span<const Sharding> targets,
                  const std::vector<size_t>& items, const Kind& kind, std::vector<at::Tensor>& out) {
   std::vector<at::Tensor> mine;

@@ -56,13 +56,13 @@ void refuse_new_partial(const Sharding& from, const Sharding& to) {
   }
 }
 
-/// A rank outside the mesh holds nothing.
+/// The part of a rank outside the mesh.
 at::Tensor empty_part(const at::Tensor& like, const Sharding& sharding) {
   return at::empty(at::IntArrayRef(sharding.local_shape().data(), sharding.local_shape().size()),
                    like.options());
 }
 
-/// The strides of a tensor in channels_last; none for any other, which becomes row-major.
+/// The strides of a channels_last tensor; empty for any other, which becomes row-major.
 std::vector<int64_t> stride_to_keep(const at::Tensor& full) {
   const auto format = full.suggest_memory_format();
   if (format == at::MemoryFormat::Contiguous || !full.is_contiguous(format)) return {};

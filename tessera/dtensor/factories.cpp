@@ -18,7 +18,7 @@ namespace {
 
 c10::Device device_of(const DeviceMesh& mesh) { return c10::Device(mesh.device()); }
 
-/// Where the parts of a tensor to be made lie, after the checks that every factory makes.
+/// The sharding of a new tensor, after the checks common to all factories.
 Sharding place(std::string_view function, at::IntArrayRef shape, const DeviceMesh& mesh,
                Placements placements, at::ScalarType dtype, const at::TensorOptions& options) {
   require(mesh.defined(), function, " needs a mesh");
@@ -54,7 +54,7 @@ at::Tensor empty_part(const Sharding& as) {
                    local_options(as));
 }
 
-/// The global indexes that this rank holds of a dim, as int64 on the mesh's device.
+/// The global indexes that this rank holds along a dim, as int64 on the mesh's device.
 at::Tensor held_indexes(const Sharding& as, int dim) {
   const auto longs = at::TensorOptions(device_of(as.mesh())).dtype(at::kLong);
   std::vector<at::Tensor> runs = {at::empty({0}, longs)};

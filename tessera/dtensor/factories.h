@@ -8,16 +8,16 @@
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/sharding/placement.h"
 
-/// New sharded tensors from their global shape. Each rank makes its own part and nothing is sent;
-/// the full tensor exists nowhere.
+/// Creates sharded tensors from a global shape. Each rank creates only its part, without
+/// communication; the full tensor is never materialized.
 ///
 ///   auto w = tessera::zeros({50257, 4096}, mesh, {Replicate(), Shard(0)});
 ///   auto b = tessera::randn({4096}, mesh, {}, at::kBFloat16);   // no placements: replicated
 ///
-/// Every rank of the mesh makes the same call. `options` may give dtype and requires_grad; the
-/// device is the mesh's. Partial placements are refused: a value cannot be un-reduced by request.
+/// Must be called identically on every rank of the mesh. `options` may set dtype and requires_grad;
+/// the device is the mesh's. Partial placements are rejected.
 ///
-/// Tensors like another one come from libtorch's own functions: at::zeros_like(x), x.new_full(...).
+/// For tensors like another one use libtorch's functions: at::zeros_like(x), x.new_full(...).
 namespace tessera {
 
 using Placements = std::vector<Placement>;
@@ -28,12 +28,12 @@ at::Tensor zeros(at::IntArrayRef shape, const DeviceMesh& mesh, const Placements
                  const at::TensorOptions& options = {});
 at::Tensor ones(at::IntArrayRef shape, const DeviceMesh& mesh, const Placements& placements = {},
                 const at::TensorOptions& options = {});
-/// The dtype is the value's unless given.
+/// The dtype defaults to that of `value`.
 at::Tensor full(at::IntArrayRef shape, const at::Scalar& value, const DeviceMesh& mesh,
                 const Placements& placements = {}, const at::TensorOptions& options = {});
 
-/// Uniform over [0, 1). Random values hang on the seed and the element's place in the global
-/// tensor, not on the placements or the number of ranks.
+/// Uniform over [0, 1). Random values depend on the seed and the element's global index, not on the
+/// placements or the number of ranks.
 at::Tensor rand(at::IntArrayRef shape, const DeviceMesh& mesh, const Placements& placements = {},
                 const at::TensorOptions& options = {});
 /// Standard normal.
@@ -47,7 +47,7 @@ at::Tensor arange(const at::Scalar& start, const at::Scalar& end, const at::Scal
 at::Tensor arange(const at::Scalar& end, const DeviceMesh& mesh, const Placements& placements = {},
                   const at::TensorOptions& options = {});
 
-/// Ones where the row's number is the column's.
+/// Ones where the row index equals the column index.
 at::Tensor eye(int64_t rows, int64_t columns, const DeviceMesh& mesh,
                const Placements& placements = {}, const at::TensorOptions& options = {});
 at::Tensor eye(int64_t n, const DeviceMesh& mesh, const Placements& placements = {},

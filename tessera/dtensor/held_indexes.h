@@ -7,8 +7,8 @@
 
 namespace tessera::dtensor {
 
-/// Which elements of the global tensor, by row-major index, this rank holds, in the order in which
-/// they lie in a dense local tensor.
+/// The elements of the global tensor that this rank holds, by row-major index, in the memory order
+/// of a dense local tensor.
 ///
 ///   dp=2 : S1 : 3x4 on rank 1    ->  2 3  6 7  10 11:  three rows with one run of 2 each
 class HeldIndexes {
@@ -17,8 +17,8 @@ class HeldIndexes {
 
   int64_t size() const { return rows_ * row_size_; }
 
-  /// Calls run(place, index, length) for local elements [begin, end): `length` of them, from
-  /// `place` in the local tensor, are the global ones from `index`.
+  /// Calls run(place, index, length) for the local elements [begin, end): `length` elements at
+  /// offset `place` of the local tensor are the global elements from `index` on.
   template <typename Run>
   void for_runs(int64_t begin, int64_t end, Run run) const {
     while (begin < end) {
@@ -36,7 +36,7 @@ class HeldIndexes {
     }
   }
 
-  /// By dim, the global index of each local one: the same elements as products.
+  /// Per dim, the global index of each local index; their product set is the same elements.
   static std::vector<std::vector<int64_t>> by_dim(const Sharding& sharding);
 
  private:
@@ -47,7 +47,7 @@ class HeldIndexes {
 
   int64_t row_index(int64_t row) const;
 
-  // Dims before the last one that is cut make rows; that one and those after it make runs.
+  // Dims before the last sharded one form rows; that dim and those after it form contiguous runs.
   std::vector<std::vector<int64_t>> outer_;  // by outer dim: global index times stride
   std::vector<Piece> runs_;
   int64_t rows_ = 1;

@@ -10,7 +10,7 @@
 namespace tessera::dtensor {
 namespace {
 
-/// Every rank's part has the same shape, with more than one element along each dim that is cut.
+/// Whether every rank's part has the same shape, with more than one element along each sharded dim.
 bool is_alike_on_all_ranks(const Sharding& sharding) {
   for (int dim = 0; dim < sharding.ndim(); ++dim) {
     int64_t parts = 1;
@@ -24,7 +24,7 @@ bool is_alike_on_all_ranks(const Sharding& sharding) {
   return true;
 }
 
-/// Dense strides of the global shape, with the dims in memory in the order of the local tensor's.
+/// Dense strides for the global shape, in the dim order of the local tensor.
 std::vector<int64_t> stride_like(const at::Tensor& local, const Sharding& sharding) {
   std::vector<size_t> dims(static_cast<size_t>(local.dim()));
   std::iota(dims.begin(), dims.end(), 0);

@@ -6,17 +6,17 @@
 
 #include "tessera/sharding/sharding.h"
 
-/// How tensors lie over the mesh and in memory. A sharding names global strides; views are judged
-/// by them, so they must be true of the local tensor. Kernels are free in the layout they choose,
-/// and what Meta kernels or rules foretell is a guess.
+/// Strides of sharded tensors. A sharding names global strides; whether an op can return a view is
+/// decided by them, so they must hold for the local tensor. Kernels choose their output strides
+/// freely, so what Meta kernels or rules predict may be wrong.
 namespace tessera::dtensor {
 
-/// A sharding's sizes or strides, as libtorch takes them.
+/// A sharding's sizes or strides as an IntArrayRef.
 inline at::IntArrayRef as_ints(std::span<const int64_t> values) {
   return {values.data(), values.size()};
 }
 
-/// True if the local tensor lies as its sharding's local strides say.
+/// Whether the local tensor has these strides, ignoring dims of size 1.
 inline bool is_laid_out_as(const at::Tensor& local, std::span<const int64_t> said) {
   const auto sizes = local.sizes();
   const auto strides = local.strides();
@@ -26,12 +26,12 @@ inline bool is_laid_out_as(const at::Tensor& local, std::span<const int64_t> sai
   return true;
 }
 
-/// The sharded tensor of a fresh local result whose strides are not the predicted ones. The
-/// sharding takes over its strides where all ranks must have the same; where parts are uneven, and
-/// so a rank may see no difference, the local tensor is copied into the predicted strides instead.
+/// Wraps a new local result whose strides differ from the predicted ones. If all ranks necessarily
+/// have the same strides, the sharding adopts them. If parts are uneven, some rank may see no
+/// difference, so the local tensor is copied to the predicted strides instead.
 at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted);
 
-/// The same, replicated where it is Partial: how a gradient, or a tensor's values, lie.
+/// The same with Partial replaced by Replicate: the sharding of a gradient, or of reduced values.
 Sharding without_partial(const Sharding& sharding);
 
 }  // namespace tessera::dtensor

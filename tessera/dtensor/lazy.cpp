@@ -18,7 +18,7 @@ std::shared_ptr<const LazyLocal::KnownView> LazyLocal::find_view(const KnownView
 }
 
 void LazyLocal::keep_view(KnownView view) {
-  constexpr size_t kMostKept = 16;  // a program that slices ever differently must not grow
+  constexpr size_t kMostKept = 16;  // bounds a program whose slices differ in every step
   if (views_.size() == kMostKept) views_.erase(views_.begin());
   views_.push_back(std::make_shared<const KnownView>(std::move(view)));
 }

@@ -18,10 +18,10 @@
 namespace tessera::dtensor {
 namespace {
 
-/// In one message of fixed size: more dims would need the ranks to agree on a count first.
+/// Keeps the message at a fixed size; otherwise ranks would have to agree on a length first.
 constexpr int64_t kMaxDims = 16;
 
-/// What a rank tells the others of its part.
+/// The metadata of its part that a rank sends.
 struct Told {
   int64_t ndim = 0;
   int64_t dtype = 0;
@@ -30,7 +30,7 @@ struct Told {
   std::array<int64_t, kMaxDims> order{};  ///< its dims, outermost in memory first
 };
 
-/// Row-major order where the strides do not say otherwise, or leave gaps.
+/// Row-major order if the strides do not determine another one, or have gaps.
 std::vector<int64_t> order_in_memory(const at::Tensor& local) {
   std::vector<int64_t> order(static_cast<size_t>(local.dim()));
   std::iota(order.begin(), order.end(), 0);
@@ -40,7 +40,7 @@ std::vector<int64_t> order_in_memory(const at::Tensor& local) {
   return order;
 }
 
-/// The strides of a tensor without gaps; none where they are row-major.
+/// Dense strides for this dim order; empty if they are row-major.
 std::vector<int64_t> strides_in(std::span<const int64_t> order, std::span<const int64_t> shape) {
   if (std::ranges::is_sorted(order)) return {};
   std::vector<int64_t> strides(shape.size());
@@ -53,7 +53,7 @@ std::vector<int64_t> strides_in(std::span<const int64_t> order, std::span<const 
   return strides;
 }
 
-/// Everyone's, by index into the mesh's ranks.
+/// The metadata of all ranks, by index into the mesh's ranks.
 std::vector<Told> gather_told(const at::Tensor& local, const DeviceMesh& mesh) {
   require(local.dim() <= kMaxDims, "from_local of a tensor with ", local.dim(), " dims; at most ",
           kMaxDims);
@@ -90,7 +90,7 @@ void check_alike(const std::vector<Told>& all, const DeviceMesh& mesh) {
   }
 }
 
-/// The size of `dim` as a function of the coordinates on `axes` alone; throws if others matter.
+/// The size of `dim` as a function of the coordinates on `axes` only; throws if other axes matter.
 std::vector<int64_t> sizes_over(const std::vector<Told>& all, const DeviceMesh& mesh, size_t dim,
                                 std::span<const int> axes) {
   int64_t count = 1;
@@ -125,8 +125,8 @@ bool is_chunked(std::span<const int64_t> sizes, int64_t axis_size) {
   return true;
 }
 
-/// A strided shard of other sizes than its own has no description: which rows a rank holds is not
-/// known. Alike on all ranks, which see the same sizes.
+/// A strided shard with irregular sizes cannot be described: which rows a rank holds is unknown.
+/// All ranks see the same sizes and throw together.
 void check_strided(std::span<const int64_t> sizes, const Placement& placement, int64_t ranks) {
   for (size_t outer = 0; outer < sizes.size(); outer += static_cast<size_t>(ranks)) {
     const auto part = sizes.subspan(outer, static_cast<size_t>(ranks));
@@ -173,7 +173,8 @@ Sharding measure(const at::Tensor& local, const DeviceMesh& mesh,
   for (int dim = 0; dim < static_cast<int>(local.dim()); ++dim) {
     const auto axes = axes_on_dim(placements, dim);
     auto sizes = sizes_over(all, mesh, static_cast<size_t>(dim), axes);
-    // From the innermost cut outwards: each level's sizes are the sums of the level inside it.
+    // From the innermost axis outwards: the sizes of each level are sums of those of the level
+    // inside.
     for (size_t level = axes.size(); level-- > 0;) {
       const int64_t k = mesh.size(axes[level]);
       Placement& p = placements[static_cast<size_t>(axes[level])];

@@ -20,8 +20,8 @@ struct Carried final : c10::DebugInfoBase {
 
 constexpr std::string_view kName = "tessera policies";
 
-/// A slot of our own among what libtorch carries to the threads of a backward: known by an address,
-/// before libtorch 2.13 by a number of one byte, of which it uses the first few.
+/// A slot in the thread-local state that libtorch carries to the threads of a backward. Identified
+/// by an address; before libtorch 2.13 by a one-byte number, of which libtorch uses the first few.
 template <typename Kind>
 Kind make_kind() {
   if constexpr (std::is_enum_v<Kind>) {

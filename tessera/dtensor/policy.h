@@ -4,21 +4,22 @@
 
 #include <cstdint>
 
-/// Policies of the calling thread, each set by a guard while it lives. They hold in what the thread
-/// starts elsewhere too: libtorch carries them to the device threads on which autograd runs a
-/// backward() inside the guard. Guards nest.
+/// Thread-local policies, each set by a scope guard. They propagate to work that the thread starts
+/// elsewhere: libtorch carries them to the device threads on which autograd runs a backward()
+/// called inside the guard. Guards nest.
 namespace tessera {
 
 /// What happens when an op needs communication that the caller did not write.
 ///
-///   allow    it happens
-///   warn     it happens, and each op says so once
-///   forbid   the op throws NotSupported with the `redistribute` to write, before anything moves
-/// What the caller asked for is not implicit: redistribute, full_tensor, the halos of a convolution
-/// whose spatial dim the caller cut.
+///   allow    the op communicates
+///   warn     the op communicates and warns, once per op
+///   forbid   the op throws NotSupported, naming the `redistribute` to write, and sends nothing
+///
+/// Communication that the caller requested is not implicit: redistribute, full_tensor, the halo
+/// exchange of a convolution whose spatial dim the caller sharded.
 enum class ImplicitComm : uint8_t { allow, warn, forbid };
 
-/// Sets the policy while it lives; the innermost guard counts.
+/// Sets the policy during its lifetime; the innermost guard applies.
 ///
 ///   CommPolicy quiet(ImplicitComm::forbid);
 class CommPolicy {
@@ -31,7 +32,7 @@ class CommPolicy {
   c10::DebugInfoGuard scope_;
 };
 
-/// While it lives, an op that has no sharding rule throws instead of running on replicated inputs.
+/// While it is alive, an op without a sharding rule throws instead of running on replicated inputs.
 class StrictRules {
  public:
   explicit StrictRules(bool strict = true);
@@ -42,8 +43,8 @@ class StrictRules {
   c10::DebugInfoGuard scope_;
 };
 
-/// While it lives, plain tensors among sharded ones are taken as replicated (PyTorch's
-/// implicit_replication). Without it only tensors of one element are.
+/// While it is alive, plain tensors mixed with sharded ones are treated as replicated (PyTorch's
+/// implicit_replication). Otherwise only tensors of one element are.
 class ImplicitReplication {
  public:
   explicit ImplicitReplication(bool on = true);

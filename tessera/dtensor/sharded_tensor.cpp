@@ -15,7 +15,7 @@
 namespace tessera::dtensor {
 namespace {
 
-/// Autocast is not implied by a private backend key; it follows the device that computes.
+/// A private backend key does not imply an autocast key; it is chosen by the compute device.
 c10::DispatchKeySet keys_for(c10::DeviceType device) {
   c10::DispatchKeySet keys(kKey);
   if (device == c10::DeviceType::CPU) return keys.add(c10::DispatchKey::AutocastCPU);
@@ -27,8 +27,8 @@ constexpr const char* kNoMemory =
     "a sharded tensor, which has no memory of its own: take to_local(x) or full_tensor(x); "
     "torch::save cannot write one, a checkpoint can";
 
-/// For a tensor that becomes sharded in place: its impl stays a plain one, so the reason why it has
-/// no memory must lie in the storage, and the tensor's device is that of its storage.
+/// For a tensor that becomes sharded in place: its impl stays a plain one, so the error for data
+/// access must come from the storage, and the tensor's device is that of its storage.
 c10::Storage refusing_storage(c10::Device device) {
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), 0, c10::DataPtr(nullptr, device), c10::GetCPUAllocator(),
@@ -57,13 +57,14 @@ c10::intrusive_ptr<ShardedImpl> make_impl(at::Tensor local, const Sharding& shar
                    as_ints(sharding.shape()), as_ints(sharding.stride()), device);
 }
 
-/// Blocks of the size of a ShardedImpl that this thread freed last. A thread may free what another
-/// made; a block belongs to whoever has it. Trivial, so that reaching it is one look-up: what frees
-/// the blocks when the thread ends stands apart.
+/// Blocks of the size of a ShardedImpl that this thread freed most recently. A thread may free a
+/// block that another one allocated; the block then belongs to the freeing thread. Trivially
+/// destructible, so that access is a single thread-local look-up; a separate object frees the
+/// blocks at thread exit.
 struct SpareBlocks {
   enum class State : uint8_t { fresh, open, closed };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  static constexpr size_t kMost = 0;  // sanitizers watch memory that is given back
+  static constexpr size_t kMost = 0;  // sanitizers must see every free
 #else
   static constexpr size_t kMost = 64;
 #endif
@@ -127,7 +128,7 @@ c10::intrusive_ptr<c10::TensorImpl> ShardedImpl::shallow_copy_and_detach(
 void ShardedImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& from) {
   TensorImpl::shallow_copy_from(from);
   meta_ = is_sharded_impl(from.get()) ? meta_of(from.get()) : ShardedMeta();
-  if (get_backend_meta() != nullptr) set_backend_meta(nullptr);  // may be an older one
+  if (get_backend_meta() != nullptr) set_backend_meta(nullptr);  // may be an outdated one
 }
 
 void ShardedImpl::release_resources() {
@@ -135,7 +136,7 @@ void ShardedImpl::release_resources() {
   TensorImpl::release_resources();
 }
 
-/// libtorch: "Cannot access storage of " + this.
+/// libtorch's error reads "Cannot access storage of " + this.
 const char* ShardedImpl::tensorimpl_type_name() const { return kNoMemory; }
 
 void throw_lost_meta() {
@@ -165,7 +166,7 @@ at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding) {
 }
 
 void mark_copy_of_view(const at::Tensor& tensor, std::shared_ptr<const ViewOrigin> origin) {
-  // Nobody has seen the tensor yet, so its meta may still change.
+  // The tensor is not shared yet, so its meta may still change.
   const_cast<ShardedMeta&>(meta_of(tensor.unsafeGetTensorImpl()))
       .become_copy_of_view(std::move(origin));
 }
@@ -208,7 +209,7 @@ at::Tensor strided_as(const at::Tensor& given, const Sharding& as) {
   const at::IntArrayRef wanted(strides.data(), strides.size());
   if (!as.mesh().contains_me() || local.strides() == wanted) return local;
   for (size_t d = 0; d < wanted.size(); ++d) {
-    // An expanded dim that had to be moved holds its elements one by one.
+    // A stride-0 (expanded) dim that was redistributed stores each element separately.
     if (wanted[d] == 0 && local.size(static_cast<int64_t>(d)) > 1) return local.contiguous();
   }
   return at::empty_strided(local.sizes(), wanted, local.options()).copy_(local);

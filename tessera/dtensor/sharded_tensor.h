@@ -8,19 +8,19 @@
 
 #include "tessera/sharding/sharding.h"
 
-/// What makes an at::Tensor a DTensor: the backend key PrivateUse3, global sizes, the local
-/// tensor's device, no storage, and a ShardedMeta. Only dtensor/ looks inside.
+/// The representation of a DTensor: an at::Tensor with the backend key PrivateUse3, global sizes,
+/// the local tensor's device, no storage, and a ShardedMeta. Private to dtensor/.
 namespace tessera::dtensor {
 
 constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse3;
 
 class LazyLocal;  // lazy.h
 
-/// What a view that had to be gathered is really a view of; see gathered_views.cpp.
+/// The base of a view that had to be gathered; see gathered_views.cpp.
 struct ViewOrigin {
   at::Tensor base;
   at::Tensor gathered;  ///< the base's value, redistributed; the view shares its memory
-  Sharding as;          ///< how that lies
+  Sharding as;          ///< the sharding of `gathered`
 };
 
 class ShardedMeta {
@@ -35,15 +35,15 @@ class ShardedMeta {
 
   const at::Tensor& local() const { return local_; }
   const Sharding& sharding() const { return sharding_; }
-  /// What should be a view had to be gathered: a write to it would be lost, so it is refused, or
-  /// moves on into the origin's base where there is one.
+  /// A view that had to be gathered, so it is a copy. A write to it would be lost: it is forwarded
+  /// to the origin's base if there is one, otherwise rejected.
   bool is_copy_of_view() const { return is_copy_; }
   const std::shared_ptr<const ViewOrigin>& origin() const { return origin_; }
   void become_copy_of_view(std::shared_ptr<const ViewOrigin> origin) {
     is_copy_ = true;
     origin_ = std::move(origin);
   }
-  /// Who produces the value that ops compute with; nullptr: the local tensor is it.
+  /// Provides the value that ops compute with; nullptr: the local tensor is that value.
   const std::shared_ptr<LazyLocal>& lazy() const { return lazy_; }
 
  private:
@@ -54,16 +54,16 @@ class ShardedMeta {
   std::shared_ptr<const ViewOrigin> origin_;
 };
 
-/// Where the meta lies of a tensor that was plain once and became sharded: its impl stays what it
-/// was, so the meta goes where libtorch has room for a backend's.
+/// Holds the meta of a tensor that was plain and became sharded in place: its impl object cannot be
+/// replaced, so the meta is stored in libtorch's slot for backends.
 struct AttachedMeta final : c10::BackendMeta {
   explicit AttachedMeta(ShardedMeta meta) : meta(std::move(meta)) {}
   ShardedMeta meta;
 };
 
-/// A tensor that is born sharded holds its meta itself: one allocation where AttachedMeta takes
-/// three. Refuses access to its storage with a reason, where a plain TensorImpl gives a null
-/// pointer.
+/// The impl of a tensor created as sharded. Stores its meta inline: one allocation instead of the
+/// three of AttachedMeta. Access to its storage throws with a reason; a plain TensorImpl would
+/// return a null pointer.
 class ShardedImpl final : public c10::TensorImpl {
  public:
   ShardedImpl(ShardedMeta meta, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
@@ -72,7 +72,7 @@ class ShardedImpl final : public c10::TensorImpl {
 
   const ShardedMeta& meta() const { return meta_; }
 
-  /// Results come and go with every op, so their memory is kept for the next one.
+  /// Every op creates and frees results, so blocks are recycled.
   static void* operator new(size_t size);
   static void operator delete(void* memory, size_t size);
 
@@ -95,7 +95,7 @@ inline bool is_sharded_impl(const c10::TensorImpl* impl) {
 
 [[noreturn]] void throw_lost_meta();
 
-/// Of an impl that is_sharded_impl.
+/// Requires is_sharded_impl(impl).
 inline const ShardedMeta& meta_of(c10::TensorImpl* impl) {
   if (const c10::BackendMeta* attached = impl->get_backend_meta()) {
     return static_cast<const AttachedMeta*>(attached)->meta;
@@ -111,32 +111,34 @@ inline const ShardedMeta* sharded_meta(const at::Tensor& tensor) {
   return is_sharded_impl(impl) ? &meta_of(impl) : nullptr;
 }
 
-/// Puts a sharded tensor's meta where a plain impl that takes its insides over (set_data) finds it.
+/// Copies a sharded tensor's meta to where a plain impl finds it that takes over its contents
+/// (set_data).
 void attach_meta(const at::Tensor& tensor);
 
-/// A DTensor around `local`, which it shares. No check, no autograd: `local` must be this rank's
-/// part of `sharding`.
+/// A DTensor around `local`, which it shares. Unchecked, without autograd: `local` must be this
+/// rank's part of `sharding`.
 at::Tensor wrap(at::Tensor local, const Sharding& sharding);
-/// The same where the sharding's shape and stride are at hand.
+/// Overload for callers that have the sharding's shape and stride at hand.
 at::Tensor wrap(at::Tensor local, const Sharding& sharding, at::IntArrayRef shape,
                 at::IntArrayRef stride);
-/// The same for a view that is none; see ShardedMeta::is_copy_of_view.
+/// For a view that had to be copied; see ShardedMeta::is_copy_of_view.
 at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding);
-/// Makes a fresh result one.
+/// Marks a new result as such a copy.
 void mark_copy_of_view(const at::Tensor& tensor, std::shared_ptr<const ViewOrigin> origin);
 
 /// A lazy DTensor; see lazy.h. `local` may be undefined.
 at::Tensor wrap_lazy(at::Tensor local, const Sharding& sharding, c10::Device device,
                      std::shared_ptr<LazyLocal> lazy);
 
-/// Makes an existing tensor, plain or sharded, a DTensor in place: every handle to it sees it.
+/// Makes an existing tensor, plain or sharded, a DTensor in place: all references to it see the
+/// change.
 void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding,
             std::shared_ptr<LazyLocal> lazy = nullptr);
 
 bool is_row_major(const Sharding& sharding);
 
-/// The local tensor with the strides of its sharding, copied if it has others: a tensor reports
-/// strides, and kernels trust them. Conjugate and negative bits are resolved.
+/// The local tensor with the strides of its sharding; copied if they differ, because kernels rely
+/// on the reported strides. Resolves lazy conjugation and negation.
 at::Tensor strided_as(const at::Tensor& local, const Sharding& as);
 
 }  // namespace tessera::dtensor

@@ -14,7 +14,7 @@
 namespace tessera::dtensor {
 namespace {
 
-/// `sharding` with its replicated axes sharding the largest dim instead, where it divides.
+/// `sharding` with each replicated axis sharding the largest dim instead, where it divides evenly.
 Sharding fully_sharded(const Sharding& sharding) {
   Sharding out = sharding;
   for (int axis = 0; axis < sharding.mesh().ndim(); ++axis) {

@@ -6,9 +6,9 @@
 
 namespace tessera::dtensor {
 
-/// This rank's part of `sharding` of the tensor that the mesh's rank number `source` holds; the
-/// others' data does not matter. Each rank is sent its share once; replicated axes gather the
-/// shares, which costs a broadcast no more than twice the tensor.
+/// This rank's part of the tensor that rank `source` of the mesh holds; the data of other ranks is
+/// ignored. Each rank receives its share once, and replicated axes all_gather the shares, so a
+/// broadcast transfers at most twice the tensor.
 at::Tensor scatter_from(const at::Tensor& full, int source, const Sharding& sharding);
 
 /// Throws, on every rank, if ranks that should hold the same part hold different values.

@@ -28,7 +28,7 @@ struct Registry {
 };
 
 Registry& registry() {
-  static auto* instance = new Registry();  // tensors may outlive static objects
+  static auto* instance = new Registry();  // tensors may outlive static destruction
   return *instance;
 }
 
@@ -42,7 +42,7 @@ const void* memory_of_base(const ViewOrigin& origin) {
 
 using Origins = std::set<const ViewOrigin*>;
 
-/// All copies of this memory are out of date, but for these.
+/// Marks all copies of this memory as stale, except `but`.
 void mark_stale(const void* memory, const Origins& but) {
   std::lock_guard lock(registry().mutex);
   const auto [first, last] = registry().copies.equal_range(memory);
@@ -53,7 +53,7 @@ void mark_stale(const void* memory, const Origins& but) {
 
 enum class Ask : uint8_t { look, clear };
 
-/// Whether the copy is out of date; `clear`: it counts as current from now on.
+/// Whether the copy is stale; `clear` also marks it as current.
 bool ask_stale(const ViewOrigin& origin, Ask ask) {
   std::lock_guard lock(registry().mutex);
   const auto [first, last] = registry().copies.equal_range(memory_of_base(origin));

@@ -7,11 +7,11 @@
 
 #include "tessera/dtensor/sharded_tensor.h"
 
-/// The copies that views were taken of where the elements of a view are on other ranks
-/// (dispatch/gathered_views.h): which base each is a copy of, and whether it is out of date.
+/// Tracks the copies made for views whose elements are on other ranks (dispatch/gathered_views.h):
+/// the base of each copy, and whether it is stale.
 namespace tessera::dtensor {
 
-/// How many copies that views were taken of (ViewOrigin) live in the process.
+/// The number of live ViewOrigins in the process.
 extern std::atomic<int64_t> live_view_origins;
 
 inline bool any_gathered_views() { return live_view_origins.load(std::memory_order_relaxed) != 0; }
@@ -21,17 +21,17 @@ inline bool is_gathered_view(const at::Tensor& tensor) {
   return meta != nullptr && meta->origin() != nullptr;
 }
 
-/// What views of `gathered`, the value of `base` placed `as`, are views of.
+/// The origin of views of `gathered`, the value of `base` with sharding `as`.
 std::shared_ptr<const ViewOrigin> make_origin(at::Tensor base, at::Tensor gathered, Sharding as);
 
-/// Gathers a view's copy again if its base was written to since. Communicates then.
+/// Gathers a view's copy again if its base was written to since. Communicates in that case.
 void refresh(const at::Tensor& view);
 void refresh(const ViewOrigin& origin);
 
-/// Whether the base of the copy was written to since it was gathered.
+/// Whether the base was written to after the copy was gathered.
 bool is_stale(const ViewOrigin& origin);
 
-/// The tensor is about to be written to: every other copy of it or of its bases is out of date.
+/// Called before a tensor is written to: marks every other copy of it or of its bases as stale.
 void note_write(const ShardedMeta& written);
 
 }  // namespace tessera::dtensor

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-/// The tensors inside a function's arguments or result, in order: a tensor, an optional, a vector,
-/// a pair or a tuple of such; anything else holds none.
+/// Visits the tensors in a function's arguments or result, in order: a tensor, or an optional,
+/// vector, pair or tuple of such; other types contain none.
 namespace tessera::dtensor {
 
 template <class Value>

@@ -18,7 +18,7 @@ std::shared_ptr<const FlatLayout> joined(std::span<ParamGroup* const> groups, co
   return std::make_shared<FlatLayout>(FlatLayout::joined(layouts));
 }
 
-/// Grows with every write to any of its shards.
+/// Increases with every write to any of its shards.
 int64_t version_of_shards(const ParamGroup& member) {
   int64_t sum = 0;
   for (const at::Tensor& piece : member.pieces()) {
@@ -77,7 +77,7 @@ bool Bucket::is_current(const ParamGroup& member) const {
   return !versions_.empty() && versions_[member.place_in_bucket()] == version_of_shards(member);
 }
 
-/// In the layout's type; where several groups share the slot, one after another.
+/// With the layout's dtype; if several groups share the slot, their pieces are concatenated.
 at::Tensor Bucket::shard_of_slot(size_t slot) const {
   const at::ScalarType dtype = gather_layout_->slots()[slot].dtype;
   c10::SmallVector<at::Tensor, 1> pieces;
@@ -151,7 +151,7 @@ void Bucket::release_after_forward() {
     release();
     return;
   }
-  if (!is_gathered()) return;  // let go before, or a prefetch that is under way
+  if (!is_gathered()) return;  // already released, or a prefetch in flight
   if (parts_.empty()) {
     parts_ = gathered_.parts_of_slots(smaller->index(), smaller->size(), *options().collectives,
                                       members_[0]->scheduler()->bytes());
@@ -183,11 +183,11 @@ void Bucket::reduce_arrived() {
   forget_arrived();
   for (ParamGroup* member : members_) {
     if (reduction == nullptr && member->state() != TrainingState::pre_backward) continue;
-    member->enter(TrainingState::pre_backward);  // or its gradients were kept back by others
+    member->enter(TrainingState::pre_backward);  // or its gradients were kept unreduced
     member->enter(TrainingState::post_backward);
   }
   if (reduction == nullptr) return;
-  std::vector<std::shared_ptr<ParamGroup>> members;  // alive until it is done
+  std::vector<std::shared_ptr<ParamGroup>> members;  // keeps them alive until it completes
   for (ParamGroup* member : members_) members.push_back(member->shared_from_this());
   members_[0]->scheduler()->reduce(*this, reduction, [members, reduction] {
     size_t first_param = 0;

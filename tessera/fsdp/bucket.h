@@ -10,9 +10,9 @@
 #include "tessera/fsdp/group_options.h"
 #include "tessera/fsdp/reduction.h"
 
-/// Groups that travel together: gathered by one all_gather, let go together, their gradients
-/// reduced by one reduce_scatter. Every group begins alone; once the order of a step is known, the
-/// GatherScheduler puts neighbours together whose messages would cost more to start than to carry
+/// One or more ParamGroups that share collectives: one all_gather, one reshard, one reduce_scatter
+/// of their gradients. Every group starts in a bucket of its own. Once the order of a step is
+/// known, the GatherScheduler merges consecutive groups whose messages are dominated by latency
 /// (merge.h).
 namespace tessera::fsdp {
 
@@ -20,49 +20,51 @@ class ParamGroup;
 
 class Bucket : public std::enable_shared_from_this<Bucket> {
  public:
-  /// Of groups that lie alike (can_join), which belong to it from now on.
+  /// The members must satisfy can_join() pairwise. They belong to this bucket from now on.
   static std::shared_ptr<Bucket> make(std::vector<ParamGroup*> members);
 
-  /// Whether one collective can carry both.
+  /// Whether one collective can carry both: same mesh, same device, compatible options.
   static bool can_join(const ParamGroup& a, const ParamGroup& b);
 
-  /// Whether its members still lie alike: their options may have changed.
+  /// Whether the members can still share collectives; their options may have changed.
   bool holds_together() const;
 
   std::span<ParamGroup* const> members() const { return members_; }
   const GroupOptions& options() const;
   const DataMesh& mesh() const;
   size_t number() const;  ///< of its first group
-  /// While it is gathered.
+  /// Bytes of gathered memory while the bucket is unsharded.
   int64_t gathered_bytes() const { return gather_layout_->gathered_bytes(); }
 
   bool is_gathered() const { return gathered_.stage() == Gathered::Stage::there; }
-  /// Whether somebody holds any of what is gathered, as an op under way does.
+  /// Whether anything else references the gathered memory, for example an op in progress.
   bool is_held() const { return is_gathered() && gathered_.is_held(); }
-  bool start_gather();  ///< returns at once; false: it is gathered or under way, or has no need
-  /// A member's parameters are there when it returns, and current; those of other members may be
-  /// stale until they are asked for. Constant time if they are there: every op that uses one asks.
+  bool start_gather();  ///< asynchronous; false: gathered, in flight, or nothing to gather
+  /// Blocks until the parameters of `member` are gathered and up to date; those of other members
+  /// may be stale until requested. Constant time if they are: every op that uses a parameter calls
+  /// it.
   void gather_for(const ParamGroup& member);
-  /// Whether a member's parameters are neither there nor under way.
+  /// Whether the parameters of `member` are neither gathered nor in flight.
   bool needs_gather(const ParamGroup& member) const;
-  void gather_anew();                         ///< starts a gather of all ranks, whatever is there
-  void finish_gather() { gathered_.wait(); }  ///< of the one under way, if any
-  void drop_prefetch() { gathered_.release(); }  ///< what was started is not used after all
+  void gather_anew();                            ///< gathers even if already gathered; collective
+  void finish_gather() { gathered_.wait(); }     ///< waits for the one in flight, if any
+  void drop_prefetch() { gathered_.release(); }  ///< discards an unused gather
   void release();
-  void release_after_backward();  ///< unless the options say that it stays
-  /// Lets go of all but this rank's part of a smaller group, from which the next gather is made; of
-  /// everything, if the options name no such group.
+  void release_after_backward();  ///< unless the options keep it unsharded
+  /// Frees the gathered parameters. If the options name a smaller group, keeps this rank's shard
+  /// for that group, from which the next gather is made.
   void release_after_forward();
-  /// A parameter by its place among those of all members.
+  /// A gathered parameter, by its index among the parameters of all members.
   const at::Tensor& whole(size_t param) const { return gathered_.whole(param); }
 
-  /// Where the members' gradients are added.
+  /// The reduction that gradients of the members are added to.
   Reduction& reduction();
-  /// One more parameter's gradient has come; true if none is missing.
+  /// Counts one parameter's gradient; returns true once all expected gradients have arrived.
   bool count_arrival();
-  /// Starts to reduce what has come, with what earlier backwards kept back.
+  /// Starts the reduction of the gradients that have arrived, including those that earlier
+  /// backwards kept unreduced.
   void reduce_arrived();
-  void forget_arrived();  ///< a backward failed
+  void forget_arrived();  ///< after a failed backward
 
  private:
   /// A flat tensor of a member's shards.
@@ -78,14 +80,14 @@ class Bucket : public std::enable_shared_from_this<Bucket> {
   at::Tensor shard_of_slot(size_t slot) const;
 
   std::vector<ParamGroup*> members_;
-  std::shared_ptr<const FlatLayout> gather_layout_;  // in the type of gathered parameters
-  std::shared_ptr<const FlatLayout> reduce_layout_;  // in the type of the reduction
-  std::vector<std::vector<PieceOf>> sources_;        // by slot of what is gathered
+  std::shared_ptr<const FlatLayout> gather_layout_;  // with the dtype of gathered parameters
+  std::shared_ptr<const FlatLayout> reduce_layout_;  // with the dtype of the reduction
+  std::vector<std::vector<PieceOf>> sources_;        // by slot of the gather layout
   Gathered gathered_;
-  std::vector<int64_t> versions_;         // of the members' shards that it was gathered from
-  std::vector<at::Tensor> parts_;         // for a gather in the smaller group
-  std::shared_ptr<Reduction> reduction_;  // that gradients are added to
-  int awaited_ = -1;  // gradients that are still to come; -1: no backward has brought one
+  std::vector<int64_t> versions_;         // versions of the members' shards at the gather
+  std::vector<at::Tensor> parts_;         // inputs of a gather in the smaller group
+  std::shared_ptr<Reduction> reduction_;  // accumulates gradients
+  int awaited_ = -1;                      // gradients not yet arrived; -1: no backward has started
 };
 
 }  // namespace tessera::fsdp

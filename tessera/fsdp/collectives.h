@@ -11,8 +11,8 @@
 
 #include "tessera/comm/group.h"
 
-/// What the groups of fully_shard send, as functions that a program may put its own in place of: a
-/// compressed all_gather, buffers that the network card knows, gradients summed over another axis.
+/// Replaceable collectives of fully_shard. A program may install its own, for example a compressed
+/// all_gather, network-registered buffers, or an additional sum of gradients over another axis.
 ///
 ///   Collectives own;
 ///   own.reduce_scatter = [](auto& out, auto& in, const comm::Group& group, bool async) {
@@ -21,30 +21,32 @@
 ///   };
 ///   set_collectives(*model, own);
 ///
-/// The tensors of a call are flat and in pairs, of any number: all parameters of a group travel in
-/// one call. Every rank must replace the same ones, and whatever runs must end on all.
+/// The tensors of a call are flat and come in pairs, any number of them: one call carries all
+/// parameters of a group. Every rank must replace the same functions, and each call must complete
+/// on all ranks.
 namespace tessera {
 
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 struct Collectives {
-  /// outputs[i] becomes the ranks' inputs[i] one after another. Neither may be touched until the
-  /// Work is waited for; nullptr says that all is done. With `async` it should not wait itself.
+  /// outputs[i] becomes the concatenation of the ranks' inputs[i], in rank order. Neither may be
+  /// accessed until the returned Work has been waited for; nullptr means already complete. With
+  /// `async` the function should not block.
   std::function<WorkPtr(Tensors& outputs, Tensors& inputs, const comm::Group& group, bool async)>
       all_gather = {};
-  /// outputs[i] becomes my part of the sum of the ranks' inputs[i].
+  /// outputs[i] becomes this rank's part of the sum of the ranks' inputs[i].
   std::function<WorkPtr(Tensors& outputs, Tensors& inputs, const comm::Group& group, bool async)>
       reduce_scatter = {};
-  /// Makes each tensor the sum over the group, the replicas of a mesh of two axes. With a mesh of
-  /// one axis it is called too, with nullptr: what it adds there is its own matter. Called on each
-  /// rank once for each reduce_scatter, after it.
+  /// Sums each tensor in place over the replica group of a two-axis mesh. Called once per
+  /// reduce_scatter, after it, on each rank. On a one-axis mesh it is also called, with nullptr, so
+  /// that a custom function can add its own reduction.
   std::function<WorkPtr(Tensors& tensors, const comm::Group* replicas, bool async)> all_reduce = {};
-  /// Memory that parameters are gathered into, and gradients reduced from and into, as bytes.
+  /// Allocates, in bytes, the buffers that parameters are gathered into and gradients reduced in.
   std::function<at::Tensor(int64_t bytes, c10::Device device)> allocate = {};
 };
 
-/// What runs where a function is empty.
+/// The default for each empty function.
 WorkPtr default_all_gather(Tensors& outputs, Tensors& inputs, const comm::Group& group, bool async);
 WorkPtr default_reduce_scatter(Tensors& outputs, Tensors& inputs, const comm::Group& group,
                                bool async);
@@ -55,10 +57,11 @@ at::Tensor default_allocate(int64_t bytes, c10::Device device);
 
 namespace tessera::fsdp {
 
-/// What asks for them, to recorders (comm::CallSite::op).
+/// The name that recorders report as the origin of these collectives (comm::CallSite::op).
 inline constexpr std::string_view kSite = "fully_shard";
 
-/// The functions that a program gave, and ours for the rest. Of none given always the same object.
+/// The given functions, completed with the defaults. With none given, always returns the same
+/// object.
 std::shared_ptr<const Collectives> with_defaults(const Collectives& given);
 
 }  // namespace tessera::fsdp

@@ -48,7 +48,7 @@ void fsdp::ComputeDtypeScope::watch(std::span<const at::Tensor> outputs) const {
   }
   if (scheduler == nullptr || scheduler->in_backward()) return;
   for (const at::Tensor& output : outputs) {
-    // A leaf may be anything, a parameter too, and would keep the hook.
+    // A leaf, which may be a parameter, would keep the hook beyond this step.
     if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
     output.register_hook([weak = std::weak_ptr(scheduler)](const at::Tensor&) {
       if (const auto alive = weak.lock()) alive->enter_backward();

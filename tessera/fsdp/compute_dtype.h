@@ -10,9 +10,9 @@ namespace torch::nn {
 class Module;
 }
 
-/// Which dtype a parameter of fully_shard with a mixed precision policy reports. At rest, for the
-/// optimizer and in state dicts, it is the one that its shards have. While its module computes it
-/// is `param_dtype`: unmodified code compares, and casts to, the dtype of its weights.
+/// Which dtype a parameter of fully_shard with a mixed-precision policy reports. At rest, for the
+/// optimizer and in state dicts, it is the dtype of its shards. While its module computes it is
+/// `param_dtype`, because unmodified code compares with, and casts to, the dtype of its weights.
 ///
 ///   auto net = fully_shard(model, mesh, {.mp_policy = {.param_dtype = at::kBFloat16}});
 ///   net(x);                                 // inside, parameters of model report kBFloat16
@@ -24,17 +24,17 @@ class Module;
 ///   }
 ///   model->parameters()[0].scalar_type();   // kFloat
 ///
-/// From the first gradient to the end of a backward all parameters of the rank report the dtype
-/// that they compute in, since checkpointing computes again there. Gradients and what optimizers do
-/// in post-accumulate-grad hooks are in the dtype at rest. Modules of several threads must not
-/// compute with the same parameters at the same time.
+/// From the first gradient to the end of a backward, all parameters of the rank report their
+/// compute dtype, since activation checkpointing recomputes there. Gradients, and optimizers that
+/// run in post-accumulate-grad hooks, use the dtype at rest. Threads must not run modules
+/// concurrently on the same parameters.
 namespace tessera {
 
 namespace fsdp {
 
 class ParamGroup;
 
-/// The groups of some parameters that switch their dtype, to enter again and again.
+/// The groups of some parameters that switch their dtype. Can be entered repeatedly.
 class ComputeDtypeScope {
  public:
   explicit ComputeDtypeScope(std::span<const at::Tensor> parameters);
@@ -42,8 +42,8 @@ class ComputeDtypeScope {
   bool empty() const { return groups_.empty(); }
   void enter();
   void leave();
-  /// The next backward that reaches one of these results of a forward begins with it, before any
-  /// parameter is touched: what is recomputed may read a dtype first.
+  /// Makes the next backward that reaches one of these forward outputs switch to the compute dtype
+  /// before it touches any parameter: recomputed code may read a dtype first.
   void watch(std::span<const at::Tensor> outputs) const;
 
  private:
@@ -52,8 +52,8 @@ class ComputeDtypeScope {
 
 }  // namespace fsdp
 
-/// While it lives, the parameters of a module, and of the modules inside, report the dtype that
-/// they compute in. Guards may be nested. No effect on parameters without a policy.
+/// RAII: the parameters of a module and of its submodules report their compute dtype. May be
+/// nested. No effect on parameters without a policy.
 class ComputeDtypeGuard {
  public:
   explicit ComputeDtypeGuard(const torch::nn::Module& module);

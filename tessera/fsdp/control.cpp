@@ -28,7 +28,7 @@ std::vector<std::shared_ptr<ParamGroup>> fsdp::groups_in(const torch::nn::Module
 
 namespace {
 
-/// Groups that travel together and no longer have the same options are parted.
+/// Splits buckets whose members no longer have the same options.
 void change_options(std::string_view what, const torch::nn::Module& module,
                     const std::function<void(GroupOptions&, const fsdp::DataMesh&)>& change) {
   const auto groups = groups_in(module);

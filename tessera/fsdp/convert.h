@@ -5,20 +5,20 @@
 #include <functional>
 #include <span>
 
-/// What module.to(...) is for parameters that fully_shard holds: they are shards of memory that a
-/// group shares, so the group changes, not one tensor.
+/// The equivalent of module.to(...) for parameters of fully_shard. They are shards of memory shared
+/// by a group, so the whole group is converted rather than one tensor.
 ///
 ///   convert_shards(model->parameters(),
 ///                  [](const at::Tensor& shard) { return shard.to(at::kDouble); });
 namespace tessera {
 
-/// Puts convert(shard) in the place of this rank's shard of each parameter. Parameters of a group
-/// may differ in type, not in device. Optimizers made before stay valid; gradients follow.
+/// Replaces this rank's shard of each parameter by convert(shard). Parameters of a group may differ
+/// in dtype but not in device. Existing optimizers stay valid; gradients are converted as well.
 void convert_shards(std::span<const at::Tensor> parameters,
                     const std::function<at::Tensor(const at::Tensor& shard)>& convert);
 
-/// `tensor` becomes the parameter in the place of `held`, which nobody should use afterwards: for a
-/// tensor that a program has put into a module instead of it. Its value is the group's.
+/// Makes `tensor` the parameter in place of `held`, which must not be used afterwards. For programs
+/// that have assigned another tensor to the module. Its value is the one that the group stores.
 void hold_instead(const at::Tensor& held, const at::Tensor& tensor);
 
 }  // namespace tessera

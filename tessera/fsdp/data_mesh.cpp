@@ -31,9 +31,9 @@ DataMesh::DataMesh(const DataParallelMesh& mesh) {
 
 int64_t DataMesh::latency_bytes() const {
   constexpr double kCarryPerStart = 4;
-  // A message that runs beside computing is handed to a thread, which must be woken, on every rank:
-  // a step of an 8-layer MLP whose 22 messages were merged into 3 took 0.08 ms less for each of the
-  // others, where a call that waits takes 0.023 ms.
+  // An asynchronous message is handed to a thread that must be woken, on every rank: merging the 22
+  // messages of a step of an 8-layer MLP into 3 saved 0.08 ms per removed message, while a blocking
+  // call takes 0.023 ms.
   constexpr double kHandOverOnCpu = 6e-5;
   constexpr int64_t kMany = 1 << 30;
   const int axis = shard_group_ != nullptr ? shard_axis_ : replicate_axis_;

@@ -9,7 +9,7 @@
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/sharding/placement.h"
 
-/// A mesh of any kind (mesh_kinds.h) as a group of parameters needs it: who gathers, who reduces.
+/// The shard and replicate groups of a data-parallel mesh of any kind (mesh_kinds.h).
 namespace tessera::fsdp {
 
 class DataMesh {
@@ -20,27 +20,28 @@ class DataMesh {
   int shard_size() const { return shard_axis_ < 0 ? 1 : mesh_.size(shard_axis_); }
   int shard_rank() const { return shard_axis_ < 0 ? 0 : mesh_.local_rank(shard_axis_); }
   int replicate_size() const { return replicate_axis_ < 0 ? 1 : mesh_.size(replicate_axis_); }
-  /// Ranks that each see another part of the batch.
+  /// The number of ranks that process different parts of the batch.
   int size() const { return mesh_.size(); }
 
-  /// nullptr where there is no such axis, or it has one rank.
+  /// nullptr if the axis does not exist or has one rank.
   const comm::Group* shard_group() const { return shard_group_.get(); }
   const comm::Group* replicate_group() const { return replicate_group_.get(); }
   const std::string& shard_name() const { return mesh_.axis_name(shard_axis_); }
   const std::string& replicate_name() const { return mesh_.axis_name(replicate_axis_); }
 
-  /// Gathered bytes below which a collective takes longer to start than it should: where the cost
-  /// model says that its start is more than a fifth of its time. Alike on all ranks.
+  /// The gathered size, in bytes, below which a collective is latency-bound: by the cost model, its
+  /// start-up is more than a fifth of its time. Identical on all ranks.
   int64_t latency_bytes() const;
 
   bool operator==(const DataMesh& other) const {
     return mesh_ == other.mesh_ && shard_axis_ == other.shard_axis_;
   }
 
-  /// My group of `ranks` neighbours on the shard axis, which their number divides. All of them ask.
+  /// This rank's subgroup of `ranks` consecutive ranks on the shard axis, whose size must be a
+  /// multiple. Collective over the shard axis.
   std::shared_ptr<const comm::Group> smaller_group(int ranks) const;
 
-  /// The placements of a parameter that is cut on `dim` (kWhole: not at all).
+  /// The placements of a parameter sharded on `dim` (kWhole: not sharded).
   std::vector<Placement> placements(int dim) const;
 
  private:

@@ -13,9 +13,9 @@
 namespace tessera::fsdp {
 namespace {
 
-/// Below this a message of its own costs more than a copy.
+/// Below this size a separate message costs more than a copy.
 constexpr int64_t kSmallBytes = 32 << 10;
-/// What any kernel may want of an address.
+/// Suffices for any kernel.
 constexpr int64_t kAlignment = 64;
 
 int64_t numel_of(const std::vector<int64_t>& shape) {
@@ -30,7 +30,7 @@ int64_t bytes_of(at::ScalarType dtype, int64_t elements) {
   return elements * static_cast<int64_t>(c10::elementSize(dtype));
 }
 
-/// Whether bytes can be copied between them, as they lie.
+/// Whether a plain byte copy between them is valid.
 bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
   return a.is_cpu() && b.is_cpu() && a.scalar_type() == b.scalar_type() && a.is_contiguous() &&
          b.is_contiguous();
@@ -58,7 +58,7 @@ FlatLayout FlatLayout::joined(std::span<const FlatLayout* const> parts) {
   std::map<at::ScalarType, size_t> shared;
   for (const FlatLayout* part : parts) {
     const size_t before = out.params_.size();
-    std::vector<Place> begins;  // of the part's slots
+    std::vector<Place> begins;  // of the layout's slots
     for (const Slot& slot : part->slots_) {
       const auto fresh = out.slots_.size();
       const size_t at = slot.direct ? fresh : shared.try_emplace(slot.dtype, fresh).first->second;
@@ -78,10 +78,10 @@ FlatLayout FlatLayout::joined(std::span<const FlatLayout* const> parts) {
 }
 
 void FlatLayout::add_to_slots() {
-  std::map<at::ScalarType, size_t> shared;  // the slot of small parameters, by type
+  std::map<at::ScalarType, size_t> shared;  // the slot of small parameters, by dtype
   for (size_t i = 0; i < params_.size(); ++i) {
     const ParamShape& param = params_[i];
-    const int64_t most = numel_of(piece_shape(i, 0));  // rank 0 holds the largest piece
+    const int64_t most = numel_of(piece_shape(i, 0));  // rank 0 has the largest piece
     const bool direct =
         param.dim == 0 && bytes_of(param.dtype, numel_of(param.whole)) > kSmallBytes;
     if (direct) {
@@ -145,7 +145,7 @@ std::vector<at::Tensor> FlatLayout::wholes_in(const at::Tensor& memory) const {
   return out;
 }
 
-/// Calls copy(piece, part of the whole) until all of the parameter is covered.
+/// Calls copy(piece, part of the whole) for consecutive parts until the parameter is covered.
 template <class Copy>
 void FlatLayout::for_each_piece(size_t param, const at::Tensor& slot, const at::Tensor& whole,
                                 const Copy& copy) const {
@@ -161,7 +161,7 @@ void FlatLayout::for_each_piece(size_t param, const at::Tensor& slot, const at::
   }
   int first = 0;
   if (shape.dim == 0 && whole.is_contiguous() && whole.numel() > 0) {
-    // The ranks that hold full pieces in one copy.
+    // One copy for all ranks with a full piece.
     const int64_t rows = chunk(shape.whole[0], ranks_, 0).size();
     first = static_cast<int>(shape.whole[0] / rows);
     const int64_t each = rows * (whole.numel() / shape.whole[0]);
@@ -177,8 +177,8 @@ void FlatLayout::for_each_piece(size_t param, const at::Tensor& slot, const at::
   }
 }
 
-/// The same as stretches of memory, for parameters whose pieces are one each: visit(bytes in the
-/// slot, bytes in the whole, how many).
+/// The same as byte ranges, for parameters whose pieces are contiguous: visit(offset in the slot,
+/// offset in the whole, number of bytes).
 template <class Visit>
 void FlatLayout::for_each_stretch(size_t param, const Visit& visit) const {
   const ParamShape& shape = params_[param];

@@ -112,7 +112,7 @@ fsdp::GroupOptions group_options(const FullyShardOptions& options, const DataMes
   return out;
 }
 
-/// The parameters of one mesh.
+/// The parameters that use one mesh.
 struct OfMesh {
   DataMesh mesh;
   std::vector<Named> items;
@@ -125,7 +125,7 @@ OfMesh& of_mesh(std::vector<OfMesh>& all, const DataMesh& mesh) {
   return all.emplace_back(OfMesh{mesh, {}});
 }
 
-/// What fully_shard of a mesh alone means.
+/// The mesh kind that fully_shard assumes for a plain DeviceMesh.
 DataParallelMesh by_axes(const DeviceMesh& mesh) {
   require(mesh.defined() && mesh.world() != nullptr, "fully_shard needs a mesh of real ranks");
   require(mesh.ndim() == 1 || mesh.ndim() == 2, "fully_shard over ", mesh,
@@ -135,13 +135,13 @@ DataParallelMesh by_axes(const DeviceMesh& mesh) {
   return HybridMesh(mesh);
 }
 
-/// A parameter's own mesh: whole parameters stay whole, others are cut.
+/// The kind of a parameter's own mesh: replicated if the call's is, otherwise sharded.
 DataParallelMesh like(const DataParallelMesh& main, const DeviceMesh& own) {
   if (std::holds_alternative<ReplicateMesh>(main)) return ReplicateMesh(own);
   return by_axes(own);
 }
 
-/// `module` is an address to recognise it by; nullptr for a list of tensors.
+/// `module` is used for identity only; nullptr for a list of tensors.
 void make_groups(const std::vector<Named>& all, const DataParallelMesh& main,
                  const FullyShardOptions& options, const void* module) {
   const DataMesh main_mesh(main);

@@ -21,8 +21,8 @@ int current_task() { return torch::autograd::get_current_graph_task_id(); }
 
 }  // namespace
 
-/// Autograd keeps it with the task of a backward, which calls it at the end. A task that fails is
-/// dropped without the call.
+/// A callback that autograd's graph task calls at the end of a backward. A failed task is destroyed
+/// without calling it.
 class GatherScheduler::BackwardWatch {
  public:
   BackwardWatch(std::weak_ptr<GatherScheduler> scheduler, int task)
@@ -36,7 +36,7 @@ class GatherScheduler::BackwardWatch {
 
   void end() {
     if (const auto scheduler = scheduler_.lock()) scheduler->end_backward(task_);
-    ended_ = true;  // it did not throw
+    ended_ = true;  // the backward did not throw
   }
 
  private:
@@ -53,7 +53,7 @@ struct GatherScheduler::OfWorlds {
 GatherScheduler::OfWorlds& GatherScheduler::of_worlds() {
   static auto* instance = [] {
     comm::on_world_end(world_ends);
-    return new OfWorlds();  // worlds may end after static objects are destroyed
+    return new OfWorlds();  // worlds may end after static destruction
   }();
   return *instance;
 }
@@ -75,7 +75,7 @@ std::shared_ptr<GatherScheduler> GatherScheduler::of(const DeviceMesh& mesh) {
   return scheduler;
 }
 
-/// Groups that nobody uses any more would keep it from ending.
+/// Unused groups would keep the world alive.
 void GatherScheduler::world_ends(const World& world) {
   std::shared_ptr<GatherScheduler> scheduler;
   {
@@ -86,8 +86,8 @@ void GatherScheduler::world_ends(const World& world) {
   if (scheduler != nullptr) scheduler->drop_unused();
 }
 
-/// A program that makes thousands of groups asks for the scheduler with each: looking at all of
-/// them every time would take longer than to make them.
+/// Each group that is created calls of(). Scanning all groups every time would make creating
+/// thousands of them quadratic.
 void GatherScheduler::drop_unused_now_and_then() {
   constexpr size_t kShare = 16;
   if (++asked_ <= groups_.size() / kShare) return;
@@ -115,10 +115,10 @@ size_t GatherScheduler::add(ParamGroup& group) {
 void GatherScheduler::remove(ParamGroup& group) noexcept {
   std::erase(groups_, &group);
   std::erase(reduced_whole_, &group);
-  if (group.bucket() == nullptr) return;  // it was not made to its end
+  if (group.bucket() == nullptr) return;  // its construction did not complete
   try {
     part(*group.bucket());
-  } catch (const std::exception&) {  // a peer failed: whoever waits next hears of it
+  } catch (const std::exception&) {  // a peer failed; the next wait reports it
   }
   settled_.erase(&group);
 }
@@ -142,7 +142,7 @@ std::vector<Bucket*> GatherScheduler::buckets() const {
   return out;
 }
 
-/// Before the end of the step the shards do not change, so what is gathered stays right.
+/// Shards do not change before the end of the step, so the gathered values stay valid.
 void GatherScheduler::reshard(Bucket& bucket) {
   if (in_backward()) {
     bucket.release_after_backward();
@@ -155,7 +155,7 @@ void GatherScheduler::reshard(Bucket& bucket) {
 
 void GatherScheduler::begin_run(ParamGroup& group) {
   if (Bucket* previous = order_.current()) {
-    // An op on several buckets holds each of them until it is over.
+    // An op on several buckets keeps each of them until it completes.
     if (previous->is_held()) {
       held_by_op_.push_back(previous->weak_from_this());
     } else {
@@ -164,7 +164,7 @@ void GatherScheduler::begin_run(ParamGroup& group) {
   }
   const auto guessed = std::exchange(prefetched_, {}).lock();
   if (guessed != nullptr && guessed != group.bucket()) guessed->drop_prefetch();
-  // Without gradients nothing tells that a step ended, except that the next one begins.
+  // Without gradients the only sign that a step ended is that the next one begins.
   const bool records = c10::GradMode::is_enabled();
   if (order_.first() == group.bucket().get() && !in_backward() && !records) end_step();
   order_.begin_run(*group.bucket(), records);
@@ -208,7 +208,7 @@ void GatherScheduler::touched(ParamGroup& group) {
   if (bucket == order_.current() && order_.is_last_touch() && !agrees()) reshard(*bucket);
 }
 
-/// What it held makes room for what comes next.
+/// Frees what the op held before the next bucket is gathered.
 void GatherScheduler::end_op_on_several() {
   for (const auto& weak : std::exchange(held_by_op_, {})) {
     const auto bucket = weak.lock();
@@ -249,14 +249,14 @@ void GatherScheduler::finish_oldest_reduction() {
 
 void GatherScheduler::end_backward(int task) {
   const c10::AutoGradMode no_grad(false);
-  // One inside another, as recomputation runs them: more gradients of the same buckets may come.
+  // A nested backward, as in recomputation: more gradients of the same buckets may arrive.
   if (backwards_.size() > 1) {
     backwards_.erase(task);
     return;
   }
   end_rounds();
   agree_on_reductions();
-  // What is left: buckets of which some parameters took no part.
+  // The remaining buckets: some of their parameters were not used.
   for (Bucket* bucket : buckets()) bucket->reduce_arrived();
   while (!flights_.empty()) finish_oldest_reduction();
   backwards_.erase(task);
@@ -280,8 +280,9 @@ void GatherScheduler::set_in_backward(bool in_backward) {
   for (ParamGroup* group : groups_) group->set_in_backward(in_backward);
 }
 
-/// The rest is done when parameters are used next; but what the program reads of them before, their
-/// dtype, must be right at once. Elsewhere than on its own thread it may read them at this moment.
+/// The full clean-up is done at the next use of parameters. Their dtype is restored immediately,
+/// because the program may read it before that, but only on the program's own thread: from another
+/// one this would race with such a read.
 void GatherScheduler::note_failure(int task) {
   std::lock_guard lock(failed_mutex_);
   failed_.push_back(task);
@@ -291,7 +292,7 @@ void GatherScheduler::note_failure(int task) {
   if (all_failed) set_in_backward(false);
 }
 
-/// Of backwards that threw where no forward came after them, but another backward.
+/// For backwards that threw and were followed by another backward without a forward in between.
 void GatherScheduler::forget_failed_tasks() {
   std::vector<int> failed;
   {
@@ -303,7 +304,7 @@ void GatherScheduler::forget_failed_tasks() {
   if (left && backwards_.empty()) clean_up();
 }
 
-/// A backward that threw never came to its end.
+/// A backward that threw never reached its end callback.
 void GatherScheduler::leave_failed_backward() {
   if (backwards_.empty() || current_task() != kNoBackward) return;
   backwards_.clear();
@@ -312,7 +313,8 @@ void GatherScheduler::leave_failed_backward() {
 
 void GatherScheduler::clean_up() {
   set_in_backward(false);
-  // Gradients of a failed backward do not arrive after it: the caller may have reset them since.
+  // Gradients of a failed backward must not arrive later: the caller may have zeroed grad
+  // meanwhile.
   for (const Flight& flight : flights_) flight.reduction->abandon();
   flights_.clear();
   held_by_op_.clear();
@@ -321,7 +323,7 @@ void GatherScheduler::clean_up() {
     bucket->forget_arrived();
     bucket->release();
   }
-  // What is kept back holds a part of it, which no resetting of gradients would reach.
+  // Kept gradients include a part of the failed backward, which zeroing grad would not remove.
   for (ParamGroup* group : groups_) group->forget_kept();
   for (ParamGroup* group : groups_) group->enter(TrainingState::idle);
   order_.forget_step();

@@ -15,13 +15,15 @@
 #include "tessera/fsdp/step_log.h"
 #include "tessera/fsdp/step_order.h"
 
-/// When groups are gathered and let go: one order for all groups of a rank, learned as it goes.
+/// Decides when groups are gathered and resharded. One scheduler per rank, for all groups; it
+/// learns the order from previous steps.
 ///
-/// In the first step a group is let go when another one is touched. When it ends, small neighbours
-/// are put together into buckets (merge.h). From the second step on the order is known: when a run
-/// begins, the next run's bucket is prefetched, and with its last touch the bucket is let go. So
-/// two buckets are there at a time, one used and one on its way. A step that goes otherwise than
-/// any known one is still right: what is touched is gathered.
+/// In the first step a group is resharded when another group is used. At the end of that step,
+/// small consecutive groups are merged into buckets (merge.h). From the second step on the order is
+/// known: when a run begins, the bucket of the next run is prefetched, and after the last use of a
+/// run its bucket is resharded. So two buckets are gathered at a time, one in use and one in
+/// flight. A step that deviates from every known one is still correct: whatever is used is
+/// gathered.
 namespace tessera::fsdp {
 
 class Bucket;
@@ -29,42 +31,43 @@ class ParamGroup;
 
 class GatherScheduler : public std::enable_shared_from_this<GatherScheduler> {
  public:
-  /// That of the rank behind a mesh.
+  /// The scheduler of this rank in the mesh's world.
   static std::shared_ptr<GatherScheduler> of(const DeviceMesh& mesh);
 
-  size_t add(ParamGroup& group);  ///< its number, alike on all ranks
+  size_t add(ParamGroup& group);  ///< returns its number, identical on all ranks
   void remove(ParamGroup& group) noexcept;
 
-  /// Each group of the bucket travels alone again, until the next step has ended.
+  /// Splits the bucket into single groups until the end of the next step.
   void part(Bucket& bucket);
 
-  /// While any group agrees, ranks may use different parameters, and all groups of the rank are
-  /// gathered in rounds (rank_agreement.h): no prefetch, no learned order, no merging, and
-  /// gradients are reduced when backward ends.
+  /// While any group has `agrees`, ranks may use different parameters, and all groups of the rank
+  /// are gathered in rounds (rank_agreement.h): no prefetch, no learned order, no merging, and
+  /// gradients are reduced at the end of backward.
   void agree_on(std::span<const std::shared_ptr<ParamGroup>> groups, bool agrees);
   bool agrees() const { return agreement_ != nullptr; }
-  /// The group's parameters are gathered when this returns.
+  /// Blocks until the group's parameters are gathered.
   void gather(const ParamGroup& group);
-  /// Takes part in the gathers of the other ranks until all have come here.
+  /// Takes part in the other ranks' gathers until all ranks have called it.
   void end_rounds();
 
-  /// An op is about to use the group: it is gathered when this returns.
+  /// Called before an op uses the group; blocks until it is gathered.
   void touch(ParamGroup& group);
-  /// The op needs it no more.
+  /// Called when the op no longer needs it.
   void touched(ParamGroup& group);
 
-  /// Something happens in backward; at its end all is reduced and freed. Until then parameters
-  /// report the dtype that they compute in: recomputation may read it anywhere.
+  /// Called by every event of a backward. The end of that backward reduces and frees everything.
+  /// Until then parameters report their compute dtype, because recomputation may read it at any
+  /// point.
   void enter_backward();
 
-  /// Forgets backwards that threw, if any did. Called when parameters are used.
+  /// Discards the state of backwards that threw, if any. Called when parameters are used.
   void leave_failed_backward();
 
-  /// A module of groups that switch their dtype is about to compute, on the program's own thread.
+  /// Called before a module whose groups switch their dtype computes, on the program's own thread.
   void note_thread() { thread_ = std::this_thread::get_id(); }
 
-  /// Starts a bucket's reduction; `done` runs after it, at the latest when backward ends. One
-  /// reduce_scatter at a time is under way, which bounds the memory of gradients.
+  /// Starts a bucket's reduction; `done` runs after it, at the end of backward at the latest. At
+  /// most one reduce_scatter is in flight, which bounds the memory of gradients.
   void reduce(const Bucket& of, std::shared_ptr<Reduction> reduction, std::function<void()> done);
 
   const std::shared_ptr<GatheredBytes>& bytes() const { return bytes_; }
@@ -101,25 +104,25 @@ class GatherScheduler : public std::enable_shared_from_this<GatherScheduler> {
   void forget_failed_tasks();
   void clean_up();
 
-  std::vector<ParamGroup*> groups_;  // in order of creation, alike on all ranks
+  std::vector<ParamGroup*> groups_;  // in creation order, identical on all ranks
   size_t groups_made_ = 0;
-  size_t asked_ = 0;                        // since unused groups were dropped
-  std::set<ParamGroup*> settled_;           // those that merging has seen
-  std::vector<ParamGroup*> reduced_whole_;  // groups without gathers, as their gradients came
+  size_t asked_ = 0;                        // calls of of() since unused groups were last dropped
+  std::set<ParamGroup*> settled_;           // already considered for merging
+  std::vector<ParamGroup*> reduced_whole_;  // groups without gathers, in order of their gradients
   std::shared_ptr<StepLog> log_ = std::make_shared<StepLog>();
   std::shared_ptr<GatheredBytes> bytes_ = std::make_shared<GatheredBytes>();
   StepOrder order_;
-  std::weak_ptr<Bucket> prefetched_;               // because the order says that it comes next
-  std::vector<std::weak_ptr<Bucket>> held_by_op_;  // beside the current one, by the op under way
-  DeviceMesh widest_mesh_;                         // of all groups there were
+  std::weak_ptr<Bucket> prefetched_;               // as the next one in the learned order
+  std::vector<std::weak_ptr<Bucket>> held_by_op_;  // in use by the current op
+  DeviceMesh widest_mesh_;                         // of all groups so far
   std::unique_ptr<RankAgreement> agreement_;
-  std::set<size_t> agreed_groups_;                          // numbers of the groups that want it
+  std::set<size_t> agreed_groups_;                          // numbers of the groups that request it
   std::vector<std::weak_ptr<Bucket>> gathered_for_others_;  // in the last round
-  std::set<int> backwards_;                                 // autograd's tasks under way
-  std::deque<Flight> flights_;  // reductions under way, the oldest first
+  std::set<int> backwards_;                                 // autograd graph tasks in progress
+  std::deque<Flight> flights_;                              // reductions in flight, oldest first
   std::mutex failed_mutex_;
-  std::vector<int> failed_;  // tasks that ended without their callback
-  std::thread::id thread_;   // that modules compute on, where one has said so
+  std::vector<int> failed_;  // graph tasks that ended without their callback
+  std::thread::id thread_;   // that modules compute on, if recorded
 };
 
 }  // namespace tessera::fsdp

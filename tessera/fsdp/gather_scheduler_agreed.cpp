@@ -1,4 +1,4 @@
-// What is gathered and reduced while ranks may use different parameters (rank_agreement.h).
+// Gathers and reductions while ranks may use different parameters (rank_agreement.h).
 #include <algorithm>
 #include <utility>
 
@@ -8,8 +8,8 @@
 
 namespace tessera::fsdp {
 
-/// Numbers of groups are alike on all ranks, and stay in the list when a group ends: ranks may hear
-/// of that at different times.
+/// Group numbers are identical on all ranks, and stay in the list after a group is destroyed,
+/// because ranks may destroy it at different times.
 void GatherScheduler::agree_on(std::span<const std::shared_ptr<ParamGroup>> groups, bool agrees) {
   for (const auto& group : groups) {
     if (agrees) {
@@ -22,12 +22,12 @@ void GatherScheduler::agree_on(std::span<const std::shared_ptr<ParamGroup>> grou
   agreement_.reset();
   if (!agreed_groups_.empty()) make_agreement();
   if (had == (agreement_ != nullptr)) return;
-  order_ = {};  // what each rank has learned by itself must not decide what it sends
+  order_ = {};  // what a rank has learned alone must not determine what it sends
   prefetched_.reset();
   for (Bucket* bucket : buckets()) bucket->release();
 }
 
-/// Of all ranks that any group sends to.
+/// Over all ranks that any group communicates with.
 void GatherScheduler::make_agreement() {
   const DeviceMesh* checked = nullptr;
   for (const ParamGroup* group : groups_) {
@@ -53,7 +53,7 @@ void GatherScheduler::gather(const ParamGroup& group) {
   bucket.gather_for(group);
 }
 
-/// False if all ranks have ended.
+/// Returns false once all ranks have ended.
 bool GatherScheduler::take_part_in_round(int64_t needed) {
   for (const auto& weak : std::exchange(gathered_for_others_, {})) {
     const auto bucket = weak.lock();
@@ -80,7 +80,7 @@ void GatherScheduler::end_rounds() {
   }
 }
 
-/// A group that any rank has used is reduced on all.
+/// A group that any rank has used is reduced on all ranks.
 void GatherScheduler::agree_on_reductions() {
   if (agreement_ == nullptr) return;
   std::vector<uint8_t> took_part(groups_made_, 0);

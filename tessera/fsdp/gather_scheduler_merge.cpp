@@ -1,4 +1,4 @@
-// Which groups become a bucket, once a step has shown their order.
+// Merges groups into buckets once the order of a step is known.
 #include <algorithm>
 
 #include "tessera/fsdp/gather_scheduler.h"
@@ -7,8 +7,8 @@
 
 namespace tessera::fsdp {
 
-/// Groups that follow each other in the step, that merging has not seen, and that one collective
-/// can carry.
+/// Sequences of groups that are consecutive in the step, have not been considered for merging, and
+/// can share a collective.
 std::vector<std::vector<ParamGroup*>> GatherScheduler::rows_to_merge(
     const StepOrder::Step& step) const {
   std::vector<ParamGroup*> seen;
@@ -33,12 +33,12 @@ std::vector<std::vector<ParamGroup*>> GatherScheduler::rows_to_merge(
   return rows;
 }
 
-/// All ranks see the same order and the same sizes, and so decide alike.
+/// All ranks see the same order and sizes, so they decide identically.
 void GatherScheduler::merge(const StepOrder::Step& step) {
   const auto rows = rows_to_merge(step);
   reduced_whole_.clear();
   if (rows.empty()) return;
-  std::vector<std::shared_ptr<Bucket>> before;  // alive until their names are gone
+  std::vector<std::shared_ptr<Bucket>> before;  // keeps them alive until they are renamed
   for (const auto& row : rows) {
     std::vector<int64_t> sizes;
     for (ParamGroup* group : row) {

@@ -8,7 +8,7 @@
 namespace tessera::fsdp {
 namespace {
 
-/// Counted as long as it lives.
+/// Its bytes are counted while it lives.
 struct CountedMemory {
   CountedMemory(at::Tensor held, std::shared_ptr<GatheredBytes> counter)
       : memory(std::move(held)), count(std::move(counter)) {
@@ -30,7 +30,7 @@ at::DataPtr counted(const at::Tensor& memory, const std::shared_ptr<GatheredByte
           [](void* held) { delete static_cast<CountedMemory*>(held); }, memory.device()};
 }
 
-/// The memory of another storage, which it keeps alive.
+/// Memory that shares, and keeps alive, the storage of `of`.
 at::DataPtr lent(const at::Tensor& of) {
   return {of.data_ptr(), c10::Storage(of.storage()).unsafeReleaseStorageImpl(),
           [](void* held) {
@@ -45,7 +45,7 @@ bool is_held_once(const at::Tensor& tensor) {
 
 }  // namespace
 
-/// Tensors that inference mode made are of another kind than others.
+/// Tensors created in inference mode have different dispatch keys.
 bool Gathered::fits(const at::Tensor& memory) const {
   return views_ && views_->memory.key_set() == memory.key_set() &&
          views_->memory.device() == memory.device();
@@ -80,7 +80,7 @@ void Gathered::start(std::vector<at::Tensor> sent, const GatherWay& way, bool as
   stage_ = Stage::under_way;
 }
 
-/// Whatever still runs has the memory for itself.
+/// Messages that are still in flight keep the memory for themselves.
 void Gathered::fail() {
   views_.reset();
   sent_.clear();

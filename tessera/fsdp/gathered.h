@@ -12,17 +12,17 @@
 #include "tessera/fsdp/flat_layout.h"
 #include "tessera/fsdp/step_log.h"
 
-/// The whole parameters of a group while they are needed.
+/// The full parameters of a bucket between gather and release.
 namespace tessera::fsdp {
 
-/// Gathered bytes of one rank, counted from allocation until the memory is free again, whoever
-/// still holds it.
+/// Gathered bytes of one rank, counted from allocation until the memory is actually freed,
+/// including memory that other references keep alive.
 struct GatheredBytes {
   std::atomic<int64_t> alive{0};
   std::atomic<int64_t> peak{0};
 };
 
-/// Where a gather goes and what it leaves a trace in.
+/// The group, functions and accounting that a gather uses.
 struct GatherWay {
   const comm::Group& group;
   std::string_view axis;
@@ -31,9 +31,9 @@ struct GatherWay {
   StepLog::Message message;
 };
 
-/// Its memory comes with each gather and goes with the release. The tensors over it are made once,
-/// unless somebody keeps one of them: then that one keeps its memory, and the next gather has new
-/// ones.
+/// Its memory is allocated by each gather and freed by release(). The tensors that view it are
+/// created once and reused. If one of them is still referenced elsewhere at release, it keeps the
+/// memory, and the next gather creates new tensors.
 class Gathered {
  public:
   enum class Stage { released, under_way, there };
@@ -41,24 +41,25 @@ class Gathered {
   explicit Gathered(std::shared_ptr<const FlatLayout> layout) : layout_(std::move(layout)) {}
 
   Stage stage() const { return stage_; }
-  /// Starts the all_gather of `sent`, this rank's part of each slot of the layout. If it throws,
-  /// nothing is gathered; so with wait().
+  /// Starts the all_gather of `sent`, this rank's piece of each slot of the layout. If start() or
+  /// wait() throws, nothing is gathered.
   void start(std::vector<at::Tensor> sent, const GatherWay& way, bool async);
-  /// The parameters are there when it returns, if they were under way.
+  /// Blocks until a gather in flight, if any, is complete.
   void wait();
-  /// Messages that still run write to the memory: it waits for them.
+  /// Waits for messages in flight first, because they write to the memory.
   void release();
 
-  bool is_held() const { return !is_only_holder(); }  ///< by others, while it is there
+  bool is_held() const { return !is_only_holder(); }  ///< by other references, while it is gathered
 
   const at::Tensor& whole(size_t param) const { return views_->wholes[param]; }
-  /// Copies of one of `parts` equal parts of each slot: what a rank of a group of so many sends.
+  /// Copies one of `parts` equal parts of each slot: this rank's input to a gather among `parts`
+  /// ranks.
   std::vector<at::Tensor> parts_of_slots(int part, int parts, const Collectives& collectives,
                                          const std::shared_ptr<GatheredBytes>& bytes) const;
 
  private:
-  /// Messages have handles of their own, which let go of the memory when they have ended: whoever
-  /// ran one may hold its tensors a moment longer.
+  /// The tensors of a gather in flight. Messages use separate handles that are dropped on
+  /// completion, because the backend may reference its tensors a little longer.
   struct Views {
     at::Tensor memory;
     std::vector<at::Tensor> wholes;

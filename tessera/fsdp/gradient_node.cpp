@@ -15,7 +15,7 @@ using torch::autograd::variable_list;
 class GradientNode final : public Node {
  public:
   GradientNode(const at::Tensor& parameter, std::weak_ptr<ParamGroup> group, size_t index)
-      : Node(/*sequence_nr=*/std::numeric_limits<uint64_t>::max()),  // runs as soon as it can
+      : Node(/*sequence_nr=*/std::numeric_limits<uint64_t>::max()),  // runs as early as possible
         parameter_(parameter.getIntrusivePtr()),
         group_(std::move(group)),
         index_(index) {
@@ -32,14 +32,14 @@ class GradientNode final : public Node {
           "backward(create_graph) into the grad of a fully_shard parameter, which is reduced over "
           "the ranks and has no graph; take torch::autograd::grad for higher derivatives");
     }
-    // What is packed and sent are bytes, and a conjugate's say otherwise.
+    // Raw bytes are packed and sent, so a lazy conjugate or negation must be resolved first.
     at::Tensor& gradient = gradients[0];
     if (gradient.is_conj() || gradient.is_neg()) gradient = gradient.resolve_conj().resolve_neg();
     group->accept(index_, std::move(gradient));
     return {};
   }
 
-  /// Hooks belong to the tensor: it may have got them after this node was made.
+  /// Hooks belong to the tensor and may be registered after this node was created.
   std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& tensor_pre_hooks() noexcept
       override {
     const at::Tensor parameter(parameter_.lock());

@@ -5,8 +5,9 @@
 
 #include <memory>
 
-/// The node at which a parameter's gradient arrives. libtorch's own adds it to grad; this one hands
-/// the whole gradient to the parameter's group, which reduces it and leaves the shard in grad.
+/// The autograd node that receives a parameter's gradient. libtorch's AccumulateGrad adds it to
+/// grad; this one passes the full gradient to the parameter's group, which reduces it and stores
+/// the shard in grad.
 namespace tessera::fsdp {
 
 class ParamGroup;
@@ -15,7 +16,8 @@ class ParamGroup;
 using NodePtr = decltype(torch::autograd::Edge::function);
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-/// Becomes the accumulator of `parameter`, which holds it weakly: keep what is returned.
+/// Becomes the gradient accumulator of `parameter`. The parameter references it weakly: the caller
+/// must keep the returned pointer.
 NodePtr install_gradient_node(const at::Tensor& parameter, std::weak_ptr<ParamGroup> group,
                               size_t index);
 

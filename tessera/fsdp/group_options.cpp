@@ -18,7 +18,7 @@ void GroupOptions::set_reshard_after_forward(std::variant<bool, int> to, const D
   if (ranks > 1 && ranks < all) smaller_group = mesh.smaller_group(ranks);
 }
 
-/// What gradients are divided by before they are summed stays: sums may be under way.
+/// The divisor before the sum does not change: reductions may be in flight.
 void GroupOptions::set_gradient_divide_factor(double factor) {
   require(factor > 0, "fully_shard: gradient_divide_factor is ", factor);
   divide_by.after = factor / divide_by.before;

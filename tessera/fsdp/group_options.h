@@ -13,29 +13,29 @@
 
 namespace tessera::fsdp {
 
-/// What fully_shard was told, as a group needs it.
+/// FullyShardOptions as resolved for one group.
 struct GroupOptions {
   bool reshard_after_forward = true;
   bool reshard_after_backward = true;
-  /// Over which backward gathers what stays after forward; nullptr: nothing stays.
+  /// The group among which backward gathers the shard kept after forward; nullptr: nothing is kept.
   std::shared_ptr<const comm::Group> smaller_group = nullptr;
-  DivideBy divide_by = {};           ///< the ranks' gradients
-  bool all_reduce_gradients = true;  ///< over replicas; false: each keeps what it has summed
-  bool reduce_unused = false;        ///< parameters without a gradient too, as zeros
+  DivideBy divide_by = {};           ///< of the gradient reduction
+  bool all_reduce_gradients = true;  ///< over replicas; false: each accumulates its own sum
+  bool reduce_unused = false;        ///< parameters without a gradient count as zeros
   std::optional<at::ScalarType> param_dtype = std::nullopt;   ///< of gathered parameters
-  std::optional<at::ScalarType> reduce_dtype = std::nullopt;  ///< of gradients while reduced
-  /// What it sends with; groups of which this is the same may share a collective.
+  std::optional<at::ScalarType> reduce_dtype = std::nullopt;  ///< of the gradient reduction
+  /// Groups share a collective only if this is the same object.
   std::shared_ptr<const Collectives> collectives = with_defaults({});
-  int64_t merge_bytes = 0;       ///< neighbours share collectives up to this; 0: never
-  bool offload = false;          ///< shards rest on the host
-  bool pin_memory = true;        ///< there, page-locked
-  const void* module = nullptr;  ///< whose parameters these are
+  int64_t merge_bytes = 0;       ///< consecutive groups share collectives up to this; 0: never
+  bool offload = false;          ///< shards are stored on the host
+  bool pin_memory = true;        ///< page-locked, with offload
+  const void* module = nullptr;  ///< that the parameters belong to
 
   /// As FullyShardOptions::reshard_after_forward.
   void set_reshard_after_forward(std::variant<bool, int> to, const DataMesh& mesh);
   void set_gradient_divide_factor(double factor);
 
-  /// Whether groups of both may share their collectives.
+  /// Whether groups with these options may share collectives.
   bool travels_like(const GroupOptions& other) const {
     return reshard_after_forward == other.reshard_after_forward &&
            reshard_after_backward == other.reshard_after_backward &&

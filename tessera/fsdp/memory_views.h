@@ -4,22 +4,23 @@
 
 #include <cstdint>
 
-/// Tensors over memory, made without a trip through the dispatcher: a gather makes one for each of
-/// its parameters. Autograd does not see them.
+/// Tensor views of raw memory, created without the dispatcher, because a gather creates one per
+/// parameter. Not visible to autograd.
 namespace tessera::fsdp {
 
-/// What narrow and two views give of `memory`, a tensor of bytes, from `byte_offset` on.
+/// Equivalent to narrow and two views of `memory`, a byte tensor, from `byte_offset` on.
 at::Tensor placed(const at::Tensor& memory, int64_t byte_offset, at::IntArrayRef shape,
                   at::ScalarType dtype);
 
-/// All of `memory` as numbers; of one that nobody else holds, the tensor itself.
+/// All of `memory` as a flat tensor of `dtype`. Reuses the tensor itself if it is the only
+/// reference.
 at::Tensor as_numbers(at::Tensor memory, at::ScalarType dtype);
 
-/// What narrow and view give of a flat tensor. A write to it counts as one to the whole.
+/// Equivalent to narrow and view of a flat tensor. Shares its version counter.
 at::Tensor part_of(const at::Tensor& flat, int64_t begin, at::IntArrayRef shape);
 
-/// A tensor of bytes, of the kind and size of `like`, without memory. Tensors over it are made
-/// once, and see whatever memory is put in.
+/// A byte tensor with the options and size of `like` but no storage. Views of it are created once
+/// and see whichever memory is attached.
 at::Tensor storageless(const at::Tensor& like);
 void attach_storage(const at::Tensor& storageless, at::DataPtr memory);
 void detach_storage(const at::Tensor& storageless);

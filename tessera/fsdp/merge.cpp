@@ -5,7 +5,7 @@
 namespace tessera::fsdp {
 namespace {
 
-/// As much into each stretch as fits, which makes the fewest.
+/// Greedy: fills each run as far as it fits, which gives the fewest runs.
 std::vector<size_t> filled(std::span<const int64_t> sizes, int64_t most) {
   std::vector<size_t> counts;
   int64_t room = 0;
@@ -24,7 +24,7 @@ std::vector<size_t> filled(std::span<const int64_t> sizes, int64_t most) {
 
 std::vector<size_t> merge_neighbours(std::span<const int64_t> sizes, int64_t most) {
   std::vector<size_t> best = filled(sizes, most);
-  int64_t low = 0;  // too little for that few
+  int64_t low = 0;  // too small for that number of runs
   int64_t high = most;
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;

@@ -8,42 +8,42 @@
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/sharding/local_shape.h"
 
-/// What the axes over which a batch is cut do to parameters:
+/// How the axes that split the batch distribute parameters:
 ///
 ///   ShardMesh        "dp=8"        every rank holds an eighth                          (FSDP)
-///   HybridMesh       "dp=2,fs=4"   every rank of fs holds a quarter, each dp row all   (HSDP)
+///   HybridMesh       "dp=2,fs=4"   sharded over fs, replicated over dp                 (HSDP)
 ///   ReplicateMesh    "dp=8"        every rank holds all                                (DDP)
 ///
 ///   fully_shard(*model, HybridMesh(mesh[{"dp", "fs"}]));
 ///
-/// fully_shard of a mesh alone takes one axis as the first and two as the second.
+/// fully_shard with a plain DeviceMesh treats one axis as ShardMesh and two as HybridMesh.
 namespace tessera {
 
 namespace fsdp {
 
-/// A mesh of real ranks, of which this is one.
+/// A mesh of a real world that contains this rank.
 class RealMesh {
  public:
   const DeviceMesh& mesh() const { return mesh_; }
 
  protected:
-  /// `kind` is what errors call it.
+  /// `kind` is the name used in errors.
   RealMesh(const char* kind, const DeviceMesh& mesh, int axes);
 
  private:
   DeviceMesh mesh_;
 };
 
-/// One whose last axis cuts parameters.
+/// A mesh whose last axis shards parameters.
 class CuttingMesh : public RealMesh {
  public:
   int shard_axis() const { return mesh().ndim() - 1; }
   int shard_size() const { return mesh().size(shard_axis()); }
 
-  /// How a dim of `size` is cut, as torch.chunk does: `[5]` over 4 gives [0,2) [2,4) [4,5) [5,5),
-  /// the last ones empty.
+  /// How a dim of `size` is split, as by torch.chunk: `[5]` over 4 gives [0,2) [2,4) [4,5) [5,5);
+  /// the last ones may be empty.
   std::vector<Interval> chunks(int64_t size) const;
-  /// The size with every rank's part as large as the largest, as it travels: 5 over 4 is 8.
+  /// The size after padding every rank's part to the largest, as communicated: 5 over 4 is 8.
   int64_t padded_size(int64_t size) const;
 
  protected:

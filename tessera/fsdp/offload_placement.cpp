@@ -7,7 +7,7 @@
 namespace tessera::fsdp {
 namespace {
 
-/// The one of the mesh's devices that is this rank's.
+/// This rank's device among those of the mesh.
 c10::Device own_device(const DeviceMesh& mesh) {
   const c10::Device any(mesh.device());
   if (any.is_cpu()) return any;

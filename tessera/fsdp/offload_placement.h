@@ -6,12 +6,12 @@
 #include "tessera/fsdp/group_options.h"
 #include "tessera/mesh/device_mesh.h"
 
-/// Where the shards of a group rest, and where they are computed with:
+/// The device on which the shards of a group are stored (rest), and the one they are computed on:
 ///
 ///                      rest          compute
-///   as ever            the device    the same
+///   default            the device    the same
 ///   offloaded          the host      the mesh's device; page-locked, if that is an accelerator
-///   made on meta       nowhere yet   nothing can be computed
+///   made on meta       no memory     compute is an error
 namespace tessera::fsdp {
 
 struct OffloadPlacement {
@@ -19,13 +19,13 @@ struct OffloadPlacement {
   c10::Device compute = c10::kCPU;
   bool pinned = false;
 
-  /// For parameters that are on `found` when the group takes them.
+  /// For parameters on device `found` when the group is created.
   static OffloadPlacement of(c10::Device found, const DeviceMesh& mesh, const GroupOptions& options);
 
   bool on_meta() const { return rest.is_meta(); }
   /// Zeroed memory for shards.
   at::Tensor zeros(int64_t elements, at::ScalarType dtype) const;
-  /// A gradient of the compute device as it is kept.
+  /// A gradient shard from the compute device, converted for storage.
   at::Tensor to_rest_device(const at::Tensor& shard, at::ScalarType dtype) const;
 };
 

@@ -21,7 +21,7 @@ void add(const comm::CommEvent& event, MessageSeconds& to) {
   to.exposed_s += seconds(event.exposed);
 }
 
-/// A use lasts until the next one; the last until the last event.
+/// A use lasts until the next one; the last one lasts until the last event.
 std::vector<comm::TraceSpan> computing(const std::vector<StepLog::Event>& events) {
   std::vector<comm::TraceSpan> spans;
   for (const StepLog::Event& event : events) {
@@ -30,7 +30,7 @@ std::vector<comm::TraceSpan> computing(const std::vector<StepLog::Event>& events
     const char* pass = event.backward ? "backward" : "forward";
     spans.push_back({join_text(pass, " of group ", event.of), event.at, event.at});
   }
-  // Each ended with the event after it: stretch it to the next use.
+  // Each span ended at the event after it; extends it to the next use.
   for (size_t i = 0; i + 1 < spans.size(); ++i) spans[i].end = spans[i + 1].start;
   return spans;
 }

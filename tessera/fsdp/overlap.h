@@ -6,21 +6,21 @@
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/observe/recorder.h"
 
-/// How much of fully_shard's communication hides behind computing.
+/// Measures how much of fully_shard's communication overlaps with computation.
 ///
 ///   comm::Recorder recorder(*comm::current_world());
 ///   step();
-///   communication_time(recorder).gathers.exposed_s  -> seconds in which this rank stood and waited
+///   communication_time(recorder).gathers.exposed_s  -> seconds in which this rank was blocked
 ///
 ///   StepTrace trace(mesh);                          // records from here on
 ///   step();
 ///   trace.write("step.json");                       // for chrome://tracing or ui.perfetto.dev
 namespace tessera {
 
-/// Of all messages of one kind, as the recorder saw them (CommEvent::duration, CommEvent::exposed):
-/// a message is under way from its call until its caller, having waited for it, goes on, at least
-/// as long as it took; exposed is the part of that in which the caller only called or waited. What
-/// is under way and not exposed ran beside computing.
+/// Totals over all messages of one kind, as recorded (CommEvent::duration, CommEvent::exposed). A
+/// message is in flight from its call until the caller returns from waiting for it, and at least as
+/// long as the transfer took. Exposed is the part in which the caller was inside the call or the
+/// wait; the rest overlapped with computation.
 struct MessageSeconds {
   int64_t messages = 0;
   double under_way_s = 0;
@@ -30,14 +30,15 @@ struct MessageSeconds {
 struct CommunicationTime {
   MessageSeconds gathers;
   MessageSeconds reductions;  ///< reduce_scatter, and all_reduce where there are replicas
-  /// The part of all that was not exposed, 0 to 1.
+  /// The fraction of the total that was not exposed, 0 to 1.
   double hidden() const;
 };
 
-/// Of the messages that fully_shard's groups sent while the recorder listened, and that ended.
+/// Over the completed messages that fully_shard's groups sent while the recorder was active.
 CommunicationTime communication_time(const comm::Recorder& recorder);
 
-/// While it lives: what each group computes and when, and all communication of the rank.
+/// Records, during its lifetime, what each group computes and when, and all communication of the
+/// rank.
 class StepTrace {
  public:
   explicit StepTrace(const DeviceMesh& mesh);
@@ -45,7 +46,7 @@ class StepTrace {
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  /// One row of what is computed, "forward of group 2"; below it the messages under way.
+  /// One row of computation, e.g. "forward of group 2"; below it the messages in flight.
   std::string json() const;
   void write(const std::string& path) const;
 

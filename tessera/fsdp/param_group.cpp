@@ -17,7 +17,7 @@
 namespace tessera::fsdp {
 namespace {
 
-/// One parameter of a group as dispatch sees it.
+/// One parameter of a group, as seen by dispatch.
 class HeldParameter final : public dtensor::LazyLocal {
  public:
   HeldParameter(std::shared_ptr<ParamGroup> group, size_t index)
@@ -45,7 +45,7 @@ class HeldParameter final : public dtensor::LazyLocal {
   size_t index_;
 };
 
-/// The sharding at rest of a parameter that tensor parallelism has cut before: its axes cut first.
+/// The sharding at rest of a tensor-parallel parameter: the tensor-parallel axes are applied first.
 Sharding combined(const Sharding& inner, const DataMesh& data, const Sharding& outer) {
   const DeviceMesh mesh = DeviceMesh::concatenate({data.mesh(), inner.mesh()});
   const int data_axes = data.mesh().ndim();
@@ -103,7 +103,7 @@ void ParamGroup::travel_in(std::shared_ptr<Bucket> bucket, size_t place, size_t 
   first_param_ = first_param;
 }
 
-/// My parts of the tensors, on the device where they were; sent by their source, if that is asked.
+/// This rank's shards, on the original device; broadcast from the source rank if one is given.
 std::vector<at::Tensor> ParamGroup::parts_of(const std::vector<Taken>& taken,
                                              std::span<const Sharding> shardings) const {
   std::vector<at::Tensor> wholes;
@@ -158,8 +158,7 @@ void ParamGroup::take(const std::vector<Taken>& taken) {
   }
 }
 
-/// Autograd, and whoever asks, finds the tensor on the device that computes: gradients come from
-/// there.
+/// The tensor reports the compute device, because gradients are produced there.
 void ParamGroup::hold(const at::Tensor& tensor, size_t index) {
   Param& param = params_[index];
   dtensor::become(tensor, param.shard, param.sharding,
@@ -245,8 +244,8 @@ int ParamGroup::params_with_gradient() const {
   return count;
 }
 
-/// The plain gradient of the gathered tensor's local part; undefined where it was a sharded one of
-/// the parameter's own mesh: that is of the global value already, and needs no sum over the batch.
+/// The plain gradient of the gathered tensor's local part. Undefined if the gradient is a DTensor
+/// on the parameter's own mesh: that one is already global and needs no sum over the batch.
 at::Tensor ParamGroup::local_gradient(Param& param, const at::Tensor& gradient) {
   if (!is_dtensor(gradient)) {
     ensure(!param.inner, "a plain gradient of a tensor-parallel parameter");
@@ -266,7 +265,7 @@ void ParamGroup::accept(size_t index, at::Tensor gradient) {
   const c10::AutoGradMode no_grad(false);
   Param& param = params_[index];
   gradient = local_gradient(param, gradient);
-  const bool first = !std::exchange(param.arrived, true);  // of this backward
+  const bool first = !std::exchange(param.arrived, true);  // in this backward
   if (gradient.defined() && param.kept.defined()) gradient = param.kept.add(gradient);
   if (requires_gradient_sync) {
     param.kept.reset();
@@ -297,7 +296,7 @@ bool ParamGroup::took_part() const {
          });
 }
 
-/// The other ranks may have a gradient of it.
+/// Other ranks may have a gradient for it.
 void ParamGroup::add_unused(size_t index) {
   const at::Tensor tensor = alive(params_[index]);
   if (!tensor.defined() || !tensor.requires_grad()) return;
@@ -305,7 +304,7 @@ void ParamGroup::add_unused(size_t index) {
 }
 
 void ParamGroup::take_reduced(const Reduction& reduction, size_t first_param) {
-  std::deque<dtensor::ReportedDtype> at_rest;  // a hook may step an optimizer of all of them
+  std::deque<dtensor::ReportedDtype> at_rest;  // a hook may step an optimizer over all of them
   const bool has_hooks =
       switches_dtype_ && std::ranges::any_of(params_, [this](const Param& param) {
         const at::Tensor tensor = alive(param);

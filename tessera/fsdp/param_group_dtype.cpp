@@ -1,4 +1,4 @@
-// Which dtype the parameters of a group report.
+// The dtype that the parameters of a group report.
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -31,7 +31,7 @@ void ParamGroup::report_dtypes() const {
   }
 }
 
-/// Such hooks step optimizers, which work on the parameter as it rests.
+/// Such hooks step optimizers, which operate on the parameter at rest.
 void ParamGroup::run_hook_at_rest(const Param& param, const at::Tensor& tensor) const {
   auto& hook = torch::autograd::impl::post_acc_grad_hooks(tensor);
   if (hook == nullptr) return;

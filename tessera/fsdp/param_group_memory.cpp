@@ -1,4 +1,4 @@
-// Where the shards of a group lie, and how they move.
+// Where the shards of a group are stored, and how they are moved.
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
@@ -27,7 +27,7 @@ void ParamGroup::lay_out(std::vector<ParamShape> shapes) {
 }
 
 void ParamGroup::make_pieces() {
-  const c10::InferenceMode ordinary(false);  // those of inference do not count what is written
+  const c10::InferenceMode ordinary(false);  // inference tensors have no version counter
   pieces_.clear();
   for (const Slot& slot : layout_->slots()) {
     pieces_.push_back(offload_.zeros(slot.piece, slot.dtype));
@@ -75,7 +75,7 @@ void ParamGroup::replace_shards(const std::vector<at::Tensor>& shards) {
     lay_out(std::move(shapes));
     offload_ = OffloadPlacement::of(shards[0].device(), mesh_.mesh(), options_);
     make_pieces();
-    scheduler_->part(*bucket_);  // the layout of those it travels with knows the old types
+    scheduler_->part(*bucket_);  // the bucket's layout has the old dtypes
   }
   for (size_t i = 0; i < params_.size(); ++i) {
     Param& param = params_[i];

@@ -14,7 +14,7 @@
 namespace tessera::fsdp {
 namespace {
 
-/// Blocks of `mine`'s size, one of each rank, in the order of ranks.
+/// Blocks of the size of `mine`, one per rank, in rank order.
 at::Tensor gathered(const at::Tensor& mine, const comm::Group& group) {
   at::Tensor all = at::empty({mine.numel() * group.size()}, mine.options());
   at::Tensor sent = mine;

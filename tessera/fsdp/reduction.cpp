@@ -19,8 +19,8 @@ std::vector<at::Tensor> defined_ones(const std::vector<at::Tensor>& tensors) {
   return out;
 }
 
-/// As div_ does. What is small on the host is not worth the way to its kernel, which takes longer
-/// than the rest of a small group's reduction.
+/// Equivalent to div_. For small CPU tensors a plain loop avoids the dispatch overhead, which
+/// exceeds the rest of a small group's reduction.
 void divide(const at::Tensor& flat, double by) {
   constexpr int64_t kSmall = 4096;
   const auto in_place = [&]<class T>(T divisor) {
@@ -92,7 +92,7 @@ void Reduction::take(size_t param, const at::Tensor& gradient) {
 void Reduction::add_small(size_t param, const at::Tensor& gradient) {
   const size_t index = layout_->slot_of(param);
   Input& input = inputs_[index];
-  // Zeroed: pieces of parameters without a gradient, and padding, are reduced with the rest.
+  // Zero-initialized: pieces of parameters without a gradient, and padding, are reduced as well.
   if (!input.flat.defined()) input = zeros(index, gradient.device());
   if (taken_[param]) {
     layout_->add_in(param, gradient, input.flat);
@@ -166,7 +166,7 @@ void Reduction::start_scatter() {
   under_way_ = scatters_ = true;
 }
 
-/// The outputs are this replica's: what is to be added to them comes before they leave it.
+/// The outputs belong to this replica: kept parts are added before the all_reduce over replicas.
 void Reduction::end_scatter() {
   inputs_.clear();
   for (const Part& part : parts_) shard(part.param).add_(part.shard);
@@ -215,7 +215,7 @@ void Reduction::abandon() {
   scatters_ = false;
   try {
     wait();
-  } catch (const std::exception&) {  // nobody wants the result
+  } catch (const std::exception&) {  // the result is not needed
   }
 }
 

@@ -10,18 +10,18 @@
 #include "tessera/fsdp/flat_layout.h"
 #include "tessera/fsdp/step_log.h"
 
-/// Gradients on their way: a reduce_scatter over the shard axis, then an all_reduce over the
-/// replicate axis. Both run while the caller computes:
+/// A gradient reduction in flight: a reduce_scatter over the shard axis, then an all_reduce over
+/// the replicate axis. Both overlap with computation:
 ///
-///   start()      the reduce_scatter is under way (without a shard axis, the all_reduce)
-///   advance()    it has ended, and the all_reduce is under way
-///   finish()     that has ended too
+///   start()      starts the reduce_scatter (without a shard axis, the all_reduce)
+///   advance()    waits for it and starts the all_reduce
+///   finish()     waits for that as well
 ///
-/// It may stop before the all_reduce: what it gives then is added to a later one (add_part).
+/// It may stop before the all_reduce: its result is then added to a later reduction (add_part).
 namespace tessera::fsdp {
 
-/// What gradients are divided by before and after they are summed. Before, because a sum of many in
-/// a narrow type overflows.
+/// Divisors applied before and after the sum. Dividing before avoids overflow of large sums in a
+/// narrow dtype.
 struct DivideBy {
   double before = 1;
   double after = 1;
@@ -32,29 +32,29 @@ class Reduction {
  public:
   struct How {
     DivideBy divide_by;
-    bool over_replicas = true;  ///< false: over the shard axis alone, and divided by nothing after
+    bool over_replicas = true;  ///< false: shard axis only, without the division after the sum
   };
 
   Reduction(std::shared_ptr<const FlatLayout> layout, const DataMesh& mesh,
             std::shared_ptr<const Collectives> collectives, How how, StepLog::Message message);
 
-  /// Takes a parameter's whole gradient; what comes again is added to what came. Small ones are
-  /// copied at once, large ones kept.
+  /// Adds a parameter's full gradient; repeated calls accumulate. Small gradients are copied
+  /// immediately, large ones are referenced.
   void add(size_t param, const at::Tensor& gradient);
   bool has(size_t param) const { return taken_[param]; }
-  /// This rank's part of what earlier reductions gave that stopped before replicas.
+  /// Adds this rank's part of the result of an earlier reduction that stopped before the replicas.
   void add_part(size_t param, at::Tensor shard);
-  void add_zeros(size_t param, c10::Device device);  ///< nothing if it has a gradient
+  void add_zeros(size_t param, c10::Device device);  ///< no effect if it has a gradient
   bool over_replicas() const { return how_.over_replicas; }
 
   enum class Stage { under_way, ended };
 
   void start();
-  Stage advance();  ///< ended: nothing is under way any more
+  Stage advance();  ///< ended: nothing is in flight any more
   void finish();
   /// After finish(): this rank's part of a gradient that was added.
   at::Tensor shard(size_t param) const;
-  /// Waits for messages under way; there is no result.
+  /// Waits for messages in flight and discards the result.
   void abandon();
 
  private:
@@ -63,8 +63,8 @@ class Reduction {
     at::Tensor shard;
   };
   struct Input {
-    at::Tensor flat;    // undefined where nothing was added
-    bool mine = false;  // nobody else sees its memory
+    at::Tensor flat;    // undefined if nothing was added
+    bool mine = false;  // the memory is referenced here only
   };
 
   at::Tensor flat(int64_t elements, at::ScalarType dtype, c10::Device device) const;
@@ -88,7 +88,7 @@ class Reduction {
   WorkPtr work_;
   StepLog::Message message_;
   bool under_way_ = false;
-  bool scatters_ = false;  // what is under way is the reduce_scatter
+  bool scatters_ = false;  // the reduce_scatter is in flight
 };
 
 }  // namespace tessera::fsdp

@@ -8,18 +8,18 @@
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/module/bordered_module.h"
 
-/// A module under fully_shard with the casts at its borders:
+/// A module under fully_shard, with dtype casts of its inputs and outputs:
 ///
 ///   auto net = fully_shard(model, mesh, {.mp_policy = {.param_dtype = at::kBFloat16,
 ///                                                            .output_dtype = at::kFloat}});
 ///   at::Tensor out = net(x);      // x as bfloat16, out as float32; gradients are cast back
 ///
-/// While it computes, parameters report the dtype that they compute in (compute_dtype.h).
+/// While it computes, parameters report their compute dtype (compute_dtype.h).
 namespace tessera {
 
 namespace fsdp {
 
-/// Casts floating-point tensors only: tokens and masks stay what they are.
+/// Casts floating-point tensors only; tokens and masks are unchanged.
 inline auto cast_to(at::ScalarType dtype) {
   return [dtype](std::span<at::Tensor* const> tensors) {
     for (at::Tensor* tensor : tensors) {
@@ -28,7 +28,7 @@ inline auto cast_to(at::ScalarType dtype) {
   };
 }
 
-/// Entered around a forward. Groups that were made before, of modules inside, are entered as well.
+/// Enters the scope around a forward. Covers groups created earlier for submodules as well.
 inline auto enters(const std::shared_ptr<ComputeDtypeScope>& scope) {
   return [scope]() -> std::shared_ptr<void> {
     scope->enter();
@@ -38,8 +38,8 @@ inline auto enters(const std::shared_ptr<ComputeDtypeScope>& scope) {
 
 }  // namespace fsdp
 
-/// fully_shard of a module's holder, over a DeviceMesh or a DataParallelMesh; call what is
-/// returned.
+/// fully_shard of a module's holder, over a DeviceMesh or a DataParallelMesh. Call the returned
+/// object in place of the module.
 template <class Held, class Mesh>
 requires requires(Held& held) { held.operator->(); }
 BorderedModule<Held> fully_shard(Held module, const Mesh& mesh,

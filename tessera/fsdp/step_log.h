@@ -6,15 +6,15 @@
 #include <memory>
 #include <vector>
 
-/// What happens in a step and in which order, while somebody wants to know: buckets are used,
-/// messages start, are waited for and end. How long a message took is a Recorder's matter.
+/// Records the order of events of a step while recording is on: buckets are used, messages start,
+/// are waited for and end. How long a message took is measured by comm::Recorder.
 namespace tessera::fsdp {
 
 class StepLog {
  public:
   using Clock = std::chrono::steady_clock;
   enum class What : uint8_t { use, gather, reduction };
-  enum class When : uint8_t { starts, awaited, ends };  ///< of a use only the start
+  enum class When : uint8_t { starts, awaited, ends };  ///< a use has a start only
 
   struct Event {
     What what = What::use;
@@ -24,7 +24,7 @@ class StepLog {
     Clock::time_point at;
   };
 
-  /// One message, for whoever sends it.
+  /// Identifies one message; passed to the code that sends it.
   struct Message {
     std::shared_ptr<StepLog> log;
     What what = What::gather;
@@ -32,7 +32,7 @@ class StepLog {
     void note(When when) const { log->note(what, when, of); }
   };
 
-  void record(bool on) {  ///< forgets earlier events
+  void record(bool on) {  ///< clears earlier events
     recording_ = on;
     events_.clear();
   }

@@ -8,7 +8,7 @@ namespace {
 
 /// Programs alternate between few kinds of steps: training, evaluation, two losses.
 constexpr size_t kKnownSteps = 4;
-/// A program that never ends a step (inference whose first group differs) must not grow.
+/// Bounds the memory of a program that never ends a step (inference whose first group varies).
 constexpr size_t kLongestStep = 1U << 16;
 
 }  // namespace
@@ -25,7 +25,7 @@ void StepOrder::begin_run(Bucket& bucket, bool records) {
   follow();
 }
 
-/// Of the known steps, those that go on with this run too.
+/// Keeps the known steps that also continue with this run.
 void StepOrder::follow() {
   const size_t at = before_.size();
   if (at == 0) {

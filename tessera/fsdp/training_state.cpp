@@ -21,7 +21,7 @@ bool may_follow(TrainingState from, TrainingState to) {
   if (from == to || to == idle) return true;
   switch (from) {
     case idle:
-      return to != post_backward;  // a graph that is kept has its second backward
+      return to != post_backward;  // second backward of a retained graph
     case forward:
       return to == pre_backward;
     case pre_backward:
@@ -33,7 +33,7 @@ bool may_follow(TrainingState from, TrainingState to) {
 }
 
 void StateOfGroup::enter(TrainingState next) {
-  if (state_ == next) return;  // most touches of a parameter
+  if (state_ == next) return;  // the usual case: most touches do not change the state
   if (!may_follow(state_, next)) {
     ensure(false,
            join_text("a group of fully_shard goes from ", to_text(state_), " to ", to_text(next)));

@@ -2,14 +2,14 @@
 
 #include <string_view>
 
-/// What a group of parameters is in the middle of.
+/// The phase that a group of parameters is in.
 ///
-///   idle ──touched by an op──► forward ──touched in backward──► pre_backward
-///    ▲                            │                                  │ all gradients have come,
-///    └──── backward ends ─────────┴──────── post_backward ◄──────────┘ they are being reduced
+///   idle ──used by an op──► forward ──used in backward──► pre_backward
+///    ▲                         │                               │ all gradients have arrived
+///    └──── backward ends ──────┴────── post_backward ◄─────────┘ and are being reduced
 ///
-/// A gradient that comes once more leads back from post_backward to pre_backward; a backward that
-/// fails, from anywhere to idle. Other ways do not exist, and the library asserts it.
+/// Another gradient leads from post_backward back to pre_backward; a failed backward leads from any
+/// state to idle. Other transitions do not exist; attempting one throws InternalError.
 namespace tessera {
 
 enum class TrainingState { idle, forward, pre_backward, post_backward };
@@ -24,14 +24,14 @@ namespace tessera::fsdp {
 class StateOfGroup {
  public:
   TrainingState now() const { return state_; }
-  /// An InternalError if no way leads there.
+  /// Throws InternalError if the transition is not allowed.
   void enter(TrainingState next);
 
  private:
   TrainingState state_ = TrainingState::idle;
 };
 
-/// Whether a way leads from one to the other; staying is one.
+/// Whether the transition is allowed; staying in the same state is.
 bool may_follow(TrainingState from, TrainingState to);
 
 }  // namespace tessera::fsdp

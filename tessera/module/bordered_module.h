@@ -12,16 +12,16 @@
 
 namespace tessera {
 
-/// A module and what happens at its borders: C++ modules have no hooks, so this is called in the
-/// module's place. `Held` is a module holder (torch::nn::Linear) or a shared_ptr to a module; what
-/// is inside stays reachable by `*net` and `net->`, for its parameters, train(), eval() and the
-/// like.
+/// A module with functions that process its inputs and outputs. C++ modules have no hooks, so this
+/// object is called in place of the module. `Held` is a module holder (torch::nn::Linear) or a
+/// shared_ptr to a module, accessible through `*net` and `net->`, for its parameters, train(),
+/// eval() and so on.
 template <class Held>
 class BorderedModule {
  public:
-  /// Changes the tensors among the arguments, or those in the result, where they are.
+  /// Modifies the tensors among the arguments, or those in the result, in place.
   using Border = std::function<void(std::span<at::Tensor* const> tensors)>;
-  /// Makes what lives from before the input border until after the output border.
+  /// Creates an object that lives from before the input border until after the output border.
   using Scope = std::function<std::shared_ptr<void>()>;
 
   BorderedModule(Held module, Border input, Border output, Scope scope = {})
@@ -30,7 +30,7 @@ class BorderedModule {
         output_(std::move(output)),
         scope_(std::move(scope)) {}
 
-  /// The input border, the module's forward, the output border.
+  /// Runs the input border, the module's forward, and the output border.
   template <class... Arguments>
   auto forward(Arguments... given) {
     std::tuple<Arguments...> arguments(std::move(given)...);

@@ -14,7 +14,7 @@
 namespace tessera::fsdp {
 namespace {
 
-/// Long enough for a list of names, short enough to be sent always.
+/// Enough for a list of names, small enough for a message of fixed size.
 constexpr size_t kLongest = 4096;
 
 }  // namespace

@@ -6,8 +6,9 @@
 
 namespace tessera::fsdp {
 
-/// What the first rank of the mesh says, on every rank; the others' text does not matter. Lets all
-/// ranks throw what one has found, where a lone exception would leave the others waiting.
+/// Broadcasts the text of the first rank of the mesh; the text of other ranks is ignored. Lets all
+/// ranks throw an error that one has found, where an exception on one rank would leave the others
+/// blocked.
 std::string broadcast_text(const DeviceMesh& mesh, const std::string& text);
 
 }  // namespace tessera::fsdp

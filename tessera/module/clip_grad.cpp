@@ -20,7 +20,7 @@
 namespace tessera {
 namespace {
 
-/// Sums of |x|^p, or largest |x| for p = infinity.
+/// Sums of |x|^p, or the maximum of |x| for p = infinity.
 class PowerSum {
  public:
   explicit PowerSum(double p) : p_(p) {}
@@ -33,7 +33,7 @@ class PowerSum {
     const at::Tensor here = power.to(sum_.device());
     sum_ = std::isinf(p_) ? at::maximum(sum_, here) : sum_ + here;
   }
-  /// Of a plain tensor, in at least float32: the square of a half overflows at 256.
+  /// For a plain tensor, in at least float32: the square of a float16 overflows at 256.
   at::Tensor of(const at::Tensor& x) const {
     const bool half = x.scalar_type() == at::kHalf || x.scalar_type() == at::kBFloat16;
     const auto dtype = half ? std::optional(at::kFloat) : std::nullopt;
@@ -66,8 +66,8 @@ bool is_cut(const std::vector<at::Tensor>& tensors, int axis) {
   return false;
 }
 
-/// The power sum over all ranks of a mesh, with one reduction over the axes that cut any of them. A
-/// part that several of these ranks hold counts once: each adds its share of it.
+/// The power sum over all ranks of a mesh, with one reduction over the axes that shard any of them.
+/// A part that several of these ranks hold counts once: each adds its fraction of it.
 at::Tensor power_over_mesh(const OfMesh& group, double p) {
   std::vector<int> axes;
   for (int axis = 0; axis < group.mesh.ndim(); ++axis) {
@@ -94,7 +94,7 @@ at::Tensor power_over_mesh(const OfMesh& group, double p) {
   return to_local(redistribute(dtensor::wrap(mine, addend), whole));
 }
 
-/// The gradient placed as its parameter: what is still a sum over ranks is summed, once for all.
+/// The gradient with its parameter's placements: a Partial one is reduced, once for all uses.
 at::Tensor settled_gradient(const at::Tensor& parameter) {
   at::Tensor gradient = parameter.grad();
   if (is_dtensor(gradient) && sharding(gradient).has_partial() && is_dtensor(parameter)) {
@@ -118,7 +118,7 @@ std::vector<at::Tensor> gradients_of(std::span<const at::Tensor> parameters) {
 at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double p) {
   require(p > 0, "clip_grad_norm_: norm_type is ", p, ", which is not above 0");
   PowerSum all(p);
-  std::vector<OfMesh> meshes;  // in the order of parameters: every rank sends in the same order
+  std::vector<OfMesh> meshes;  // in order of parameters: every rank sends in the same order
   for (const at::Tensor& gradient : gradients) {
     if (!is_dtensor(gradient)) {
       all.add(all.of(gradient));
@@ -133,7 +133,7 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double p) {
   return all.value().defined() ? all.norm() : at::zeros({});
 }
 
-/// Where the numbers are: lists for one call each.
+/// The local tensors by device and dtype: lists for one foreach call each.
 std::map<std::pair<c10::DeviceType, at::ScalarType>, std::vector<at::Tensor>> local_lists(
     const std::vector<at::Tensor>& gradients) {
   std::map<std::pair<c10::DeviceType, at::ScalarType>, std::vector<at::Tensor>> out;
@@ -158,7 +158,7 @@ at::Tensor clip_grad_norm_(std::span<const at::Tensor> parameters, double max_no
   const at::Tensor norm = norm_of(gradients, options.norm_type);
   require(!options.error_if_nonfinite || std::isfinite(norm.item<double>()),
           "clip_grad_norm_: the norm of order ", options.norm_type, " is not finite");
-  // As PyTorch has it: the small number keeps a norm of 0 from dividing.
+  // As in PyTorch: the small constant avoids division by zero.
   const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
   for (auto& [where, list] : local_lists(gradients)) {
     at::_foreach_mul_(list, factor.to(list[0].device()));

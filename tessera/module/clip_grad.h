@@ -4,26 +4,26 @@
 
 #include <span>
 
-/// The norm of all gradients together, and clipping by it, for parameters that lie in any way:
-/// plain ones, and sharded ones of several groups and meshes.
+/// Norm of all gradients, and gradient clipping, for any mix of plain and sharded parameters, of
+/// several groups and meshes.
 ///
 ///   auto norm = clip_grad_norm_(model->parameters(), 1.0);
 ///
-/// torch::nn::utils::clip_grad_norm_ is right on sharded gradients too, but sends a message for
-/// each. Here each rank adds up what it holds and one number is reduced for each mesh.
+/// torch::nn::utils::clip_grad_norm_ is correct on sharded gradients too, but communicates once per
+/// tensor. Here each rank sums what it holds, and one number per mesh is reduced.
 namespace tessera {
 
 struct ClipOptions {
-  double norm_type = 2;  ///< above 0; infinity: the largest absolute value
+  double norm_type = 2;  ///< positive; infinity: the maximum absolute value
   bool error_if_nonfinite = false;
 };
 
-/// The norm before clipping, as a plain tensor of no dims, alike on every rank; not waited for on
-/// devices that run ahead. Plain gradients count as alike on every rank. Called on all ranks.
+/// Returns the norm before clipping, as a plain 0-dim tensor, equal on every rank; does not
+/// synchronize with asynchronous devices. Plain gradients must be equal on every rank. Collective.
 at::Tensor clip_grad_norm_(std::span<const at::Tensor> parameters, double max_norm,
                            const ClipOptions& options = {});
 
-/// The norm alone.
+/// The norm, without clipping.
 at::Tensor total_grad_norm(std::span<const at::Tensor> parameters, double norm_type = 2);
 
 }  // namespace tessera

@@ -16,7 +16,7 @@ class Module;
 }
 
 /// Modules with sharded parameters. Parameters and buffers change in place: the module's members,
-/// its registry and an optimizer's list are handles to the same tensors, and all see the change.
+/// its registry and an optimizer's list reference the same tensors, and all see the change.
 ///
 ///   torch::nn::Linear up(64, 256), down(256, 64);
 ///   torch::nn::Sequential net(up, torch::nn::ReLU(), down);
@@ -26,17 +26,16 @@ class Module;
 ///     if (name == "0") distribute_(linear->weight, mesh, {Shard(0)});
 ///   });
 ///
-/// Every rank of the mesh makes the same calls.
+/// Must be called identically on every rank of the mesh.
 namespace tessera {
 
-/// Makes a tensor sharded where it is: every handle to it sees it. It keeps requires_grad, and its
-/// gradient is distributed alike. A sharded tensor is redistributed. For leaves that no graph in
-/// flight has saved.
+/// Shards a tensor in place: all references to it see the change. It keeps requires_grad, and its
+/// gradient is distributed as well. A sharded tensor is redistributed. For leaves that are not
+/// saved in a pending autograd graph.
 void distribute_(const at::Tensor& tensor, const DeviceMesh& mesh,
                  std::vector<Placement> placements, const DistributeOptions& options = {});
 
-/// Called for the module and each module inside it, with its name ("" for the module itself); it
-/// distributes what it wants to in place.
+/// Called for the module ("") and each submodule, with its name; distributes parameters in place.
 using PartitionFn =
     std::function<void(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh)>;
 
@@ -44,16 +43,16 @@ using PartitionFn =
 void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
                        const PartitionFn& partition = {}, const DistributeOptions& options = {});
 
-/// From now on the gradient of each sharded parameter arrives placed as the parameter. Without it a
-/// gradient stays as backward left it, often Partial over the axis that cuts the batch, and is
-/// reduced at each use: three times by Adam. Before accumulating over several backwards do without.
-/// Small gradients share messages, which are sent when backward ends: hooks see what they are made
-/// of.
+/// From now on the gradient of each sharded parameter has the parameter's placements. Without it a
+/// gradient stays as backward produced it, often Partial over the axis that shards the batch, and
+/// is reduced at each use: three times by Adam. Not for gradient accumulation over several
+/// backwards, where one reduction at the end is cheaper. Small gradients share messages, which are
+/// sent at the end of backward; hooks see the unreduced gradients.
 void reduce_gradients(torch::nn::Module& module);
 void reduce_gradients(std::span<const at::Tensor> parameters);
 
-/// Changes the tensors among a module's arguments, or those in its result, in place: distributes,
-/// redistributes or takes their local parts.
+/// Modifies the tensors among a module's arguments, or in its result, in place: distributes,
+/// redistributes, or takes their local parts.
 using BorderFn = std::function<void(torch::nn::Module& module, std::span<at::Tensor> tensors,
                                     const DeviceMesh& mesh)>;
 
@@ -66,14 +65,15 @@ struct DistributeModuleOptions {
 
 namespace dtensor {
 
-/// The caller's function as a border; none if there is none.
+/// The caller's function as a border; empty if there is none.
 std::function<void(std::span<at::Tensor* const>)> border_of(const BorderFn& border,
                                                             torch::nn::Module& module,
                                                             const DeviceMesh& mesh);
 
 }  // namespace dtensor
 
-/// distribute_module of a holder, with functions at its borders; call what is returned.
+/// distribute_module of a holder, with border functions. Call the returned object in place of the
+/// module.
 template <class Held>
 requires requires(Held& held) { held.operator->(); }
 BorderedModule<Held> distribute_module(Held module, const DeviceMesh& mesh,

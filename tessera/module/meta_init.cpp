@@ -10,7 +10,7 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
 bool is_tensor(const c10::IValue& value) { return value.isTensor() || value.isTensorList(); }
 
-/// Every op passes here while a guard lives; factories without a device get one.
+/// Intercepts every op while a guard is alive; factories without a device get one.
 void name_the_device(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const size_t base = stack->size() - arguments.size();

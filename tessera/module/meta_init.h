@@ -4,19 +4,19 @@
 
 namespace tessera {
 
-/// While it lives, tensors that this thread makes without naming a device are on meta: they have a
-/// shape and no memory, and what is written to them is lost. C++ modules make their tensors in
-/// their constructors and take no device, so this is how a module larger than the machine is made:
+/// While it is alive, tensors that this thread creates without a device are on meta: they have a
+/// shape but no memory, and writes to them are lost. C++ modules create their tensors in their
+/// constructors and take no device, so this is how a module larger than the machine is created:
 ///
 ///   auto model = [&] { MetaInit meta; return Model(config); }();
 ///
-/// Tensors that name a device, or are made like another one, are made there. Guards nest.
+/// Tensors created with a device, or like another tensor, are not affected. Guards nest.
 class MetaInit {
  public:
   MetaInit();
 
  private:
-  /// libtorch keeps this key for libraries that put off the making of modules.
+  /// libtorch reserves this key for deferred module initialization.
   c10::impl::IncludeDispatchKeyGuard guard_;
 };
 

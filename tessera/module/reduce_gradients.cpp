@@ -1,4 +1,4 @@
-// Gradients that arrive placed as their parameters, in one message for many.
+// Reduces gradients to their parameters' placements, many in one message.
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -24,15 +24,15 @@ bool is_placed_as(const at::Tensor& grad, const Sharding& as) {
   return has.mesh() == as.mesh() && has.placements_text() == as.placements_text();
 }
 
-/// The gradients of a backward that wait for its end.
+/// The gradients of a backward that are reduced at its end.
 class WaitingGradients : public std::enable_shared_from_this<WaitingGradients> {
  public:
-  /// `index` gives the order, alike on all ranks.
+  /// `index` determines the order, which must be the same on all ranks.
   void add(size_t index, const WeakTensor& parameter) {
     const int task = torch::autograd::get_current_graph_task_id();
     const std::lock_guard lock(mutex_);
     if (task != task_) {
-      waiting_.clear();  // of a backward that threw
+      waiting_.clear();  // from a backward that threw
       task_ = task;
       torch::autograd::Engine::get_default_engine().queue_callback(
           [self = shared_from_this()] { self->reduce(); });
@@ -55,7 +55,7 @@ class WaitingGradients : public std::enable_shared_from_this<WaitingGradients> {
       const at::Tensor parameter(weak.lock());
       if (!parameter.defined()) continue;
       const at::Tensor& grad = parameter.grad();
-      if (!grad.defined() || !is_dtensor(grad)) continue;  // a hook used it up
+      if (!grad.defined() || !is_dtensor(grad)) continue;  // consumed by a hook
       const Sharding& as = sharding(parameter);
       if (is_placed_as(grad, as)) continue;
       parameters.push_back(parameter);
@@ -68,13 +68,13 @@ class WaitingGradients : public std::enable_shared_from_this<WaitingGradients> {
   }
 
   static constexpr int kNone = -1;
-  std::mutex mutex_;  // autograd has a thread for each device
+  std::mutex mutex_;  // autograd has a thread per device
   int task_ = kNone;
   std::map<size_t, WeakTensor> waiting_;
 };
 
-/// Whether the gradient has to be placed at once: it is asked for itself, differentiated again, or
-/// added to one that is placed.
+/// Whether the gradient must be reduced immediately: it is requested itself, differentiated again,
+/// or added to one that is already reduced.
 bool is_due(const at::Tensor& parameter) {
   const auto* asked = torch::autograd::get_current_graph_task_exec_info();
   return c10::GradMode::is_enabled() || (asked != nullptr && !asked->empty()) ||
@@ -89,7 +89,7 @@ void reduce_gradients(std::span<const at::Tensor> parameters) {
   const auto waiting = std::make_shared<WaitingGradients>();
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!is_dtensor(parameters[i]) || !parameters[i].requires_grad()) continue;
-    // The hook belongs to the parameter, so it must not own it.
+    // The parameter owns the hook, so the hook must not own the parameter.
     const WeakTensor weak(parameters[i].getIntrusivePtr());
     parameters[i].register_hook([waiting, weak, i](const at::Tensor& grad) {
       const at::Tensor parameter(weak.lock());

@@ -23,8 +23,8 @@ NamedTensors tensors_of(const torch::nn::Module& module) {
 
 bool is_first_of(const DeviceMesh& mesh) { return mesh.my_rank() == mesh.ranks()[0]; }
 
-/// The mesh of most ranks among the tensors': its first rank speaks for the module. Undefined if
-/// nothing is sharded.
+/// The mesh with the most ranks among the tensors'; its first rank represents the module. Undefined
+/// if nothing is sharded.
 DeviceMesh widest_mesh(const NamedTensors& tensors) {
   DeviceMesh out;
   for (const auto& [name, tensor] : tensors) {
@@ -40,13 +40,13 @@ Sharding replicated_on(const DeviceMesh& mesh, const at::Tensor& like) {
                   like.sizes().vec(), {.dtype = static_cast<DType>(like.scalar_type())});
 }
 
-/// My part of a whole tensor, placed as `as`; nothing is sent.
+/// This rank's part of a full tensor with sharding `as`; no communication.
 at::Tensor cut(const at::Tensor& whole, const Sharding& as) {
   const at::Tensor everywhere = dtensor::wrap(whole.contiguous(), replicated_on(as.mesh(), whole));
   return redistribute(everywhere, as.with_dtype(static_cast<DType>(whole.scalar_type())));
 }
 
-/// "" if `given` has exactly the module's names and shapes, else what is wrong.
+/// "" if `given` has exactly the module's names and shapes, else a description of the difference.
 std::string difference(const NamedTensors& own, const NamedTensors& given) {
   std::string missing;
   std::string unknown;
@@ -79,8 +79,8 @@ std::string difference_of_full(const NamedTensors& own, const NamedTensors& give
   return difference(own, given);
 }
 
-/// Writes tensors whose values the first rank of `wide` has, some at a time. Tensors of a smaller
-/// mesh are whole on every rank for a moment: the first rank cannot see all such meshes.
+/// Loads tensors whose values the first rank of `wide` has, some at a time. Tensors on a smaller
+/// mesh are temporarily whole on every rank: the first rank does not know all such meshes.
 class ScatteredState {
  public:
   explicit ScatteredState(const DeviceMesh& wide) : wide_(wide) {}
@@ -108,11 +108,11 @@ class ScatteredState {
  private:
   DeviceMesh wide_;
   std::vector<at::Tensor> tensors_, rests_, values_;
-  std::vector<Sharding> sent_;  // how each is sent
+  std::vector<Sharding> sent_;  // the sharding with which each is sent
   int64_t bytes_ = 0;
 };
 
-/// Where the values rest: this rank's part, or the whole of a plain tensor.
+/// The stored values: this rank's part, or the whole of a plain tensor.
 at::Tensor at_rest(const at::Tensor& tensor) {
   return is_dtensor(tensor) ? to_local(tensor.detach()) : tensor.detach();
 }
@@ -127,7 +127,7 @@ FullStateDict full_state_dict(const torch::nn::Module& module,
   const bool keep = !options.rank0_only || !wide.defined() || is_first_of(wide);
   FullStateDict out;
   std::vector<at::Tensor> sharded;
-  std::vector<at::Tensor*> places;  // in the state; nodes of a map stay where they are
+  std::vector<at::Tensor*> places;  // in the state; map nodes have stable addresses
   for (const auto& [name, tensor] : own) {
     require(!tensor.is_meta(), "full_state_dict: ", name, " is on meta and has no values");
     const at::Tensor value = tensor.detach();

@@ -9,9 +9,8 @@ namespace torch::nn {
 class Module;
 }
 
-/// The values of a module's parameters and buffers by name: as one rank would have them, or as they
-/// lie. For any module with sharded tensors, by fully_shard or otherwise. All functions here are
-/// called on every rank.
+/// The values of a module's parameters and buffers by name: as full tensors, or as sharded. For any
+/// module with sharded tensors, by fully_shard or otherwise. All functions here are collective.
 ///
 ///   auto state = full_state_dict(*model, {.rank0_only = true});
 ///   if (rank == 0) for (auto& [name, tensor] : state) ...       // write it
@@ -23,28 +22,28 @@ using NamedTensors = std::map<std::string, at::Tensor>;
 using FullStateDict = NamedTensors;
 
 struct FullStateDictOptions {
-  /// Only the first rank has it, of the largest mesh among the module's tensors: the others get, or
-  /// give, an empty state.
+  /// Only the first rank of the largest mesh among the module's tensors has the state; the others
+  /// return, or pass, an empty one.
   bool rank0_only = false;
 };
 
-/// Whole copies on the CPU. Small tensors are gathered together, large ones one by one, so that no
-/// rank holds more than the state and one message.
+/// Full copies on the CPU. Small tensors are gathered together, large ones one by one, so no rank
+/// holds more than the state plus one message.
 FullStateDict full_state_dict(const torch::nn::Module& module,
                               const FullStateDictOptions& options = {});
 
-/// Takes the values of a state with the same names and shapes. Each rank copies its parts and
-/// nothing is sent; or, with rank0_only, is sent its parts, one tensor after another. Names that
-/// are missing or too many are an InvalidArgument on every rank, before anything changes.
+/// Loads the values of a state with the same names and shapes. Each rank copies its own parts,
+/// without communication; with rank0_only they are sent to it, tensor by tensor. Missing or
+/// unexpected names throw InvalidArgument on every rank before anything changes.
 void load_full_state_dict(torch::nn::Module& module, const FullStateDict& state,
                           const FullStateDictOptions& options = {});
 
-/// The tensors as they lie, without gradients: ordinary sharded tensors and plain ones, which share
-/// the module's memory. Nothing is gathered or sent. What a checkpoint writes, rank by rank.
+/// The tensors as sharded, without gradients: ordinary sharded tensors and plain ones, which share
+/// the module's memory. No communication. This is what a checkpoint writes, per rank.
 NamedTensors sharded_state_dict(const torch::nn::Module& module);
 
-/// Takes the values of a state with the same names and shapes whose tensors are placed in any way,
-/// on any mesh of the same world.
+/// Loads the values of a state with the same names and shapes whose tensors may have any
+/// placements, on any mesh of the same world.
 void load_sharded_state_dict(torch::nn::Module& module, const NamedTensors& state);
 
 }  // namespace tessera

@@ -6,8 +6,8 @@ namespace torch::nn {
 class Module;
 }
 
-/// Modules too large for one device are made on meta, where tensors have a shape and no memory,
-/// then sharded, and only then filled, each rank its part:
+/// Modules too large for one device are created on meta, where tensors have a shape but no memory,
+/// then sharded, and only then initialized, each rank its part:
 ///
 ///   Model model = [&] { MetaInit meta; return Model(config); }();   // meta_init.h
 ///   fully_shard(*model, mesh);                               // still on meta
@@ -15,13 +15,13 @@ class Module;
 ///   manual_seed(7);
 ///   for (auto& p : model->parameters()) torch::nn::init::normal_(p, 0, 0.02);
 ///
-/// Random values hang on the seed and on an element's place in the whole tensor (random numbers,
-/// docs/concepts.md): they are the same on any number of ranks.
+/// Random values depend on the seed and on an element's index in the global tensor (random numbers,
+/// docs/concepts.md), so they are the same on any number of ranks.
 namespace tessera {
 
-/// Gives the parameters and buffers of the module that are on meta memory on the device, with
-/// values yet to be written; others keep theirs. Groups of fully_shard that have a parameter in the
-/// module get it whole. Works for plain modules and for all sharded ones.
+/// Allocates uninitialized memory on the device for the module's parameters and buffers that are on
+/// meta; others are unchanged. Groups of fully_shard with a parameter in the module are allocated
+/// as a whole. For plain and sharded modules.
 void to_empty(torch::nn::Module& module, c10::Device device);
 
 }  // namespace tessera

@@ -3,8 +3,8 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 
-/// Optimizers and gradient clipping hand all parameters to one foreach op, whichever mesh each lies
-/// on. Elements do not depend on each other, so the op runs once for each mesh.
+/// Optimizers and gradient clipping pass all parameters to one foreach op, whichever mesh each is
+/// on. Elements are independent, so the op runs once per mesh.
 namespace tessera::dtensor {
 namespace {
 
@@ -13,7 +13,7 @@ bool is_elementwise_list_op(const OpEntry& entry) {
          (entry.name.starts_with("aten::_foreach_") || entry.name.starts_with("aten::_fused_"));
 }
 
-/// By element: the mesh of the first sharded tensor that the lists hold for it.
+/// Per element: the mesh of the first sharded tensor in the lists at that index.
 std::vector<DeviceMesh> meshes_of_elements(const OpEntry& entry, const Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   std::vector<DeviceMesh> out(stack[base].toListRef().size());
@@ -29,8 +29,8 @@ std::vector<DeviceMesh> meshes_of_elements(const OpEntry& entry, const Stack& st
   return out;
 }
 
-/// The chosen elements of a list argument; other arguments, and lists that are empty because an
-/// option is off, go to every call.
+/// The chosen elements of a list argument. Other arguments, and lists that are empty because an
+/// option is off, are passed to every call.
 c10::IValue pick(ArgKind kind, const c10::IValue& value, size_t count,
                  const std::vector<size_t>& chosen) {
   const bool is_list = kind == ArgKind::tensor_list || kind == ArgKind::scalar_list;

@@ -12,15 +12,16 @@
 
 namespace tessera::dtensor {
 
-/// Adds what a decision about the call on top of the stack depends on: the shardings of its tensors
-/// and those arguments that can matter. Throws if a plain tensor is among them that no guard lets.
+/// Adds everything that a decision about the call on top of the stack depends on: the shardings of
+/// its tensors, and those arguments that can matter. Throws if the call has a plain tensor that no
+/// guard allows.
 void add_call(const OpEntry& entry, const Stack& stack, DecisionKey& key);
 
-/// The words of one argument each, whichever way it comes: on a stack, or as it is
+/// The key words of one argument. The same words whether it comes from a stack or as a C++ value
 /// (typed_kernel.h).
 namespace words {
 
-/// Tags keep neighbouring arguments of a key apart; no integer argument looks like one.
+/// Tags separate neighbouring arguments of a key; no integer argument has such a value.
 enum Tag : uint64_t { kNone = 0xa1b2'c3d4'0000'0001, kPlain, kList, kNumber, kText };
 
 inline void add_none(DecisionKey& key) { key.add(kNone); }
@@ -28,7 +29,8 @@ inline void add_integer(DecisionKey& key, int64_t value) { key.add(static_cast<u
 inline void add_bool(DecisionKey& key, bool value) { key.add(static_cast<uint64_t>(value) + 2); }
 inline void add_list(DecisionKey& key, size_t size) { key.add(kList + (size << 8)); }
 
-/// A number's type can change the result's dtype; its value matters as far as a rule asks for it.
+/// A number's type can change the result's dtype, so it is part of the key; its value only as far
+/// as a rule queries it.
 template <class Number>
 void add_number(DecisionKey& key, Number value) {
   constexpr bool kIsBool = std::is_same_v<Number, bool>;

@@ -12,8 +12,8 @@
 namespace tessera::dtensor {
 namespace {
 
-/// What the decision moves, as the lines to write instead: "redistribute operand 1 (S0 -> R, 4
-/// KiB)".
+/// The redistributions of a decision, as a suggestion for the error: "redistribute operand 1 (S0 ->
+/// R, 4 KiB)".
 struct Moved {
   std::string text;
   int64_t bytes = 0;
@@ -47,7 +47,7 @@ Moved what_moves(const Decision& decision, std::span<const Operand> operands, bo
   return out;
 }
 
-/// True the first time that something is said of the op in this process.
+/// True once per op and process.
 bool first_time(const std::string& op) {
   static auto* mutex = new std::mutex();
   static auto* said = new std::set<std::string>();
@@ -57,8 +57,8 @@ bool first_time(const std::string& op) {
 
 constexpr std::string_view kForbidden = ". Implicit redistribution is forbidden here, write it: ";
 
-/// Before each collective that a call site says is implicit. Ops that know what they will send
-/// check the policy themselves, with a better message; this holds for those that do not.
+/// Runs before each collective whose call site is marked implicit. Ops that know in advance what
+/// they will send check the policy themselves, with a better message; this covers the others.
 void refuse_or_warn(const comm::CallSiteFields& site) {
   if (CommPolicy::current() == ImplicitComm::allow) return;
   const std::string said = join_text(site.op, " communicates");

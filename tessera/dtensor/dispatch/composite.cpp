@@ -24,8 +24,8 @@
 namespace tessera::dtensor {
 namespace {
 
-/// By name, all overloads. Views and plain combinations of ops are not here: they make nothing, and
-/// going straight through is faster.
+/// By name, all overloads. Views and simple compositions of ops are not listed: they create no
+/// tensors, and passing through is faster.
 constexpr auto kMakeTensors = std::to_array<std::string_view>({
     "_batch_norm_impl_index",
     "_convolution_double_backward",
@@ -121,8 +121,8 @@ std::atomic<IsLiteral> literal_test{nullptr};
 
 constexpr int kNoBackward = -1;
 
-/// By its mangled type: libtorch's derivatives are classes of torch::autograd, and so are the nodes
-/// that hold a function of the program, in C++ or in Python.
+/// By mangled type name: libtorch's derivatives are classes in torch::autograd, and so are the
+/// nodes that wrap a function of the program, in C++ or in Python.
 bool is_libtorchs_own(const torch::autograd::Node& node) {
   constexpr std::string_view kOwn = "N5torch8autograd";
   constexpr std::array<std::string_view, 2> kOfTheProgram = {"7CppNode", "6PyNode"};
@@ -138,11 +138,11 @@ bool has_hooks_of_the_program(torch::autograd::Node& node) {
          !node.post_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
 }
 
-/// True for what the formula of a derivative of libtorch's made. Not for tensors of derivatives
-/// that the program wrote, nor of a forward that is computed again: that records a graph, which
-/// backward itself does only if its own graph is kept. A node's hooks run under the same node as
-/// its formula; there the host language tells what the program holds. Where it cannot (C++), all
-/// that is plain counts as the program's.
+/// Whether a derivative formula of libtorch created the tensor. False for tensors of derivatives
+/// that the program wrote, and of a recomputed forward: that one records a graph, which backward
+/// does only if its graph is kept. A node's hooks run under the same node as its formula; there the
+/// host language knows which tensors the program holds. If it cannot tell (C++), all plain tensors
+/// count as the program's.
 bool is_of_derivative_formula(const at::Tensor& plain) {
   if (torch::autograd::get_current_graph_task_id() == kNoBackward) return false;
   if (c10::GradMode::is_enabled() && !torch::autograd::get_current_graph_task_keep_graph()) {
@@ -170,8 +170,8 @@ void read_whole(const OpEntry& entry, torch::jit::Stack& stack, size_t arg) {
   value = exec::redistribute(meta->local(), meta->sharding(), meta->sharding().replicated());
 }
 
-/// How the gradient of a look-up along `dim` lies: cut there as the tensor was, so that it is whole
-/// nowhere, and elsewhere as what arrives.
+/// The sharding of the gradient of a look-up along `dim`: in that dim sharded as the tensor was, so
+/// that it is never materialized whole, and otherwise as the incoming gradient.
 Sharding gradient_of_look_up(const Sharding& self, int dim, const Sharding& grad) {
   std::vector<Placement> placements;
   for (int axis = 0; axis < self.mesh().ndim(); ++axis) {
@@ -194,8 +194,8 @@ Sharding gradient_of_look_up(const Sharding& self, int dim, const Sharding& grad
                                self.has_default_order() ? grad.order() : self.order());
 }
 
-/// gather_backward(grad, self, dim, index, sparse_grad): libtorch's adds to zeros that lie as
-/// `grad` does. False: libtorch's way.
+/// gather_backward(grad, self, dim, index, sparse_grad): libtorch adds to zeros that have the
+/// sharding of `grad`. Returns false to use libtorch's implementation.
 bool gather_backward(const OpEntry& entry, torch::jit::Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const at::Tensor grad = args[0].toTensor();
@@ -215,7 +215,7 @@ bool gather_backward(const OpEntry& entry, torch::jit::Stack& stack) {
   return true;
 }
 
-/// True if every element is zero; of tensors without values nothing is known against it.
+/// Whether every element is zero; true for tensors without values.
 bool is_zero(const at::Tensor& tensor) { return tensor.is_meta() || !at::any(tensor).item<bool>(); }
 
 at::Tensor placed_if_zero(const at::Tensor& state, const DeviceMesh& mesh) {
@@ -223,9 +223,9 @@ at::Tensor placed_if_zero(const at::Tensor& state, const DeviceMesh& mesh) {
   return wrap(state.detach(), as_replicated(state, mesh));
 }
 
-/// lstm, gru and rnn modules start from zeros of their own making, which are plain: the same on
-/// every rank. lstm(input, hx[], ...), gru(input, hx, ...), with packed inputs
-/// gru(data, batch_sizes, hx, ...).
+/// lstm, gru and rnn modules start from zeros that they create, as plain tensors, equal on every
+/// rank. lstm(input, hx[], ...), gru(input, hx, ...), with packed inputs gru(data, batch_sizes, hx,
+/// ...).
 void place_zero_state(const OpEntry& entry, torch::jit::Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   const ShardedMeta* input = sharded_meta(stack[base].toTensor());
@@ -249,7 +249,7 @@ bool is_recurrent(std::string_view name) {
 }
 
 /// max_pool1d(self, kernel_size, stride, padding, dilation, ceil_mode): libtorch's reads the memory
-/// of an input that needs no gradient. Its other form is made of ops.
+/// of an input that requires no gradient. Its other implementation is composed of ops.
 void max_pool1d(const OpEntry& entry, torch::jit::Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const at::Tensor pooled = std::get<0>(
@@ -281,7 +281,8 @@ class CompositeKernel final : public c10::OperatorKernel {
       return;
     }
     if (entry_->name == "aten::max_pool1d") return max_pool1d(*entry_, *stack);
-    // Nobody has kernels under this key, so for a composite op it leads to the composite one.
+    // No backend registers kernels for this key, so a composite op resolves to its composite
+    // kernel.
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::AutogradPrivateUse2), stack);
   }
 
@@ -290,7 +291,8 @@ class CompositeKernel final : public c10::OperatorKernel {
   bool is_recurrent_;
 };
 
-/// As the other tensor along dims of the same size, so that the two can be worked on together.
+/// Sharded like `other` along dims of the same size, so that no redistribution is needed between
+/// them.
 Sharding placed_beside(const Sharding& plain, const Sharding& other) {
   std::vector<Placement> placements(plain.placements().begin(), plain.placements().end());
   for (int axis = 0; axis < other.mesh().ndim() && plain.ndim() == other.ndim(); ++axis) {
@@ -360,7 +362,7 @@ void adopt_internal(const OpEntry& entry, Stack& stack) {
         break;
       }
       const Sharding as = placed_beside(plain, theirs);
-      // Not the tensor itself, which would then hold itself.
+      // An alias, because otherwise the tensor would reference itself.
       become(tensor, exec::redistribute(tensor.alias(), plain, as).contiguous(), as);
       break;
     }

@@ -6,20 +6,20 @@
 
 #include "tessera/dtensor/dispatch/op_entry.h"
 
-/// Composite ops take sharded tensors apart into ops that have kernels, so they need none of ours.
-/// Some make tensors of their own on the way (a causal mask, zeros to scatter into, a constant):
-/// plain ones, by the device of their inputs. These are the same on every rank and so count as
-/// replicated; what the caller passes is held to the usual rule.
+/// Composite ops decompose into ops that have sharded kernels, so they need none of their own. Some
+/// create plain tensors on the device of their inputs (a causal mask, zeros to scatter into, a
+/// constant). These are equal on every rank and so count as replicated; plain tensors that the
+/// caller passes are checked as usual.
 namespace tessera::dtensor {
 
-/// True for a composite op that makes tensors.
+/// Whether a composite op creates tensors.
 bool makes_tensors(const c10::OperatorName& name);
 
-/// The kernel for it: checks the caller's tensors, then runs the composite op.
+/// The kernel for such an op: checks the caller's tensors, then runs the composite op.
 c10::KernelFunction composite_kernel(std::shared_ptr<const OpEntry> entry);
 
-/// While it lives, this thread runs a function that makes tensors and is no op of libtorch's: one
-/// written in Python, say.
+/// While it is alive, this thread runs a function that creates tensors and is not an op of
+/// libtorch, for example one written in Python.
 class InsideComposite {
  public:
   InsideComposite();
@@ -28,28 +28,28 @@ class InsideComposite {
   InsideComposite& operator=(const InsideComposite&) = delete;
 };
 
-/// Tells an index that the host language made of a literal (Python's x[[0, 2]]) from a tensor that
-/// the caller holds. By default none is.
+/// Distinguishes an index that the host language created from a literal (Python's x[[0, 2]]) from a
+/// tensor of the caller. The default test returns false.
 using IsLiteral = bool (*)(const at::Tensor& plain);
 void set_literal_test(IsLiteral test);
-/// True for such an index among the arguments of an op that takes indexes.
+/// Whether `plain` is such an index among the arguments of an indexing op.
 bool is_literal_index(const OpEntry& entry, const at::Tensor& plain);
 
-/// True for a plain tensor among sharded ones that libtorch made: inside a composite op, or in the
-/// formula of a derivative. Not for those of hooks and derivatives of the program, which are held
-/// to the usual rule.
+/// Whether a plain tensor mixed with sharded ones was created by libtorch: inside a composite op,
+/// or in a derivative formula. False in hooks and derivatives of the program, which are checked as
+/// usual.
 bool plain_is_internal(const at::Tensor& plain);
 
-/// True for zeros in the derivative of a custom function: autograd makes them, plain tensors, for
-/// outputs that got no gradient. They cannot be told from zeros that the program made there, which
-/// are the same on every rank too. Reads the tensor.
+/// Whether `plain` is all zeros in the derivative of a custom function: autograd materializes plain
+/// zeros for outputs without a gradient. Zeros that the program made there cannot be distinguished,
+/// but are equal on every rank too. Reads the tensor.
 bool is_materialized_zero(const at::Tensor& plain);
 
-/// True also where code of the program runs in backward.
+/// Also true while code of the program runs in backward.
 bool in_backward_or_composite();
 
-/// libtorch writes sharded values into a plain tensor that it has just made (zeros to scatter
-/// into): it becomes one that lies as they do.
+/// For ops of libtorch that write sharded values into a plain tensor they have just created (zeros
+/// to scatter into): makes it a sharded tensor with the placements of those values.
 void adopt_internal(const OpEntry& entry, torch::jit::Stack& stack);
 
 }  // namespace tessera::dtensor

@@ -30,10 +30,10 @@ bool holds_all(const DeviceMesh& mesh, const DeviceMesh& ranks_of) {
                              [&](int rank) { return mesh.coordinate_of(rank).has_value(); });
 }
 
-/// May a tensor of another mesh take part in an op on `mesh`? Only one that every rank of `mesh`
-/// holds as one number: a loss, a norm, a scale. It is then as good as a plain number. Where it has
-/// to be reduced first, all ranks of its own mesh must be here to do it.
-/// The step count of a fused optimizer may be of any mesh that I am in: all ranks count alike.
+/// Whether a tensor of another mesh may take part in an op on `mesh`. Only if every rank of `mesh`
+/// holds it as one number: a loss, a norm, a scale, which then acts as a plain number. If it must
+/// be reduced first, `mesh` must contain all ranks of its own mesh. The step count of a fused
+/// optimizer may be on any mesh that contains this rank: all ranks count equally.
 bool may_visit(const OpEntry& entry, const Operand& operand, const DeviceMesh& mesh) {
   const Sharding& sharding = operand.sharded->sharding();
   if (entry.name.starts_with("aten::_fused_") && !operand.written && sharding.numel() == 1 &&
@@ -64,7 +64,7 @@ DeviceMesh mesh_of_op(const OpEntry& entry, std::span<const Operand> operands) {
       const auto misfit = std::ranges::find_if_not(operands, fits);
       if (misfit == operands.end()) return mesh;
       if (stranger == nullptr) stranger = &*misfit;
-      if (round < 2) break;  // what is written, or large, stays where it is
+      if (round < 2) break;  // what is written, or large, is not moved to another mesh
     }
     if (stranger != nullptr && round < 2) break;
   }
@@ -76,7 +76,7 @@ DeviceMesh mesh_of_op(const OpEntry& entry, std::span<const Operand> operands) {
       operands_text(operands)));
 }
 
-/// Every operand replicated; the local results tell the rest.
+/// Replicates every operand; the metadata comes from the local results.
 void replicate_all(std::span<const Operand> operands, Decision& decision) {
   decision.replicates = true;
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -107,7 +107,7 @@ std::vector<OpenResult> open_results(const rules::Choice& choice,
   return out;
 }
 
-/// A plain tensor that the op writes to has no place for the other ranks' part of it.
+/// A plain tensor that the op writes to cannot hold a shard.
 void refuse_plain_part(const OpEntry& entry, const Operand& operand, const Sharding& needed) {
   require(operand.sharded != nullptr || !operand.tensor->defined() || !needed.defined() ||
               needed.is_replicated(),
@@ -115,8 +115,8 @@ void refuse_plain_part(const OpEntry& entry, const Operand& operand, const Shard
           " what each rank knows a part of; distribute it");
 }
 
-/// What is written stays where it is: results that lie elsewhere are moved there. All that can be
-/// wrong with that is found here, before anything has happened.
+/// What is written keeps its placements: results with others are redistributed back. All errors of
+/// that are raised here, before anything has been changed.
 void find_write_back(const OpEntry& entry, std::span<const Operand> operands, Decision& decision,
                      std::span<const std::optional<rules::ResultMeta>> metas) {
   size_t result = 0;
@@ -133,7 +133,7 @@ void find_write_back(const OpEntry& entry, std::span<const Operand> operands, De
     }
     const Sharding& needed = decision.operands[i];
     if (!needed.defined() || needed == original) continue;
-    plan::cached_plan(needed, original);  // throws if there is no way back
+    plan::cached_plan(needed, original);  // throws if there is no plan back
     decision.write_back.push_back(i);
   }
 }
@@ -153,7 +153,7 @@ bool has_empty(std::span<const Operand> operands) {
   });
 }
 
-/// The arguments for the local tensors: of the op itself, or of the one that runs instead.
+/// The arguments for the local call: of the op itself, or of its replacement.
 void localise(const rules::Rule& rule, const rules::OpCall& call, Decision& decision) {
   std::map<std::string, c10::IValue> by_name;
   for (const auto& local : rule.localise) {
@@ -211,17 +211,17 @@ void find_if_direct(const OpEntry& entry, Decision& decision) {
 
 namespace {
 
-/// What is known of the results, and whether some sizes are left to the local run.
+/// What is known of the results, and whether some sizes depend on the local run.
 struct Known {
   std::vector<std::optional<rules::ResultMeta>> metas;
   bool open = false;
 };
 
-/// From the op's kernel for meta tensors, or from its rule.
+/// From the op's Meta kernel, or from its rule.
 Known known_results(const rules::Rule& rule, const rules::OpCall& call,
                     std::vector<std::optional<rules::ResultMeta>> metas,
                     std::span<const Operand> operands) {
-  // Of empty operands a rule that knows all sizes knows them better than many a Meta kernel.
+  // For empty operands, a rule that determines all sizes is more reliable than many Meta kernels.
   if (!metas.empty() && !has_empty(operands)) return {std::move(metas)};
   std::vector<std::optional<rules::ResultMeta>> known;
   if (rule.infer) {
@@ -233,7 +233,7 @@ Known known_results(const rules::Rule& rule, const rules::OpCall& call,
   return {std::move(metas)};
 }
 
-/// Decides by the rule; false if it places results whose global shapes are unknown.
+/// Decides by the rule; returns false if it would shard results whose global shapes are unknown.
 bool decide_by_rule(const OpEntry& entry, const rules::Rule& rule, rules::OpCall& call,
                     const Known& known, Decision& decision) {
   for (const auto& meta : known.metas) call.results.push_back(meta.value_or(rules::ResultMeta{}));

@@ -11,11 +11,12 @@
 namespace tessera::dtensor {
 namespace {
 
-/// Per op and thread. More shapes than this are no steady state; starting over bounds the memory.
+/// Per op and thread. More distinct calls than this are not a steady state; clearing bounds the
+/// memory.
 constexpr size_t kMaxEntries = 4096;
-/// Per thread, all ops together: some 20,000 decisions about a few tensors each.
+/// Per thread, all ops together: about 20,000 decisions with a few tensors each.
 constexpr size_t kMaxBytes = size_t{64} << 20;
-/// Of one sharding that only a decision holds: its node, and what it has computed of itself.
+/// Estimate for a sharding that only a decision references: its node and its cached properties.
 constexpr size_t kShardingBytes = 800;
 
 struct Entry {
@@ -24,7 +25,7 @@ struct Entry {
   std::unique_ptr<Decision> decision;
   std::vector<Sharding> keep;
 
-  /// About what it takes. The shardings of a list are mostly those of other tensors too, or alike.
+  /// Approximate. Shardings of a list are mostly shared with other tensors, or equal.
   size_t bytes() const {
     const size_t handles = decision->operands.size() + decision->results.size() + keep.size();
     return sizeof(Entry) + sizeof(Decision) + words.size() * sizeof(uint64_t) +
@@ -66,9 +67,9 @@ class Table {
   size_t size() const { return entries_.size(); }
   size_t bytes() const { return bytes_; }
 
-  /// What keys of this op answer.
+  /// The questions that keys of this op answer.
   const rules::NumberQuestions& questions() const { return questions_; }
-  /// Keys without the answers to these are of no use any more.
+  /// Adds questions. Entries whose keys lack their answers are dropped.
   void ask(const rules::NumberQuestions& asked) {
     bool more = false;
     for (const auto& question : asked.list()) more = questions_.add(question) || more;
@@ -134,7 +135,7 @@ struct ThreadCache {
   }
 
   Table& table(uint32_t op) {
-    // Both only grow, so a sum that did not change means that neither did.
+    // Both only grow, so an unchanged sum means that neither changed.
     if (const uint64_t now =
             registry().generation.load(std::memory_order_relaxed) + rules::generation();
         generation != now) [[unlikely]] {
@@ -152,7 +153,7 @@ ThreadCache& this_thread() {
 }
 
 void bump(std::atomic<uint64_t>& counter) {
-  // Only this thread writes it; a plain add keeps the hot path free of locked instructions.
+  // Only this thread writes it; load and store avoid a locked instruction on the hot path.
   counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
@@ -183,7 +184,7 @@ void DecisionKey::spill_number(uint64_t bits) {
 }
 
 uint64_t DecisionKey::number(size_t i) const {
-  if (i >= number_count_) return 0;  // the question was about a call that had more
+  if (i >= number_count_) return 0;  // the question came from a call with more numbers
   return i < kInlineNumbers ? inline_numbers_[i] : spilled_numbers_[i - kInlineNumbers];
 }
 

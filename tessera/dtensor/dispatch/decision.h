@@ -16,34 +16,36 @@
 #include "tessera/rules/number.h"
 #include "tessera/sharding/sharding.h"
 
-/// What to do for one op on inputs sharded in one way: made once, looked up ever after.
+/// How to run one op for one combination of input shardings. Computed once, then cached.
 namespace tessera::dtensor {
 
-/// An op to run in another's place, and where its arguments come from.
+/// An op to run instead of the called one, and the source of its arguments.
 struct Replacement {
   c10::OperatorHandle op;
-  /// By argument: that of the original call with this index, or (-1) the value.
+  /// Per argument: the index of an argument of the original call, or -1 and a value.
   std::vector<std::pair<int, c10::IValue>> args;
 };
 
 struct Decision;
 struct OpEntry;
 
-/// Does on local tensors what a row of a rule names; see rule_handlers.h.
+/// Implements on local tensors what a row of a rule names; see rule_handlers.h.
 using RuleHandler = void (*)(const OpEntry& entry, const c10::OperatorHandle& op,
                              const Decision& decision, std::vector<c10::IValue>& stack);
 
-/// A result whose rule leaves sizes open: dims of size -1 are whole, the local result has them.
+/// A result whose rule leaves sizes open: dims of size -1 are not sharded, and the local result
+/// determines them.
 struct OpenResult {
   std::vector<Placement> placements;
   std::vector<int64_t> shape;
   std::vector<int> order;
 };
 
-/// A result that the decision foretells in full. Refers to its sharding.
+/// A result whose metadata the decision predicts completely. References its sharding.
 struct KnownResult {
   explicit KnownResult(const Sharding& sharding);
-  /// A view lies as it lies; a fresh result may lie otherwise than predicted.
+  /// Whether the local result has the predicted metadata. A view has the strides that it has; a new
+  /// result may differ from the predicted ones.
   bool fits(const at::Tensor& local, bool is_view) const;
 
   at::IntArrayRef shape;
@@ -54,44 +56,45 @@ struct KnownResult {
 };
 
 struct Decision {
-  /// By operand (tensors of the arguments, lists flattened): the sharding it must have; undefined
-  /// where it is taken as it is.
+  /// Per operand (tensors of the arguments, lists flattened): the required sharding; undefined if
+  /// any is accepted.
   std::vector<Sharding> operands;
   bool moves = false;  ///< some operand must be redistributed
-  /// Operands that the op writes to and that lie elsewhere than the op needs them: what it wrote is
-  /// moved back into them.
+  /// Operands that the op writes to but whose placements differ from what it needs: the written
+  /// values are redistributed back into them.
   std::vector<size_t> write_back;
-  /// By result, lists flattened; undefined where the local result tells (replicated).
+  /// Per result, lists flattened; undefined if taken from the local result (replicated).
   std::vector<Sharding> results;
   DeviceMesh mesh;
-  /// By result of a view: its first element, counted from its base's; empty where all are 0.
+  /// Per result of a view op: the offset of its first element from that of the base; empty if all
+  /// are 0.
   std::vector<int64_t> view_offsets;
-  /// Arguments that hold global sizes or indexes, with their local values.
+  /// Arguments that are global sizes or indexes, with their local values.
   std::vector<std::pair<int, c10::IValue>> local_args;
-  /// Factors for the local results; empty: none. Zero makes zeros of whatever the op gave.
+  /// Factors for the local results; empty: none. A factor of 0 overwrites the result with zeros.
   std::vector<double> scale;
-  /// By result; empty where none is open.
+  /// Per result; empty if none is open.
   std::vector<OpenResult> open;
-  /// Runs in place of the op, on the local tensors.
+  /// Runs instead of the op, on the local tensors.
   RuleHandler handler = nullptr;
-  bool reduces = false;  ///< the handler combines the ranks' results
+  bool reduces = false;  ///< the handler communicates to combine the ranks' results
   /// Another op to run on the local tensors.
   std::optional<Replacement> instead;
-  bool by_mesh = false;     ///< lists of tensors of several meshes: one call for each
-  bool replicates = false;  ///< no rule: runs on replicated inputs
-  mutable std::atomic<bool> warned{false};  ///< of the cost of that
-  /// Nothing but the op itself on the local tensors: what typed_kernel.h can do.
+  bool by_mesh = false;                     ///< tensor lists on several meshes: one call per mesh
+  bool replicates = false;                  ///< no rule: runs on replicated inputs
+  mutable std::atomic<bool> warned{false};  ///< about the cost of that
+  /// Only the op itself runs, on the local tensors, so typed_kernel.h can handle it.
   bool direct = false;
-  std::vector<KnownResult> known;  ///< by result, of a direct decision
-  /// The one list of sizes among local_args, if that is all there is.
+  std::vector<KnownResult> known;  ///< per result of a direct decision
+  /// The only list of sizes in local_args, if there is nothing else in it.
   struct {
     int at = -1;
     std::vector<int64_t> sizes;
   } direct_sizes;
 };
 
-/// Sets the storage offset that `view`, result `index`, has in one whole tensor; `base` is that of
-/// the tensor that it is a view of.
+/// Sets the storage offset that `view`, result `index`, would have in an unsharded tensor; `base`
+/// is the offset of the tensor that it views.
 inline void set_view_offset(const Decision& decision, size_t index, int64_t base,
                             const at::Tensor& view) {
   const int64_t offset =
@@ -102,15 +105,15 @@ inline void set_view_offset(const Decision& decision, size_t index, int64_t base
 /// Sets `direct` of a finished decision.
 void find_if_direct(const OpEntry& entry, Decision& decision);
 
-/// A decision, and what it asked about the numbers of its call.
+/// A decision, and what it queried about the numeric arguments of its call.
 struct Decided {
   std::unique_ptr<Decision> decision;
   rules::NumberQuestions asked;
 };
 
-/// The words that a decision depends on: shardings by address, static arguments by value, and
-/// answers to what decisions for this op have asked about numbers (rules/number.h). The numbers
-/// themselves are beside the words, so that kernels need not know which of them matter.
+/// The words that a decision depends on: shardings by address, static arguments by value, and the
+/// answers to the queries about numbers that decisions for this op have made (rules/number.h). The
+/// numbers themselves are stored separately, so kernels need not know which of them matter.
 class DecisionKey {
  public:
   void add(uint64_t word) {
@@ -121,13 +124,13 @@ class DecisionKey {
     inline_[count_++] = word;
   }
   void add(const void* pointer) { add(reinterpret_cast<uint64_t>(pointer)); }
-  /// A number, by its 64 bits; its type is a word.
+  /// Adds a number by its 64 bits; its type is a word.
   void add_number(uint64_t bits) {
     if (number_count_ >= kInlineNumbers) [[unlikely]]
       return spill_number(bits);
     inline_numbers_[number_count_++] = bits;
   }
-  /// Makes the answers to these questions the last words, in the place of earlier answers.
+  /// Replaces the trailing answers by the answers to these questions.
   void answer(std::span<const rules::NumberQuestion> questions);
 
   uint64_t hash() const { return hash_; }
@@ -153,26 +156,27 @@ class DecisionKey {
   void spill_number(uint64_t bits);
   uint64_t number(size_t i) const;
 
-  std::array<uint64_t, kInline> inline_;  // first `count_` are set
+  std::array<uint64_t, kInline> inline_;  // the first `count_` are set
   std::vector<uint64_t> spilled_;
   size_t count_ = 0;
   uint64_t hash_ = 0;
-  std::array<uint64_t, kInlineNumbers> inline_numbers_;  // first `number_count_` are set
+  std::array<uint64_t, kInlineNumbers> inline_numbers_;  // the first `number_count_` are set
   std::vector<uint64_t> spilled_numbers_;
   size_t number_count_ = 0;
   struct {
     size_t count;
     uint64_t hash;
-  } unanswered_{};  // the words without answers, once there were any
+  } unanswered_{};  // the words without answers, once answers were added
 };
 
-/// The decisions of the calling thread for one op. Threads share nothing, so nothing is locked;
-/// ranks that are threads have meshes, and so keys, of their own anyway.
+/// The decisions of the calling thread for one op. Nothing is shared between threads, so there are
+/// no locks; ranks that run as threads have different meshes, and so different keys.
 ///
-/// A decision holds every sharding of its key, so the addresses in the key stay taken.
+/// A decision references every sharding of its key, so the addresses in the key cannot be reused.
 class DecisionCache {
  public:
-  /// nullptr if there is none. Completes the key by the answers to what the op's decisions ask.
+  /// Returns nullptr if there is none. Appends to the key the answers that the op's decisions
+  /// query.
   static const Decision* find(uint32_t op, DecisionKey& key);
   static const Decision* put(uint32_t op, DecisionKey& key, Decided decided,
                              std::vector<Sharding> keep);
@@ -182,12 +186,12 @@ struct DecisionStats {
   uint64_t hits = 0;
   uint64_t misses = 0;
   uint64_t entries = 0;
-  uint64_t bytes = 0;  ///< of the entries, about; a thread that has 64 MiB of them starts over
+  uint64_t bytes = 0;  ///< approximate; a thread clears its cache at 64 MiB
 };
 
-/// Summed over all threads that live.
+/// Summed over all live threads.
 DecisionStats decision_stats();
-/// Every thread drops its decisions before it looks for the next one.
+/// Every thread drops its decisions before its next look-up.
 void clear_decisions();
 
 }  // namespace tessera::dtensor

@@ -21,8 +21,9 @@
 namespace tessera::dtensor {
 namespace {
 
-/// True if a view of `base` is none: it is taken of a copy, or of what is no view itself. Not so
-/// detach in backward: autograd detaches the gradients it keeps, which are tensors of their own.
+/// Whether a view of `base` must be marked as a copy: it is taken of a redistributed copy, or of
+/// such a view. Except detach in backward: autograd detaches the gradients it stores, which are
+/// independent tensors.
 bool is_view_of_copy(const OpEntry& entry, const Decision& decision, const c10::IValue& base) {
   if (!entry.is_view || !base.isTensor()) return false;
   const ShardedMeta* meta = sharded_meta(base.toTensor());
@@ -31,7 +32,7 @@ bool is_view_of_copy(const OpEntry& entry, const Decision& decision, const c10::
   return decision.moves || (meta->is_copy_of_view() && !is_own);
 }
 
-/// A view is an inference tensor if and only if its base is one, whatever the mode it is made in.
+/// A view is an inference tensor if and only if its base is one, whatever the current mode.
 bool crosses_inference_mode(const OpEntry& entry, const Stack& stack) {
   if (!entry.is_view) return false;
   const c10::IValue& base = stack[stack.size() - entry.args.size()];
@@ -112,7 +113,7 @@ std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack) {
 
 namespace {
 
-/// How the operands lay when the op ran on their local parts.
+/// The shardings with which the op ran on the local parts.
 std::string operands_text(const Decision& decision) {
   std::string out;
   for (const Sharding& operand : decision.operands) {
@@ -166,7 +167,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
   const at::Tensor copied = viewed.defined() ? stack[base].toTensor() : at::Tensor();
   try {
     run_local(entry, op, *decision, stack);
-  } catch (c10::Error& error) {  // it speaks of local shapes, which the caller never saw
+  } catch (c10::Error& error) {  // it refers to local shapes, which the caller does not know
     error.add_context(join_text(entry.name, " of sharded tensors: ", operands_text(*decision)));
     throw;
   }

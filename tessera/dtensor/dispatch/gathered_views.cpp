@@ -19,7 +19,7 @@ bool entry_writes_lists(const OpEntry& entry) {
   });
 }
 
-/// Whether the results of a view op are views of `local`.
+/// Whether the results of a view op alias `local`.
 bool share_memory(std::span<const c10::IValue> results, const at::Tensor& local) {
   return std::ranges::all_of(results, [&](const c10::IValue& result) {
     if (result.isTensorList()) {
@@ -54,7 +54,7 @@ GatheredViewsOfCall::GatheredViewsOfCall(const OpEntry& entry, const Stack& stac
   }
   for (const Operand& operand : operands) {
     if (operand.sharded == nullptr || (!operand.written && !operand.hidden)) continue;
-    if (!operand.sharded->local().defined()) continue;  // a lazy view: its base is written to
+    if (!operand.sharded->local().defined()) continue;  // a lazy view: the write goes to its base
     check_writable(entry, *operand.tensor);
     note_write(*operand.sharded);
     const auto& origin = operand.sharded->origin();
@@ -64,7 +64,8 @@ GatheredViewsOfCall::GatheredViewsOfCall(const OpEntry& entry, const Stack& stac
   }
   if (written_.size() < 2 && !entry_writes_lists(entry)) return;
   for (const at::Tensor& view : written_) {
-    // Written by another operand of this call, before or after: the copy has not seen it.
+    // Another operand of this call has written to the base, before or after: the copy does not
+    // include it.
     const ViewOrigin& origin = *sharded_meta(view)->origin();
     if (!is_stale(origin)) continue;
     throw NotSupported(join_text(

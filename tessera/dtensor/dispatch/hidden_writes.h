@@ -6,23 +6,23 @@
 #include <string_view>
 #include <vector>
 
-/// Tensors that ops of libtorch write to without saying so in their schemas: running statistics,
-/// above all. Where such a tensor is placed otherwise than the op needs it, what was written must
-/// move back, or ranks that count as copies of each other no longer are.
+/// Arguments that ops of libtorch write to without declaring it in their schemas, mainly running
+/// statistics. If such a tensor had to be redistributed for the op, the written values must be
+/// redistributed back; otherwise replicas diverge.
 ///
-/// Composite ops are not listed (batch_norm, instance_norm): what they call is.
+/// Composite ops (batch_norm, instance_norm) are not listed; the ops they call are.
 namespace tessera::dtensor {
 
 struct HiddenWrite {
   std::string_view op;        ///< all overloads: "aten::native_batch_norm"
   std::string_view argument;  ///< "running_mean"
-  std::string_view flag;      ///< only if this argument is true; empty: always
+  std::string_view flag;      ///< written only if this argument is true; empty: always
 };
 
-/// The whole list. A test runs libtorch's ops on plain tensors and finds no other.
+/// The whole list. A test runs libtorch's ops on plain tensors to verify that it is complete.
 std::span<const HiddenWrite> hidden_writes();
 
-/// The same for one op, by the indexes of its arguments.
+/// The same for one op, by argument index.
 struct HiddenArg {
   int argument;
   int flag;  ///< -1: always written

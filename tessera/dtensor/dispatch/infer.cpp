@@ -13,8 +13,8 @@
 namespace tessera::dtensor {
 namespace {
 
-/// A number that came as a tensor stays one: every kernel takes it beside meta tensors, and those
-/// that are written in Python read its value.
+/// A wrapped number is kept: every kernel accepts it together with meta tensors, and kernels
+/// written in Python read its value.
 at::Tensor on_meta(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
   return at::Tensor(
@@ -45,22 +45,22 @@ std::optional<rules::ResultMeta> meta_of(const at::Tensor& tensor) {
                            tensor.storage_offset()};
 }
 
-/// A kernel that fails because its tensors are on meta says so; any other complaint is about the
-/// caller's arguments.
+/// Whether a kernel failed because its tensors are on meta; any other error is about the caller's
+/// arguments.
 bool is_about_meta(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
   return text.find("meta") != std::string::npos || text.find("not allocated") != std::string::npos;
 }
 
-/// Some kernels for meta tensors complain of empty ones that the op itself takes.
+/// Some Meta kernels reject empty tensors that the op itself accepts.
 bool has_empty_operand(const OpEntry& entry, const Stack& stack) {
   return std::ranges::any_of(operands_of(entry, stack), [](const auto& operand) {
     return operand.tensor->defined() && operand.tensor->numel() == 0;
   });
 }
 
-/// Products of matrices want one type; libtorch finds out in the kernel, when other ranks may have
-/// been asked for their parts already.
+/// Matrix products require one dtype. libtorch checks it in the kernel, when other ranks may
+/// already have started to communicate.
 void check_one_dtype(const OpEntry& entry, const Stack& stack) {
   constexpr std::array<std::string_view, 11> kOps = {
       "aten::mm",    "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::addbmm",     "aten::mv",
@@ -76,8 +76,8 @@ void check_one_dtype(const OpEntry& entry, const Stack& stack) {
   }
 }
 
-/// self.index_add(dim, index, source) with an index of no rows. libtorch's meta kernels look at the
-/// first row of the source, and complain that there is none.
+/// self.index_add(dim, index, source) with an empty index. libtorch's Meta kernels inspect the
+/// first row of the source, and fail because there is none.
 bool takes_no_rows(const OpEntry& entry, std::span<const c10::IValue> arguments) {
   const bool by_rows =
       entry.name.starts_with("aten::index_add") || entry.name.starts_with("aten::index_reduce");
@@ -89,7 +89,7 @@ class Silent final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-/// Another number of the same type.
+/// A different number of the same type.
 c10::IValue other_number(const c10::IValue& value) {
   if (value.isBool()) return !value.toBool();
   if (value.isInt()) return static_cast<int64_t>(static_cast<uint64_t>(value.toInt()) + 1);
@@ -125,7 +125,7 @@ std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry
     meta.push_back(arg_on_meta(entry.args[i], stack[base + i]));
   }
   // Owns the out= arguments: libtorch's boxed wrapper drops them from the stack before it pushes
-  // the results, which refer to them.
+  // the results, which reference them.
   const Stack owner = meta;
   try {
     op.callBoxed(&meta);
@@ -136,7 +136,7 @@ std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry
     error.add_context(
         join_text(entry.name, " of sharded tensors: ", operands_text(operands_of(entry, stack))));
     throw;
-  } catch (const std::exception&) {  // a kernel written in Python: the op itself will tell
+  } catch (const std::exception&) {  // a kernel written in Python: the op itself will fail
     return {};
   }
   std::vector<std::optional<rules::ResultMeta>> out;
@@ -163,7 +163,7 @@ bool numbers_change_results(const OpEntry& entry, const c10::OperatorHandle& op,
   for (size_t i = 0; i < entry.args.size(); ++i) {
     other.push_back(other_numbers(entry.args[i], stack[base + i]));
   }
-  Silent no_warnings;  // the caller did not give these numbers
+  Silent no_warnings;  // the caller did not pass these numbers
   const c10::WarningUtils::WarningHandlerGuard guard(&no_warnings);
   try {
     return !std::ranges::equal(infer_results(entry, op, other), metas);

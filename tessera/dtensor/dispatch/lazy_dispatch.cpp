@@ -34,7 +34,7 @@ void for_each_tensor(const OpEntry& entry, const Stack& stack, const Visit& visi
   }
 }
 
-/// Puts change(tensor, lazy, argument index) in the place of each lazy tensor among the arguments.
+/// Replaces each lazy tensor among the arguments by change(tensor, lazy, argument index).
 template <class Change>
 void replace_lazy(const OpEntry& entry, Stack& stack, const Change& change) {
   const size_t base = stack.size() - entry.args.size();
@@ -65,15 +65,15 @@ void replace_lazy(const OpEntry& entry, Stack& stack, const Change& change) {
   }
 }
 
-/// What is among an op's arguments, beside lazy tensors.
+/// What an op's arguments include, besides lazy tensors.
 struct OperandMix {
-  bool plain = false;       ///< a plain tensor that is no mere number
+  bool plain = false;       ///< a plain tensor of more than one element
   bool other_mesh = false;  ///< sharded over other axes: activations of tensor parallelism
-  bool own_mesh = false;    ///< sharded as parameters are: gradients, optimizer state
+  bool own_mesh = false;    ///< sharded like parameters: gradients, optimizer state
   bool lazy_view = false;
   bool switched = false;       ///< one that is read reports another dtype than its shards have
   bool written = false;        ///< a lazy tensor is written to
-  bool requires_grad = false;  ///< any of them, so that autograd may record the op
+  bool requires_grad = false;  ///< any of them, so autograd may record the op
 };
 
 bool is_written(const OpEntry& entry, size_t arg) {
@@ -125,16 +125,16 @@ bool computes(const OperandMix& mix) {
   return !mix.own_mesh && autograd_records_or_replays(mix);
 }
 
-/// zeros_like(p), full_like(p, ...): no value is asked for, and no derivative. Optimizers make
-/// their state so, some of them where autograd records. Not while a module computes with p as
-/// another dtype: the result is of that one.
+/// zeros_like(p), full_like(p, ...): only the metadata is used, and there is no derivative.
+/// Optimizers create their state this way, some of them while autograd records. Not while p reports
+/// another dtype for a computing module: the result has that dtype.
 bool takes_form_alone(const OpEntry& entry, const OperandMix& mix) {
   const std::string_view name(entry.name);
   return !mix.plain && !mix.other_mesh && !mix.switched &&
          name.substr(0, name.find('.')).ends_with("_like");
 }
 
-/// Leaves the results, or what there is where it throws.
+/// Leaves the results on the stack, or whatever is there if it throws.
 void run_plainly(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   bool any_sharded = false;
   for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
@@ -147,7 +147,7 @@ void run_plainly(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
   }
 }
 
-/// Floating-point tensors of two dtypes, which many ops refuse.
+/// Whether there are floating-point tensors of two dtypes, which many ops reject.
 bool mixes_dtypes(const OpEntry& entry, const Stack& stack) {
   std::optional<at::ScalarType> first;
   bool mixes = false;
@@ -183,7 +183,7 @@ void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack&
   tell();
 }
 
-/// An op on lazy tensors alone that writes to none of them.
+/// An op whose tensors are all lazy and none is written to.
 void compute_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   std::shared_ptr<LazyLocal> of;
@@ -207,8 +207,8 @@ void compute_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stac
   }
 }
 
-/// Views of lazy tensors take part as views of the shards; what they are written with stays there.
-/// What is only read takes part in the dtype that it reports.
+/// Views of lazy tensors take part as views of the shards, so writes through them reach the shards.
+/// Tensors that are only read take part in the dtype that they report.
 void run_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   std::vector<c10::IValue> written;
@@ -226,7 +226,8 @@ void run_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
   }
 }
 
-/// Ranks look up different rows, and one that a rank alone renormalises is another on the others.
+/// Ranks look up different rows; a row that only one rank renormalizes would differ from the other
+/// ranks' copies.
 void refuse_renorm(const OpEntry& entry) {
   if (entry.name != "aten::embedding_renorm_") return;
   throw NotSupported(
@@ -255,7 +256,7 @@ bool takes_lazy(const OpEntry& entry, const Stack& stack) {
 bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const DeviceMesh* mesh = mesh_of_lazy(entry, stack);
   if (mesh == nullptr) return false;
-  // About the tensors themselves, whatever their value.
+  // Queries the tensor object, not its value.
   if (entry.name == "aten::_has_compatible_shallow_copy_type") return false;
   if (entry.is_view && entry.args[0] == ArgKind::tensor &&
       lazy_local(stack[stack.size() - entry.args.size()].toTensor()) != nullptr) {

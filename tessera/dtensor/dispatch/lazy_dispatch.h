@@ -3,12 +3,13 @@
 #include "tessera/dtensor/dispatch/op_entry.h"
 #include "tessera/dtensor/lazy.h"
 
-/// Which way an op with lazy tensors among its arguments goes: on the unsharded tensors, on the
-/// shards, or as a recipe. lazy.h says which op goes which way.
+/// Routes an op with lazy tensors among its arguments: to the unsharded tensors, to the shards, or
+/// to a recipe. The routing rules are in lazy.h.
 namespace tessera::dtensor {
 
-/// While it lives, a backward that runs on this thread does not count: ops on lazy tensors alone
-/// work on the shards. For what a backward calls and is no part of it: a hook with an optimizer.
+/// While it is alive, a backward on this thread is ignored: ops whose tensors are all lazy compute
+/// on the shards. For code called from a backward that is not part of it, such as a hook that steps
+/// an optimizer.
 class OutsideBackward {
  public:
   OutsideBackward();
@@ -20,10 +21,11 @@ class OutsideBackward {
   bool before_;
 };
 
-/// Runs the op if a lazy tensor is among its arguments and it must not go the common way.
+/// Runs the op if its arguments include a lazy tensor that the common path cannot handle. Returns
+/// whether it did.
 bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
-/// True if a lazy tensor is among the op's arguments: plain ones beside it are welcome then.
+/// Whether a lazy tensor is among the op's arguments; plain tensors are then allowed.
 bool takes_lazy(const OpEntry& entry, const torch::jit::Stack& stack);
 
 }  // namespace tessera::dtensor

@@ -18,13 +18,13 @@
 namespace tessera::dtensor {
 namespace {
 
-/// The way to a member of libtorch's that only derived classes may write: no public function
-/// changes the dtype alone.
+/// Gives access to a protected member of libtorch's TensorImpl: no public function changes only the
+/// dtype.
 struct DtypeMember : c10::TensorImpl {
   static caffe2::TypeMeta& of(c10::TensorImpl& impl) { return impl.*&DtypeMember::data_type_; }
 };
 
-/// What the arguments of an op that failed have to do with its failure.
+/// How the arguments of a failed op relate to its failure.
 struct DtypesOfArguments {
   void add(const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.is_floating_point()) return;
@@ -43,7 +43,7 @@ struct DtypesOfArguments {
   std::vector<std::shared_ptr<LazyLocal>> lazy;
 };
 
-/// Typed, so that ops on sharded tensors that are not lazy lose a few nanoseconds only.
+/// Unboxed, so that ops on sharded tensors that are not lazy lose only a few nanoseconds.
 template <class Op, class Schema>
 class DtypeKernel;
 
@@ -54,7 +54,8 @@ class DtypeKernel<Op, Result(Args...)> final : public c10::OperatorKernel {
     ReportComputeDtypes as_computed;
     if (LazyLocal::any()) (as_computed.add(args), ...);
     try {
-      // Nothing has kernels under this key, so for a composite op it leads to the composite one.
+      // No backend registers kernels for this key, so a composite op resolves to its composite
+      // kernel.
       return Op::redispatch(c10::DispatchKeySet(c10::DispatchKey::AutogradPrivateUse2),
                             std::forward<Args>(args)...);
     } catch (c10::Error& error) {
@@ -122,7 +123,7 @@ std::optional<c10::KernelFunction> dtype_kernel(const c10::OperatorName& name) {
 }
 
 void explain_dtypes(c10::Error& error, std::span<const std::shared_ptr<LazyLocal>> used) {
-  // An op inside of this one may have said it.
+  // A nested op may already have added it.
   if (std::string_view(error.what_without_backtrace()).find("param_dtype") !=
       std::string_view::npos) {
     return;

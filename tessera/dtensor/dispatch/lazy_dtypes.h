@@ -12,21 +12,22 @@
 #include "tessera/dtensor/dispatch/op_entry.h"
 #include "tessera/dtensor/lazy.h"
 
-/// Composite ops that compare the dtypes of their arguments do so above the key of sharded tensors,
-/// before any kernel of ours runs:
+/// Composite ops that compare the dtypes of their arguments do so above the dispatch key of sharded
+/// tensors, before any sharded kernel runs:
 ///
-///   conv2d(x, weight, bias)   x is bfloat16; weight and bias rest as float32, compute as bfloat16:
+///   conv2d(x, weight, bias)   x is bfloat16; weight and bias are stored as float32, computed as
+///                             bfloat16:
 ///                             "Input type (BFloat16) and bias type (float) should be the same"
 ///
-/// For the time of such an op lazy tensors report the dtype that they are computed with. Where
-/// fully_shard's parameters report it anyway (ComputeDtypeGuard), nothing changes.
+/// During such an op, lazy tensors report their compute dtype. No change where fully_shard's
+/// parameters report it anyway (ComputeDtypeGuard).
 namespace tessera::dtensor {
 
-/// Changes the dtype that a sharded tensor reports, in place: every handle to it sees it. What it
-/// holds stays what it is; only a lazy tensor may report another dtype than its local one has.
+/// Changes the dtype that a sharded tensor reports, in place, for all references to it. The local
+/// tensor does not change; only a lazy tensor may report another dtype than its local tensor has.
 void report_dtype(const at::Tensor& tensor, at::ScalarType dtype);
 
-/// While it lives, `tensor` reports `dtype`.
+/// While it is alive, `tensor` reports `dtype`.
 class ReportedDtype {
  public:
   ReportedDtype(const at::Tensor& tensor, at::ScalarType dtype)
@@ -42,7 +43,7 @@ class ReportedDtype {
   at::ScalarType before_;
 };
 
-/// While it lives, the lazy tensors that were added report the dtype that they are computed with.
+/// While it is alive, the lazy tensors that were added report their compute dtype.
 class ReportComputeDtypes {
  public:
   ReportComputeDtypes() = default;
@@ -65,17 +66,17 @@ class ReportComputeDtypes {
   c10::SmallVector<std::pair<at::Tensor, at::ScalarType>, 3> changed_;
 };
 
-/// The kernel for a composite op that compares dtypes and does nothing else that needs one; nullopt
+/// The kernel for a composite op that compares dtypes and needs no other special kernel; nullopt
 /// for other ops.
 std::optional<c10::KernelFunction> dtype_kernel(const c10::OperatorName& name);
 
-/// Where an op on unsharded tensors failed: says of lazy tensors that are computed with in another
-/// dtype than they rest in that they are, and why.
+/// Extends the error of a failed op on unsharded tensors: names the lazy tensors whose compute
+/// dtype differs from their dtype at rest, and why.
 void explain_dtypes(c10::Error& error, std::span<const std::shared_ptr<LazyLocal>> used);
 
-/// batch_norm and instance_norm take scale and shift in the dtype of the input or of the running
-/// statistics, which stay float32 while parameters compute in a lower one: lazy scale and shift are
-/// cast to that of the statistics. `stack` has (input, weight?, bias?, running_mean?, ...).
+/// batch_norm and instance_norm require scale and shift in the dtype of the input or of the running
+/// statistics, which stay float32 while parameters compute in a lower one. Casts lazy scale and
+/// shift to the dtype of the statistics. `stack` has (input, weight?, bias?, running_mean?, ...).
 void match_running_statistics(const OpEntry& entry, torch::jit::Stack& stack);
 
 }  // namespace tessera::dtensor

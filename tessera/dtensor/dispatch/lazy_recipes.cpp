@@ -12,7 +12,7 @@
 namespace tessera::dtensor {
 namespace {
 
-/// What an op made of the shards of lazy tensors.
+/// The result of an op on the shards of lazy tensors.
 class LazyResult final : public LazyLocal {
  public:
   LazyResult(at::Tensor computed, std::shared_ptr<LazyLocal> of)
@@ -31,18 +31,19 @@ class LazyResult final : public LazyLocal {
   std::shared_ptr<LazyLocal> of_;
 };
 
-/// Of what is at rest: a view that inference mode makes of it counts nothing.
+/// The version of the shards. Taken at the root, because a view created in inference mode has no
+/// version counter.
 int64_t version_of(LazyLocal& lazy) {
   const at::Tensor shards = lazy.root().shards();
   return sharded_meta(shards)->local().unsafeGetTensorImpl()->version_counter().current_version();
 }
 
-/// A lazy tensor in another type. Its shards are cast at once: it is a copy. As long as those of
-/// the base are what they were, the whole is the base's whole, cast; so autocast, which keeps casts
-/// of parameters, and autograd, which saves them, keep shards only.
+/// A lazy tensor cast to another dtype. Its shards are cast immediately: it is a copy. While the
+/// shards of the base are unchanged, its unsharded value is that of the base, cast. So autocast,
+/// which caches casts of parameters, and autograd, which saves them, hold shards only.
 class LazyCast final : public LazyLocal {
  public:
-  /// `writes` counts those to the tensor that was cast; its shards may be written to as well.
+  /// `writes` is the version counter of the cast tensor, whose shards may be written to as well.
   LazyCast(std::shared_ptr<LazyLocal> base, at::Tensor computed, c10::VariableVersion writes)
       : base_(std::move(base)),
         computed_(std::move(computed)),
@@ -74,8 +75,8 @@ class LazyCast final : public LazyLocal {
   bool changed_ = false;
 };
 
-/// A view of the unsharded tensor, made without the dispatcher: autograd does not see it. Undefined
-/// if the tensor's strides are not those that its sharding says.
+/// A view of the unsharded tensor, created without the dispatcher, so autograd does not see it.
+/// Undefined if the tensor does not have the strides of its sharding.
 at::Tensor seen_as(const at::Tensor& whole, const LazyLocal::KnownView& view) {
   const c10::TensorImpl& base = *whole.unsafeGetTensorImpl();
   if (sharded_meta(whole) != nullptr || !base.has_storage() ||
@@ -90,13 +91,13 @@ at::Tensor seen_as(const at::Tensor& whole, const LazyLocal::KnownView& view) {
   return at::Tensor(std::move(impl));
 }
 
-/// A view of a lazy tensor: which op with which arguments, and which of its results.
+/// A view of a lazy tensor: the op, its arguments, and the index of the result.
 struct Recipe {
   c10::OperatorHandle op;
-  Stack args;                  ///< the first is the base's place
+  Stack args;                  ///< the first is replaced by the base
   std::optional<size_t> item;  ///< of a list of results
-  bool retypes = false;        ///< reads the same bytes as another type
-  /// What the base reported when the view was taken. Of consequence to one that retypes.
+  bool retypes = false;        ///< reinterprets the same bytes as another dtype
+  /// The dtype that the base reported when the view was taken. Matters if `retypes`.
   at::ScalarType base_dtype = at::kFloat;
 };
 
@@ -138,8 +139,9 @@ class LazyView final : public LazyLocal {
  private:
   at::Tensor replayed(at::Tensor base) const {
     Stack stack = recipe_.args;
-    // The lazy tensor above does not carry the conjugate bit that this may have, so libtorch let
-    // through what it would have refused: the parts of a conjugate are not in its bytes.
+    // The lazy tensor does not carry the conjugate bit that its value may have, so libtorch
+    // accepted an op that it would have rejected: the bytes of a lazy conjugate do not hold the
+    // conjugated values.
     stack[0] = recipe_.retypes ? base.resolve_conj().resolve_neg() : std::move(base);
     recipe_.op.callBoxed(&stack);
     return recipe_.item ? stack[0].toTensorVector()[*recipe_.item] : stack[0].toTensor();
@@ -147,16 +149,17 @@ class LazyView final : public LazyLocal {
 
   std::shared_ptr<LazyLocal> base_;
   Recipe recipe_;
-  std::shared_ptr<const KnownView> known_;  // of one result
+  std::shared_ptr<const KnownView> known_;  // if there is one result
 };
 
-/// A tensor without memory that has the metadata of another: view ops on it tell those of theirs.
+/// A tensor without memory but with the metadata of another: view ops on it compute the view's
+/// metadata.
 at::Tensor outline(const at::Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(),
                            tensor.options().device(c10::DeviceType::Meta));
 }
 
-/// The arguments of a view op as numbers; none if one of them is something else.
+/// The arguments of a view op as numbers; nullopt if one of them is something else.
 std::optional<std::vector<int64_t>> as_numbers(const Stack& args) {
   std::vector<int64_t> out;
   for (size_t i = 1; i < args.size(); ++i) {
@@ -173,7 +176,7 @@ std::optional<std::vector<int64_t>> as_numbers(const Stack& args) {
   return out;
 }
 
-/// A tensor may report another dtype than it rests in, and its views do then.
+/// A tensor may report another dtype than its shards have; its views then report it too.
 Sharding as_reported(const at::Tensor& tensor, const Sharding& sharding) {
   const auto dtype = static_cast<DType>(tensor.scalar_type());
   return sharding.dtype() == dtype ? sharding : sharding.with_dtype(dtype);
@@ -195,7 +198,7 @@ at::Tensor as_lazy_result(const at::Tensor& computed, const std::shared_ptr<Lazy
 bool is_cast(const OpEntry& entry, const Stack& stack) {
   if (entry.name != "aten::_to_copy") return false;
   const size_t base = stack.size() - entry.args.size();
-  if (stack[base].toTensor().is_inference()) return false;  // it does not count what is written
+  if (stack[base].toTensor().is_inference()) return false;  // it has no version counter
   constexpr size_t kLayout = 2, kDevice = 3, kPinMemory = 4, kMemoryFormat = 6;
   for (const size_t i : {kLayout, kPinMemory, kMemoryFormat}) {
     if (!stack[base + i].isNone()) return false;
@@ -243,7 +246,7 @@ void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
   }
   const auto wrapped = [&](const at::Tensor& like, std::optional<size_t> item) {
     Recipe recipe{op, args, item, like.scalar_type() != self.scalar_type(), self.scalar_type()};
-    // On paper whole on every rank: the recipe says what it is.
+    // Nominally replicated on every rank; the recipe defines its value.
     return wrap_lazy(at::Tensor(), as_replicated(like, meta.sharding().mesh()), self.device(),
                      std::make_shared<LazyView>(meta.lazy(), std::move(recipe)));
   };
@@ -253,7 +256,7 @@ void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
   if (result.isTensor()) {
     const at::Tensor& like = result.toTensor();
     torch::jit::push(stack, wrapped(like, std::nullopt));
-    // Conjugates and bits of another type are more than another look at the same elements.
+    // Conjugates and views as another dtype do not just select elements.
     const bool same_elements =
         like.scalar_type() == self.scalar_type() && !like.is_conj() && !like.is_neg();
     if (numbers && same_elements) {

@@ -8,23 +8,23 @@
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/sharded_tensor.h"
 
-/// Lazy tensors that are made of others: how to come by the value of a view, a cast or a result
-/// from the value of what it was made of. None of them holds a unsharded tensor. Which op goes
-/// which way is decided in lazy_dispatch.cpp, the only one who includes this.
+/// Lazy tensors derived from others: how to compute the value of a view, a cast or a result from
+/// the value of its base. None of them holds an unsharded tensor. Included only by
+/// lazy_dispatch.cpp, which decides which op takes which path.
 namespace tessera::dtensor {
 
-/// A view has nothing at rest, only its recipe.
+/// A view has no shards, only its recipe.
 inline bool is_lazy_view(const ShardedMeta& meta) { return !meta.local().defined(); }
 
-/// Runs a view op on a lazy tensor: its results are recipes, replayed on what the base produces.
+/// Runs a view op on a lazy tensor: the results are recipes, replayed on the unsharded base.
 void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
-/// A change of type alone: not of device, memory or order.
+/// Whether the op changes only the dtype: not the device, the memory or the strides.
 bool is_cast(const OpEntry& entry, const torch::jit::Stack& stack);
-/// Runs it: the shards are cast, and what the base produces is cast when somebody asks.
+/// Runs the cast on the shards; the unsharded base is cast on demand.
 void cast_lazily(const OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
-/// What an op made of the shards of `of`, as a lazy tensor itself.
+/// The result of an op on the shards of `of`, as a lazy tensor.
 at::Tensor as_lazy_result(const at::Tensor& computed, const std::shared_ptr<LazyLocal>& of);
 
 }  // namespace tessera::dtensor

@@ -13,7 +13,7 @@
 namespace tessera::dtensor {
 namespace {
 
-/// The local tensor that an operand goes into the op with.
+/// The local tensor with which an operand enters the op.
 at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t index,
                          const at::Tensor& tensor) {
   const ShardedMeta* meta = sharded_meta(tensor);
@@ -22,7 +22,7 @@ at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t 
   }
   const Sharding& target = decision.operands[index];
   if (std::ranges::find(decision.write_back, index) != decision.write_back.end()) {
-    // out= arguments are the last ones; what is written without being one is read too.
+    // out= arguments are the last ones; hidden written arguments are read as well.
     const bool is_out = entry.is_out && (entry.hidden.empty() ||
                                          index + entry.written.size() >= decision.operands.size());
     return borrow_written(entry, *meta, target, is_out);
@@ -50,12 +50,12 @@ void scale_result(const Decision& decision, size_t index, const at::Tensor& loca
   }
 }
 
-/// The sizes that only the local result tells. Strides are row-major: ranks must agree on them, and
-/// an empty part tells none.
+/// Completes open sizes from the local result. Strides are row-major: ranks must agree on them, and
+/// an empty part does not determine any.
 Sharding completed(const OpenResult& open, const at::Tensor& local, const DeviceMesh& mesh) {
   std::vector<int64_t> shape = open.shape;
   if (static_cast<int64_t>(shape.size()) != local.dim()) {
-    // What a rule says nothing about (random states, debug output) is whole.
+    // Results that a rule does not describe (random states, debug output) are replicated.
     const bool whole = std::ranges::all_of(
         open.placements, [](const Placement& placement) { return placement.is_replicate(); });
     ensure(whole, "a rule's sharded result has other dims than the op's");
@@ -86,7 +86,7 @@ void copy_into(const c10::IValue& out, const c10::IValue& result) {
   for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
 }
 
-/// What ran made results of its own, which start at `base`: they go into the out= arguments.
+/// The replacement produced new results, starting at `base`: copies them into the out= arguments.
 void copy_results(const OpEntry& entry, const std::vector<c10::IValue>& outs, const Stack& stack,
                   size_t base) {
   for (size_t r = 0; r < entry.result_alias.size() && !outs.empty(); ++r) {
@@ -96,7 +96,7 @@ void copy_results(const OpEntry& entry, const std::vector<c10::IValue>& outs, co
   }
 }
 
-/// Runs another op in the place of the one called: its arguments take those on the stack's place.
+/// Runs another op instead of the called one: its arguments replace those on the stack.
 void run_instead(const OpEntry& entry, const Replacement& replacement, Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   const auto outs = out_arguments(entry, stack);
@@ -114,7 +114,7 @@ void run_instead(const OpEntry& entry, const Replacement& replacement, Stack& st
   }
 }
 
-/// A handler gives results of its own, also in the place of an out= argument.
+/// A handler returns new results, also for an out= argument.
 void run_handler(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
                  Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
@@ -180,7 +180,7 @@ at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t in
                        at::Tensor local) {
   if (!local.defined()) return local;
   if (entry.is_view && (local.is_conj() || local.is_neg())) {
-    // The bits that say how to read memory stay below: the tensor above does not carry them.
+    // Conjugate and negative bits are resolved: the sharded tensor does not carry them.
     return wrap_copy_of_view(local.resolve_conj().resolve_neg(), decision.results[index]);
   }
   if (entry.is_view && decision.moves) {
@@ -242,7 +242,7 @@ void leave_out(const OpEntry& entry, const Decision& decision, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size()).vec();
   torch::jit::drop(stack, entry.args.size());
   size_t result = 0;
-  /// A derivative's mask says which of its results nobody wants; they are undefined everywhere.
+  /// A derivative's mask disables some of its results; those are undefined on all ranks.
   const auto is_unwanted = [&](size_t index) {
     return std::ranges::any_of(args, [&](const c10::IValue& arg) {
       if (!arg.isBoolList()) return false;

@@ -20,9 +20,9 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-/// Zeros by size, but for matrix_exp, which computes in a larger matrix of its own. Of what cat
-/// joins, only the empty tensors of one dim, which it passes over; of views by strides, only those
-/// without elements.
+/// All create zeros by size, except matrix_exp, which computes in a larger plain matrix. For cat
+/// this concerns only the 1-dim empty tensors that it skips; for strided views only those without
+/// elements.
 constexpr auto kOps = std::to_array<std::string_view>({
     "aten::_adaptive_avg_pool2d_backward",
     "aten::_adaptive_avg_pool3d_backward",
@@ -89,8 +89,8 @@ struct PlacingHook final : torch::autograd::FunctionPreHook {
   size_t output;
 };
 
-/// What is written to must stay the tensor that it is: a hook places the gradient of the value that
-/// it has before the write. A leaf cannot be written to.
+/// A written tensor must keep its identity: a hook converts the gradient of the value that it has
+/// before the write. A leaf cannot be written to.
 void place_gradient_so_far(const at::Tensor& written) {
   if (!gets_gradient(written) || written.is_leaf()) return;
   written.grad_fn()->add_tensor_pre_hook(std::make_unique<PlacingHook>(
@@ -108,8 +108,8 @@ void place_those_passed_over(c10::IValue& list) {
   list = std::move(placed);
 }
 
-/// as_strided(self, size, ...) that gives elements: the result must stay a view of its base.
-/// Nothing is written through a view without elements, so there a stand-in for the base will do.
+/// as_strided(self, size, ...) with elements: the result must stay a view of its base. Through a
+/// view without elements nothing is written, so there a stand-in for the base suffices.
 bool is_view_of_elements(const OpEntry& entry, const Stack& stack) {
   if (!entry.is_view) return false;
   const c10::IValue& size = stack[stack.size() - entry.args.size() + 1];

@@ -10,23 +10,23 @@ namespace torch::autograd {
 struct FunctionPreHook;
 }
 
-/// A few of libtorch's derivative formulas make the gradient of an input from its sizes alone, as a
-/// plain tensor. It has the whole gradient on every rank, but an optimizer could not put it
-/// together with the sharded parameter. These ops get an autograd kernel that places such gradients
-/// as the input is placed.
+/// A few of libtorch's derivative formulas create the gradient of an input from its sizes alone, as
+/// a plain tensor. It is correct on every rank, but cannot be combined with a sharded parameter by
+/// an optimizer. These ops get an autograd kernel that converts such gradients to the input's
+/// sharding.
 namespace tessera::dtensor {
 
-/// The tensor itself, with a gradient that comes back sharded. Any other tensor than a sharded one
-/// whose gradient is recorded is returned as it is.
+/// The same tensor, whose gradient will be sharded. Returns tensors that are not sharded, or whose
+/// gradient is not recorded, unchanged.
 at::Tensor with_placed_gradient(const at::Tensor& tensor);
 
-/// True for the hook that this file puts on a tensor that is written to.
+/// Whether `hook` was installed by this file, on a tensor that is written to.
 bool is_placing_hook(const torch::autograd::FunctionPreHook& hook);
 
-/// True for an op whose derivative makes plain gradients.
+/// Whether the derivative of an op creates plain gradients.
 bool makes_plain_gradients(const c10::OperatorName& name);
 
-/// The autograd kernel for it, in front of libtorch's.
+/// The autograd kernel for such an op; it calls libtorch's.
 c10::KernelFunction placed_gradient_kernel(std::shared_ptr<const OpEntry> entry,
                                            const c10::OperatorHandle& op);
 

@@ -38,13 +38,13 @@ struct Registered {
   std::unordered_map<std::string, std::shared_ptr<OpEntry>> entries;
   std::vector<c10::RegistrationHandleRAII> handles;
   std::unique_ptr<torch::Library> autograd;
-  // For ops of other libraries, whether defined yet or not.
+  // For ops of other libraries, whether already defined or not.
   std::set<std::string, std::less<>> claimed;
   std::map<std::string, OwnHandler, std::less<>> own_handlers;
 };
 
 Registered& registered() {
-  static auto* instance = new Registered();  // kernels may run while the process ends
+  static auto* instance = new Registered();  // kernels may run during process exit
   return *instance;
 }
 
@@ -71,7 +71,7 @@ std::shared_ptr<OpEntry> entry_for(const c10::OperatorHandle& op) {
   return slot;
 }
 
-/// For ops of other libraries, and for those defined after load: found by name at each call.
+/// For ops of other libraries, and for those defined after load: looked up by name at each call.
 class FallbackKernel final : public c10::OperatorKernel {
  public:
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
@@ -79,7 +79,7 @@ class FallbackKernel final : public c10::OperatorKernel {
   }
 };
 
-/// For an op that may be defined later than its kernel is registered.
+/// For an op that may be defined after its kernel is registered.
 class LateKernel final : public c10::OperatorKernel {
  public:
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
@@ -92,7 +92,7 @@ class LateKernel final : public c10::OperatorKernel {
   std::shared_ptr<const OpEntry> entry_;
 };
 
-/// For an op that libtorch lacks a kernel for, when all its tensors are plain.
+/// For an op without a libtorch kernel, when all its tensors are plain.
 class PlainKernel final : public c10::OperatorKernel {
  public:
   explicit PlainKernel(LocalKernel kernel) : kernel_(kernel) {}
@@ -104,10 +104,10 @@ class PlainKernel final : public c10::OperatorKernel {
   LocalKernel kernel_;
 };
 
-/// Composite ops that are taken whole:
-///   linear                             has a derivative of its own, and needs no flattening of
-///                                      sharded dims: [B, S/n, D] stays as it is
-///   _has_compatible_shallow_copy_type  what set_data asks, so that a plain parameter can become a
+/// Composite ops that are not decomposed:
+///   linear                             has its own derivative, and needs no flattening of sharded
+///                                      dims: [B, S/n, D] is kept
+///   _has_compatible_shallow_copy_type  called by set_data, so that a plain parameter can become a
 ///                                      sharded one (Module::clone, load)
 ///   _grid_sampler_2d_cpu_fallback_backward  reads memory; composite in libtorch 2.11
 constexpr std::array<std::string_view, 3> kWholeComposites = {
@@ -162,8 +162,8 @@ void register_kernels() {
     registered().handles.push_back(dispatcher.registerFallback(
         kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()),
         "tessera"));
-    // As libtorch has it for its own backends: an op without a derivative formula runs, and says so
-    // when its gradient is asked for.
+    // As for libtorch's own backends: an op without a derivative formula runs, and throws when its
+    // gradient is requested.
     registered().autograd = std::make_unique<torch::Library>(
         torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
     registered().autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
@@ -193,9 +193,8 @@ void set_handler(std::string_view op, Handler handler) {
 
 void set_local_kernel(std::string_view op, LocalKernel kernel) {
   change_entry(op, [&](OpEntry& entry) { entry.local_kernel = kernel; });
-  // A plain input and weight with a bias that fully_shard holds are a linear of ours, whose
-  // derivative then sees plain tensors alone.
-  // Not for Meta: shapes come from the rule.
+  // A plain input and weight with a bias of fully_shard use our linear, whose derivative then sees
+  // only plain tensors. Not for Meta: shapes come from the rule.
   for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
     add_kernel(c10::OperatorName(std::string(op), ""), key,
                c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<PlainKernel>(kernel)));

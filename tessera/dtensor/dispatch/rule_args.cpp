@@ -10,15 +10,15 @@ rules::Arg tensor_arg(const at::Tensor& tensor, const DeviceMesh& mesh) {
   if (!tensor.defined()) return Sharding();
   const ShardedMeta* meta = sharded_meta(tensor);
   if (meta != nullptr && meta->sharding().mesh() == mesh) return meta->sharding();
-  return as_replicated(tensor, mesh);  // plain, or a visitor from another mesh
+  return as_replicated(tensor, mesh);  // plain, or from another mesh
 }
 
-/// The numbers of a call, in the order in which its key has them.
+/// The numbers of a call, in the order of its key.
 class Numbers {
  public:
   explicit Numbers(std::shared_ptr<rules::NumberQuestions> log) : log_(std::move(log)) {}
 
-  /// Of a complex number rules see nothing.
+  /// Complex numbers are not visible to rules.
   rules::Arg next(const c10::IValue& value) {
     const auto recorded = [&](auto number) {
       return rules::Number(number).recorded(log_, place_++);

@@ -12,18 +12,19 @@
 
 namespace tessera::dtensor {
 
-/// The arguments of a call as its rule sees them: tensors as shardings, numbers that record what is
-/// asked about them. Numbers are counted in the order of the call's key (call_key.h).
+/// The arguments of a call as its rule sees them: tensors as shardings, numbers as objects that
+/// record what is queried about them. Numbers are indexed in the order of the call's key
+/// (call_key.h).
 class RuleArgs {
  public:
-  /// A plain tensor, or one of another mesh, is a replicated one of `mesh`.
+  /// A plain tensor, or one of another mesh, counts as replicated over `mesh`.
   RuleArgs(const OpEntry& entry, const c10::OperatorHandle& op, const torch::jit::Stack& stack,
            const DeviceMesh& mesh);
 
   std::span<const rules::NamedArg> list() const { return list_; }
-  /// What was asked about the numbers until now.
+  /// What has been queried about the numbers so far.
   const rules::NumberQuestions& asked() const { return *asked_; }
-  /// For what reads numbers without asking.
+  /// For code that reads numbers without recording it.
   void ask_for_all_numbers() const;
 
  private:
@@ -31,7 +32,7 @@ class RuleArgs {
   std::vector<rules::NamedArg> list_;
 };
 
-/// What a rule puts in the place of an argument.
+/// The value that a rule substitutes for an argument.
 c10::IValue to_ivalue(const rules::Arg& arg);
 
 }  // namespace tessera::dtensor

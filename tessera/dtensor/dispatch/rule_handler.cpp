@@ -15,7 +15,7 @@ struct RuleHandlers {
 };
 
 RuleHandlers& rule_handlers() {
-  static auto* instance = new RuleHandlers();  // kernels may run while the process ends
+  static auto* instance = new RuleHandlers();  // kernels may run during process exit
   return *instance;
 }
 

@@ -4,15 +4,15 @@
 
 #include "tessera/dtensor/dispatch/decision.h"
 
-/// What rows of rules name as their handler (rules::Row::handler): an op on local tensors that is
-/// more than the op itself. ops/rule_handlers.h has those of the library.
+/// The handlers that rows of rules name (rules::Row::handler): operations on local tensors beyond
+/// the op itself. Those of the library are in ops/rule_handlers.h.
 namespace tessera::dtensor {
 
-/// The handler of that name; nullptr for none. It takes the local arguments from the stack and
-/// leaves the local results.
+/// The handler of that name, or nullptr. It replaces the local arguments on the stack by the local
+/// results.
 RuleHandler rule_handler(std::string_view name);
 
-/// Adds one; from now on rules offer rows of this name.
+/// Adds a handler; rules offer rows with this name from now on.
 void set_rule_handler(std::string_view name, RuleHandler handler);
 
 }  // namespace tessera::dtensor

@@ -16,13 +16,13 @@
 #include "tessera/dtensor/dispatch/write_count.h"
 #include "tessera/dtensor/lazy.h"
 
-/// The short way for ops that are called often: arguments and results stay what they are in C++,
-/// where the boxed kernel puts each on a stack and takes it off again, twice. It serves the call
-/// that is all there is in a steady state, a known decision that moves nothing; every other call
-/// goes to the boxed kernel. Both ways make the same key, and so share their decisions.
+/// Unboxed kernels for frequently called ops: arguments and results stay C++ values, while the
+/// boxed kernel pushes and pops each of them twice. They handle the steady state, a cached decision
+/// without redistribution; every other call goes to the boxed kernel. Both compute the same key and
+/// so share decisions.
 namespace tessera::dtensor {
 
-/// The words of an argument; must be those that add_call makes of it on a stack.
+/// The key words of an argument; must equal those that add_call produces for it on a stack.
 namespace words {
 
 inline void add(const OpEntry& entry, DecisionKey& key, const at::Tensor& value) {
@@ -68,7 +68,7 @@ void add(const OpEntry& entry, DecisionKey& key, const c10::OptionalArrayRef<T>&
 
 }  // namespace words
 
-/// What an argument is on this rank. Holds what the local call refers to.
+/// The local value of an argument. Owns what the local call references.
 template <class Arg>
 struct LocalArg {
   explicit LocalArg(const Decision&, int, Arg value) : value(std::forward<Arg>(value)) {}
@@ -104,7 +104,7 @@ struct LocalArg<const std::optional<at::Tensor>&> {
   std::optional<at::Tensor> value;
 };
 
-/// Global sizes, which the decision may have turned into local ones.
+/// Global sizes, which the decision may replace by local ones.
 template <>
 struct LocalArg<c10::SymIntArrayRef> {
   explicit LocalArg(const Decision& decision, int index, c10::SymIntArrayRef given)
@@ -115,7 +115,7 @@ struct LocalArg<c10::SymIntArrayRef> {
   c10::SymIntArrayRef value;
 };
 
-/// Arguments of which any needs more than the short way.
+/// Predicates on arguments that need the boxed kernel.
 inline bool is_lazy(const at::Tensor& tensor) { return lazy_local(tensor) != nullptr; }
 inline bool is_lazy(const std::optional<at::Tensor>& tensor) { return tensor && is_lazy(*tensor); }
 template <class T>
@@ -123,7 +123,7 @@ bool is_lazy(const T&) {
   return false;
 }
 
-/// Its views are no views either.
+/// Views of such a copy are copies too.
 inline bool is_copy_of_view(const at::Tensor& tensor) {
   const ShardedMeta* meta = sharded_meta(tensor);
   return meta != nullptr && meta->is_copy_of_view();
@@ -144,7 +144,8 @@ inline bool is_refused_as_written(const at::Tensor& tensor) {
   return meta == nullptr || meta->is_copy_of_view();
 }
 
-/// By signature, not by op: many ops share one, and each costs the compiler a second.
+/// Instantiated per signature rather than per op: many ops share one, and each costs about a second
+/// of compile time.
 template <class Schema>
 class TypedKernel;
 
@@ -202,7 +203,7 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
                           const std::vector<at::Tensor>& views) {
     for (size_t i = 0; i < views.size(); ++i) set_view_offset(decision, i, base, views[i]);
   }
-  template <class... Tensors>  // no view has such results
+  template <class... Tensors>  // no view op has such results
   static void set_offsets(const Decision&, int64_t, const std::tuple<Tensors...>&) {}
 
   static const at::Tensor& first_of(const at::Tensor& first, const auto&...) { return first; }
@@ -244,7 +245,7 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
   Result (*call_)(Args...);
 };
 
-/// The op's kernel if it has a typed one, else `boxed`.
+/// The op's typed kernel if it has one, else `boxed`.
 c10::KernelFunction typed_or_boxed(std::shared_ptr<const OpEntry> entry,
                                    const c10::OperatorHandle& op, c10::KernelFunction boxed);
 

@@ -81,7 +81,7 @@ constexpr std::array<Typed, sizeof...(Ops)> typed() {
   return {Typed{Ops::name, Ops::overload_name, make<Ops>}...};
 }
 
-/// What training and inference of transformers, and optimizers, call most.
+/// The ops called most by training and inference of transformers, and by optimizers.
 constexpr auto kTyped = typed<
     at::_ops::abs, at::_ops::add_Tensor, at::_ops::add__Tensor, at::_ops::addcdiv_,
     at::_ops::addcmul_, at::_ops::addmm, at::_ops::alias, at::_ops::bmm, at::_ops::clone,

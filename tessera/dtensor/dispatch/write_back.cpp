@@ -5,10 +5,10 @@
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 
-/// An op may have to write to a tensor that lies where it cannot compute: the sigmoid of a partial
-/// sum, a product into an out= tensor that is sharded otherwise. It then writes to a tensor of its
-/// own, and the values move back; the caller's tensor keeps its placement, and views of it their
-/// meaning.
+/// An op may have to write to a tensor whose placements it cannot compute with: the sigmoid of a
+/// partial sum, a product into an out= tensor with another sharding. It then writes to a temporary
+/// tensor, and the values are redistributed back. The caller's tensor keeps its placements, and
+/// views of it stay valid.
 namespace tessera::dtensor {
 
 at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, const Sharding& as,

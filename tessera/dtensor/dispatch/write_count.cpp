@@ -5,7 +5,7 @@
 namespace tessera::dtensor {
 namespace {
 
-/// Stands between a storage and its memory.
+/// Inserted between a storage and its memory.
 struct WatchedMemory {
   at::DataPtr memory;
   c10::VariableVersion version;

@@ -5,17 +5,18 @@
 #include "tessera/dtensor/dispatch/op_entry.h"
 #include "tessera/dtensor/lazy.h"
 
-/// Version counters of local tensors. libtorch counts writes to a tensor in a kernel above the one
-/// that writes; ops on local tensors run below it, and views that are made there have counters of
-/// their own. So dispatch counts itself: a write to a sharded tensor counts as one to its local
-/// tensor, and as one to the memory behind it, if its owner wants to know.
+/// Version counters of local tensors. libtorch increments the counter in a kernel above the one
+/// that writes; ops on local tensors run below it, and views created there have separate counters.
+/// So dispatch counts writes itself: a write to a sharded tensor increments the counter of its
+/// local tensor and, if registered, of the owner of the memory.
 namespace tessera::dtensor {
 
-/// From now on every write by an op of a sharded tensor to the memory of `tensor`, also through a
-/// view, counts as one to `tensor`. For fully_shard, whose gathered copies depend on the shards.
+/// From now on, every write by an op on a sharded tensor to the memory of `tensor`, including
+/// through views, increments the counter of `tensor`. For fully_shard, whose gathered copies depend
+/// on the shards.
 void count_writes_to_memory(const at::Tensor& tensor);
 
-/// A write to the memory behind `local`; no effect on memory that is not watched.
+/// Counts a write to the memory of `local`; no effect on memory that is not registered.
 void count_write_to_memory(const at::Tensor& local);
 
 inline void count_write(const at::Tensor& local) {
@@ -24,7 +25,7 @@ inline void count_write(const at::Tensor& local) {
   if (LazyLocal::any()) count_write_to_memory(local);
 }
 
-/// All that the op is about to write to.
+/// Counts a write for each tensor that the op is about to write to.
 void count_writes(const OpEntry& entry, const torch::jit::Stack& stack);
 
 }  // namespace tessera::dtensor

@@ -1,4 +1,4 @@
-// Gradient scaling: whether a gradient overflowed anywhere is known everywhere.
+// Gradient scaling: an overflow of a gradient on one rank is reported to all ranks.
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 
 #include <numeric>
@@ -14,8 +14,8 @@
 namespace tessera::dtensor {
 namespace {
 
-/// The tensor itself, or the local one of a replicated tensor: scales and flags are the same on
-/// every rank or mean nothing.
+/// The tensor itself, or the local tensor of a replicated one: scales and flags must be equal on
+/// every rank.
 at::Tensor same_everywhere(const OpEntry& entry, const at::Tensor& tensor, const char* name) {
   const ShardedMeta* meta = sharded_meta(tensor);
   if (meta == nullptr) return tensor;
@@ -24,7 +24,7 @@ at::Tensor same_everywhere(const OpEntry& entry, const at::Tensor& tensor, const
   return meta->local();
 }
 
-/// The largest flag of any rank of a mesh, in place.
+/// The maximum of the flag over the ranks of a mesh, in place.
 void reduce_max(const DeviceMesh& mesh, const at::Tensor& flag) {
   if (mesh.size() == 1 || !mesh.contains_me()) return;
   std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
@@ -36,7 +36,7 @@ void reduce_max(const DeviceMesh& mesh, const at::Tensor& flag) {
 }
 
 /// _amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale): each rank unscales its
-/// parts; a value that is not finite on one rank sets found_inf on all.
+/// parts; a non-finite value on one rank sets found_inf on all.
 bool unscale(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor scale = same_everywhere(entry, torch::jit::pop(stack).toTensor(), "inv_scale");
   at::Tensor found = same_everywhere(entry, torch::jit::pop(stack).toTensor(), "found_inf");
@@ -57,7 +57,7 @@ bool unscale(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   }
   at::_amp_foreach_non_finite_check_and_unscale_(locals, found, scale);
   const comm::CallSite site({.op = entry.name, .implicit = true});
-  // Ranks may share only some of the meshes: each round carries a flag one mesh further.
+  // Meshes may overlap in some ranks only: each round propagates a flag by one mesh.
   for (size_t round = 0; round < meshes.size(); ++round) {
     for (const DeviceMesh& mesh : meshes) reduce_max(mesh, found);
   }

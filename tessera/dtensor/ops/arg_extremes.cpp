@@ -18,15 +18,15 @@
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 
-/// argmax, argmin, max and min along a dim that is cut: each rank finds its own, then the ranks
-/// compare what they found. One small all_gather where the rule alone would gather the tensor.
+/// argmax, argmin, max and min along a sharded dim: each rank finds its own extreme, then the ranks
+/// compare them. One small all_gather, where the rule alone would gather the tensor.
 namespace tessera::dtensor {
 namespace {
 
 enum class Wanted : uint8_t { largest, smallest };
 
-/// What one rank found: values, and their places in the global dim. Of nothing: no place. On a
-/// planning mesh, where tensors have no values, nothing is found.
+/// What one rank found: values, and their positions in the global dim. An empty part, or a tensor
+/// without values on a planning mesh, has no position.
 struct Found {
   at::Tensor value;
   at::Tensor place;
@@ -39,7 +39,7 @@ Found nothing(std::vector<int64_t> shape, const at::Tensor& local) {
           at::full(shape, kNowhere, local.options().dtype(at::kLong))};
 }
 
-/// argmax takes no truth values, max does.
+/// argmax does not accept bool, max does.
 at::Tensor arg_of(const at::Tensor& values, std::optional<int64_t> dim, bool keep, Wanted wanted) {
   const at::Tensor ordered = values.scalar_type() == at::kBool ? values.to(at::kByte) : values;
   return wanted == Wanted::largest ? at::argmax(ordered, dim, keep)
@@ -59,7 +59,7 @@ Found find_along(const at::Tensor& local, int64_t dim, const std::vector<int64_t
   return {local.gather(dim, index), places.take(index)};
 }
 
-/// Of all elements; places count in row-major order of the global tensor.
+/// Over all elements; positions are row-major indexes into the global tensor.
 Found find_any(const at::Tensor& local, const HeldIndexes& held, Wanted wanted) {
   if (held.size() == 0 || local.is_meta()) return nothing({1}, local);
   const at::Tensor index = arg_of(local, std::nullopt, false, wanted);
@@ -69,13 +69,13 @@ Found find_any(const at::Tensor& local, const HeldIndexes& held, Wanted wanted) 
   return {local.take(index).view({1}), at::full({1}, place, index.options())};
 }
 
-/// The best of what was found along a dim, which is kept with size 1; the first place among equals,
-/// as one rank would say. NaN is both the largest and the smallest, as for libtorch.
+/// The best along a dim, which is kept with size 1; the first position among equals, as on one
+/// rank. NaN is both the largest and the smallest, as in libtorch.
 Found best_of(const Found& all, int64_t dim, Wanted wanted) {
   const at::Tensor none = all.place.eq(kNowhere);
   const bool floating = all.value.is_floating_point();
   at::Tensor value = all.value;
-  // What a rank without elements says must not win: take the value of one that has some.
+  // The value of a rank without elements must not win: replace it by that of a rank with some.
   const at::Tensor some = none.to(at::kLong).argmin(dim, true);
   value = at::where(none, value.gather(dim, some).expand_as(value), value);
   const at::Tensor best = value.gather(dim, arg_of(value, dim, true, wanted));
@@ -85,7 +85,7 @@ Found best_of(const Found& all, int64_t dim, Wanted wanted) {
   return {best, std::get<0>(place.min(dim, true))};
 }
 
-/// The best of what all ranks that cut a dim of `from` found along it, one each.
+/// The best of what all ranks that shard a dim of `from` found along it, one each.
 Found best_of_ranks(const OpEntry& entry, const Found& mine, const Sharding& from, int64_t dim,
                     Wanted wanted) {
   const SideBySide slots = side_by_side(from, static_cast<int>(dim), 1);
@@ -99,7 +99,7 @@ Found best_of_ranks(const OpEntry& entry, const Found& mine, const Sharding& fro
   return best_of(all, dim, wanted);
 }
 
-/// What was found, under the sharding of the reduced tensor.
+/// The findings, with the sharding of the reduced tensor.
 struct Extremes {
   Found found;
   Sharding sharding;
@@ -120,7 +120,7 @@ Extremes along_cut_dim(const OpEntry& entry, const ShardedMeta& self, int64_t di
   return {best_of_ranks(entry, mine, from, dim, wanted), reduced};
 }
 
-/// All elements as one dim, which every axis cuts that cuts one of theirs.
+/// All elements as one dim, which is sharded by every axis that shards one of theirs.
 Extremes of_all(const OpEntry& entry, const ShardedMeta& self, Wanted wanted) {
   const Sharding& from = self.sharding();
   std::vector<Placement> placements(static_cast<size_t>(from.mesh().ndim()));
@@ -140,7 +140,7 @@ at::Tensor wrap_reduced(const at::Tensor& local, const Sharding& kept, int64_t d
   return keepdim ? whole : whole.squeeze(dim);
 }
 
-/// True if this is ours to do: `dim` (all dims: -1) is cut. Else the rule serves.
+/// Whether `dim` (-1: any dim) is sharded; otherwise the rule applies.
 bool cuts(const at::Tensor& self, int64_t dim) {
   const ShardedMeta* meta = sharded_meta(self);
   if (meta == nullptr || self.numel() == 0) return false;

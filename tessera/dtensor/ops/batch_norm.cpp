@@ -20,11 +20,11 @@
 #include "tessera/dtensor/ops/moved_operands.h"
 #include "tessera/dtensor/ops/rule_handlers.h"
 
-/// Batch norm in training, of an input that is cut along its batch or in space: its statistics are
-/// those of the whole batch, as one rank would have them. The result is placed as the input, and so
-/// is its gradient; two numbers a channel are reduced in forward and two in backward. Running
-/// statistics are written whole, wherever the channels are. Everything else, evaluation above all,
-/// is the rules' business.
+/// Batch norm in training of an input sharded along its batch or spatial dims. The statistics are
+/// those of the whole batch, as on one rank. The result and the gradient have the input's sharding;
+/// two numbers per channel are reduced in forward and two in backward. Running statistics are
+/// updated completely, whichever ranks have the channels. Everything else, in particular
+/// evaluation, is handled by the rules.
 namespace tessera::dtensor {
 namespace {
 
@@ -33,7 +33,7 @@ at::Tensor tensor_named(const c10::OperatorHandle& op, const Stack& stack, std::
   return value.isTensor() ? value.toTensor() : at::Tensor();
 }
 
-/// The first argument of these names that the op has.
+/// The first argument with one of these names.
 c10::IValue argument_of(const c10::OperatorHandle& op, const Stack& stack,
                         std::initializer_list<std::string_view> names) {
   for (const auto name : names) {
@@ -55,13 +55,13 @@ bool has_rule(const OpEntry& entry) {
          entry.name.starts_with("aten::_batch_norm_with_update");
 }
 
-/// True if channels alone are cut, or nothing is: each rank computes what it has as it is.
+/// Whether at most the channels are sharded: each rank computes its part without communication.
 bool is_whole_by_channel(const Sharding& input) {
   return std::ranges::all_of(
       input.placements(), [](const Placement& p) { return p.is_replicate() || p.is_sharded(1); });
 }
 
-/// The type of the statistics that libtorch saves for backward.
+/// The dtype of the statistics that libtorch saves for backward.
 at::ScalarType saved_type(const at::Tensor& input, std::initializer_list<at::Tensor> parameters) {
   const at::ScalarType dtype = input.scalar_type();
   if (!input.is_cpu()) return at::toAccumulateType(dtype, /*is_cuda=*/true);
@@ -71,7 +71,7 @@ at::ScalarType saved_type(const at::Tensor& input, std::initializer_list<at::Ten
   return mixed && at::isReducedFloatingType(dtype) ? at::kFloat : dtype;
 }
 
-/// The type that parameters and statistics have in the local kernels.
+/// The dtype of parameters and statistics in the local kernels.
 at::ScalarType computed_type(at::ScalarType input) {
   return at::isReducedFloatingType(input) ? at::kFloat : input;
 }
@@ -84,12 +84,12 @@ std::optional<at::Tensor> optional(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
 }
 
-/// The input's sharding with dense strides in its memory format: how results are laid out.
+/// The input's sharding with dense strides in its memory format: the sharding of results.
 Sharding dense(const Sharding& as, at::MemoryFormat format) {
   return as.with_shape({as.shape().begin(), as.shape().end()}, output_stride(as.shape(), format));
 }
 
-/// A result of the input's shape; nothing on a rank outside the mesh.
+/// A result with the input's shape; empty on a rank outside the mesh.
 at::Tensor wrap_result(const at::Tensor& local, const ChannelLayout& layout,
                        at::MemoryFormat format) {
   const Sharding as = dense(layout.input(), format);
@@ -97,8 +97,8 @@ at::Tensor wrap_result(const at::Tensor& local, const ChannelLayout& layout,
   return wrap(at::empty(as_ints(as.local_shape()), local.options()), as);
 }
 
-/// By operand: the input as the layout has it, tensors of one number a channel beside it, and what
-/// is not read as it is.
+/// Per operand: the input as in the layout, per-channel tensors accordingly, and tensors that are
+/// not read unchanged.
 std::vector<Sharding> targets(const OpEntry& entry, const Stack& stack,
                               const ChannelLayout& layout) {
   std::vector<Sharding> out;
@@ -118,7 +118,7 @@ std::vector<Sharding> targets(const OpEntry& entry, const Stack& stack,
   return out;
 }
 
-/// The operand's index among all tensors of the call, by its argument's name; -1 for none.
+/// The operand's index among all tensors of the call, by its argument's name; -1: absent.
 int operand_named(const OpEntry& entry, const c10::OperatorHandle& op, std::string_view name) {
   int operand = -1;
   const auto& arguments = op.schema().arguments();
@@ -129,7 +129,7 @@ int operand_named(const OpEntry& entry, const c10::OperatorHandle& op, std::stri
   return -1;
 }
 
-/// The tensors of a call on this rank, placed as the layout has them.
+/// The tensors of a call on this rank, with the shardings of the layout.
 class LocalCall {
  public:
   LocalCall(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack,
@@ -152,8 +152,8 @@ class LocalCall {
   MovedOperands operands_;
 };
 
-/// Is a forward ours? Where channels alone are cut and no running statistics lie elsewhere, the
-/// rule runs libtorch's kernel as it is.
+/// Whether this handler takes a forward call. If only channels are sharded and the running
+/// statistics have matching shardings, the rule runs libtorch's kernel instead.
 bool takes_forward(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack) {
   const c10::IValue training = argument_named(op, stack, "training");
   if (training.isBool() && !training.toBool()) return false;
@@ -169,12 +169,12 @@ bool takes_forward(const OpEntry& entry, const c10::OperatorHandle& op, const St
   return mean.defined() || var.defined() || !has_rule(entry);
 }
 
-/// momentum * now + (1 - momentum) * before, in the type of `before`.
+/// momentum * now + (1 - momentum) * before, in the dtype of `before`.
 at::Tensor moved_average(const at::Tensor& before, const at::Tensor& now, double momentum) {
   return (now * momentum + before.to(now.scalar_type()) * (1 - momentum)).to(before.scalar_type());
 }
 
-/// One call of a form of batch norm in training.
+/// One call of any variant of batch norm in training.
 class Forward {
  public:
   Forward(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack)
@@ -194,7 +194,7 @@ class Forward {
   }
 
   at::Tensor normalized() const {
-    // May communicate, so also on a rank that has nothing to normalize.
+    // May communicate, so it also runs on a rank that has nothing to normalize.
     const at::ScalarType dtype = computed_type(local_.scalar_type());
     const auto weight = optional(as_type(call_.local("weight"), dtype));
     const auto bias = optional(as_type(call_.local("bias"), dtype));
@@ -213,13 +213,13 @@ class Forward {
   at::Tensor invstd() const {
     return wrap((statistics_.var + eps_).rsqrt().to(saved_), layout_.channels(saved_));
   }
-  /// Nothing, as kernels that keep no memory for backward give it.
+  /// Empty, as from kernels that reserve no memory for backward.
   at::Tensor reserve() const {
     const at::Tensor none = at::empty({0}, local_.options().dtype(at::kByte));
     return wrap(none, as_replicated(none, layout_.input().mesh()));
   }
 
-  /// The new running statistics, written to where they are unless the form is functional.
+  /// The new running statistics; written in place unless the variant is functional.
   at::Tensor running_mean() const { return update("running_mean", statistics_.mean); }
   at::Tensor running_var() const {
     const double n = layout_.count();
@@ -256,7 +256,7 @@ class Forward {
   at::ScalarType saved_ = at::kFloat;
 };
 
-/// All forms: (result, mean, invstd), and what some add to it.
+/// All variants: (result, mean, invstd), and what some add to it.
 bool batch_norm(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   if (!takes_forward(entry, op, stack)) return false;
   const Forward call(entry, op, stack);
@@ -284,8 +284,8 @@ bool update_statistics(const OpEntry& entry, const c10::OperatorHandle& op, Stac
   return true;
 }
 
-/// Sums over the local elements of a channel: of the gradient, and of it times the normalized
-/// input. [2, channels]
+/// Sums over the local elements of each channel: of the gradient, and of the gradient times the
+/// normalized input. [2, channels]
 at::Tensor gradient_sums(const ChannelLayout& layout, const at::Tensor& grad,
                          const at::Tensor& local, const at::Tensor& mean,
                          const at::Tensor& invstd) {
@@ -311,8 +311,9 @@ at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& local, const
   return out.add_(wide(means[0])).neg_().add_(grad).mul_(wide(scale));
 }
 
-/// native_batch_norm_backward and the forms of other backends, which take the same tensors in other
-/// orders. Gradients of the parameters are whole: the input's needs the same sums.
+/// native_batch_norm_backward and the variants of other backends, which take the same tensors in
+/// other orders. Gradients of the parameters are complete, not Partial: the input's gradient needs
+/// the same sums.
 bool batch_norm_backward(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const c10::IValue train = argument_of(op, stack, {"train", "update"});
   if (train.isBool() && !train.toBool()) return false;

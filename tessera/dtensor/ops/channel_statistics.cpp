@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kChannels = 1;
 
-/// A Partial is reduced to shards of the batch, which moves half of what a copy on every rank
-/// would; of a batch too small for that, to shards of the channels.
+/// A Partial is reduced to shards of the batch, which communicates half as much as an all_reduce;
+/// if the batch is too small for that, to shards of the channels.
 Placement reduced_placement(const Sharding& input, int axis) {
   for (const int dim : {0, kChannels}) {
     int64_t parts = input.mesh().size(axis);
@@ -46,7 +46,7 @@ at::Tensor local_moments(const ChannelLayout& layout, const at::Tensor& local) {
   const auto doubles = local.options().dtype(at::kDouble);
   const int64_t channels = layout.local_channels();
   if (local.numel() == 0 || local.is_meta()) return at::zeros({2, channels}, doubles);
-  // Running statistics of float32 are how the kernel is asked for results of that type.
+  // Passing float32 running statistics makes the kernel return results of that dtype.
   at::Tensor unused_mean, unused_var;
   if (at::isReducedFloatingType(local.scalar_type())) {
     unused_mean = at::zeros({channels}, local.options().dtype(at::kFloat));

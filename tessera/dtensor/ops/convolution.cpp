@@ -1,6 +1,6 @@
-// Convolutions of tensors that are sharded in a spatial dim: each rank convolves a window of the
-// input, its part and a halo, so that the output is sharded in the same dim. Axes that cut the
-// batch or the channels run alongside. Other convolutions are the rules' business.
+// Convolutions of spatially sharded tensors: each rank convolves a window of the input, its part
+// plus a halo, so that the output is sharded in the same dim. Other axes may shard the batch or the
+// channels at the same time. Other convolutions are handled by the rules.
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
@@ -24,13 +24,14 @@ namespace {
 
 at::IntArrayRef ref(std::span<const int64_t> sizes) { return {sizes.data(), sizes.size()}; }
 
-/// As libtorch has it: channels last if either is.
+/// As in libtorch: channels last if either is.
 at::MemoryFormat output_format(const at::Tensor& input, const at::Tensor& weight) {
   const auto format = input.suggest_memory_format();
   return format == at::MemoryFormat::Contiguous ? weight.suggest_memory_format() : format;
 }
 
-/// What libtorch's kernel would find out after the exchange, and a rank without outputs never.
+/// Checks what libtorch's kernel would detect only after the exchange, and a rank without outputs
+/// never.
 void check_types(const at::Tensor& input, const at::Tensor& weight) {
   require(input.scalar_type() == weight.scalar_type(), "convolution of ",
           c10::toString(input.scalar_type()), " with a weight of ",
@@ -84,7 +85,7 @@ class Convolution {
     });
   }
 
-  /// Of what the local convolution gave, what counts.
+  /// The results of the local convolution that are kept.
   at::Tensor kept(at::Tensor made) const {
     for (size_t i = 0; i < windows_.size(); ++i) {
       if (windows_[i].made == windows_[i].keep) continue;
@@ -92,7 +93,7 @@ class Convolution {
     }
     return made.contiguous(format_);
   }
-  /// The reverse for a gradient: zeros where nothing counts.
+  /// The adjoint for a gradient: zeros where results are skipped.
   at::Tensor unkept(const at::Tensor& grad) const {
     std::vector<int64_t> sizes = grad.sizes().vec();
     for (size_t i = 0; i < windows_.size(); ++i) {
@@ -108,7 +109,7 @@ class Convolution {
     return out;
   }
 
-  /// Of addends, one rank brings the bias.
+  /// If outputs are addends, only one rank adds the bias.
   bool brings_bias() const {
     const auto here = layout_.input.mesh().my_coordinate();
     if (!here) return true;
@@ -119,7 +120,7 @@ class Convolution {
   }
 
  private:
-  /// By place in the layout's dims. Empty windows for a rank that makes nothing.
+  /// By index into the layout's dims. Empty windows for a rank without outputs.
   std::vector<Window> windows_at(std::span<const int> coordinate) const {
     std::vector<Window> out;
     const auto shape = tessera::local_shape(layout_.output, coordinate);
@@ -150,8 +151,8 @@ ConvolutionArgs read_args(std::span<const c10::IValue> from) {
           .groups = from[5].toInt()};
 }
 
-/// Is it ours: the input cut in a spatial dim, all on one mesh, no stranger among the tensors? What
-/// is not goes the common way, which also knows what to say about strangers.
+/// Whether this handler takes the call: the input is sharded in a spatial dim, and all tensors are
+/// on its mesh. Otherwise the common path runs, which also reports errors about foreign tensors.
 bool is_cut_in_space(const OpEntry& entry, const Stack& stack, const at::Tensor& input) {
   const ShardedMeta* meta = sharded_meta(input);
   if (meta == nullptr || input.dim() < 3 || input.size(1) == 0) return false;
@@ -161,7 +162,7 @@ bool is_cut_in_space(const OpEntry& entry, const Stack& stack, const at::Tensor&
 }
 
 /// convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups)
-/// or _convolution, which has more to say about kernels.
+/// or _convolution, which has further flags for kernels.
 bool convolution(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const at::Tensor& input = args[0].toTensor();
@@ -206,7 +207,7 @@ bool convolution_backward(const OpEntry& entry, const c10::OperatorHandle&, Stac
   const Convolution call(input, args[2].toTensor(), read_args({&args[4], 6}),
                          sharded_meta(input)->sharding().mesh());
   const Layout& layout = call.layout();
-  // Where outputs are addends, each has the whole gradient.
+  // If outputs are addends, each has the full gradient.
   const MovedOperands operands(entry, stack,
                                {without_partial(layout.output), layout.input, layout.weight});
   const at::Tensor grad = operands.local(0);
@@ -214,7 +215,7 @@ bool convolution_backward(const OpEntry& entry, const c10::OperatorHandle&, Stac
   const at::Tensor weight = operands.local(2);
   const HaloExchange exchange = call.exchange();
   const comm::CallSite site({.op = entry.name});
-  // The input's values matter to the weight's gradient alone.
+  // The input's values are needed for the weight's gradient only.
   const at::Tensor window =
       wanted[1] ? exchange.gather(part) : at::empty(exchange.window_shape(), part.options());
   at::Tensor d_window, d_weight, d_bias;

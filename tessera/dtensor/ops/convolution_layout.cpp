@@ -8,7 +8,7 @@
 namespace tessera::dtensor {
 namespace {
 
-/// No rank is left without a channel: libtorch has no convolution of none.
+/// Whether every rank gets a channel: libtorch does not support convolutions with none.
 bool cuts_evenly_enough(const Placement& p, int64_t size, int64_t ranks) {
   return p.is_plain_shard() && chunk(size, ranks, ranks - 1).size() > 0;
 }

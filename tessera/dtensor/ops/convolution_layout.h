@@ -11,33 +11,33 @@
 
 namespace tessera::dtensor {
 
-/// What a mesh axis does in a convolution.
+/// The role of a mesh axis in a convolution.
 enum class Role : uint8_t {
   none,         // everything is replicated
-  space,        // cuts a spatial dim of input and output
-  batch,        // cuts the batch of both
-  out_channel,  // cuts the weight and the output's channels
-  in_channel,   // cuts the weight and the input's channels: outputs are addends
+  space,        // shards a spatial dim of input and output
+  batch,        // shards the batch of both
+  out_channel,  // shards the weight and the output's channels
+  in_channel,   // shards the weight and the input's channels: outputs are addends
 };
 
-/// How all tensors of one convolution lie.
+/// The shardings of all tensors of one convolution.
 struct Layout {
   std::vector<Role> roles;  // by axis
   Sharding input, weight, bias, output;
-  std::vector<int> dims;  // spatial dims that are cut, as dims of the tensor
+  std::vector<int> dims;  // sharded spatial dims, as dims of the tensor
 };
 
-/// How a convolution of an input that is cut in space is done: what lies otherwise must be moved
-/// first. `shape` is the output's, `format` how it lies in memory.
+/// The layout of a convolution of a spatially sharded input; operands with other shardings must be
+/// redistributed to it. `shape` is the output's, `format` its memory format.
 Layout lay_out(const Sharding& input, const Sharding& weight, const ConvolutionArgs& args,
                std::span<const int64_t> shape, c10::MemoryFormat format);
 
 std::vector<int64_t> output_stride(std::span<const int64_t> shape, c10::MemoryFormat format);
 
-/// How the input's gradient lies: every output channel adds to it.
+/// The sharding of the input's gradient: every output channel adds to it.
 Sharding input_gradient(const Layout& layout);
-/// How the gradient of the weight or the bias lies, which is placed `as`: ranks that saw different
-/// parts of batch or space have addends of it.
+/// The sharding of the gradient of the weight or the bias, whose sharding is `as`: ranks with
+/// different parts of batch or space hold addends of it.
 Sharding weight_gradient(const Layout& layout, const Sharding& as);
 
 }  // namespace tessera::dtensor

@@ -38,7 +38,7 @@ std::vector<int64_t> convolution_shape(std::span<const int64_t> input,
   spread(args.output_padding, dims, "output_padding");
   check_channels(input, weight, args);
   const int64_t channels = args.transposed ? weight[1] * args.groups : weight[0];
-  // libtorch's kernels give no output channels where there are no input channels.
+  // libtorch's kernels return no output channels if there are no input channels.
   std::vector<int64_t> out = {input[0], input[1] == 0 ? 0 : channels};
   for (size_t d = 0; d < dims; ++d) {
     const int64_t stride = args.stride[d];
@@ -77,7 +77,8 @@ Window window_of(const ConvolutionArgs& args, size_t dim, int64_t kernel, int64_
             .made = count};
   }
   // Input i adds to outputs i * stride - pad + [0, reach]. The window starts no later than the
-  // first output, so that there is one to skip to; outputs that nothing adds to are made beyond it.
+  // first output, so that the results begin at or before it; outputs without any input are covered
+  // by output_padding.
   const int64_t first = std::min({std::max<int64_t>(0, ceil_div(part.begin + pad - reach, stride)),
                                   floor_div(part.begin + pad, stride), size - 1});
   const int64_t last = std::min(floor_div(part.end - 1 + pad, stride), size - 1);

@@ -14,12 +14,13 @@
 #include "tessera/observe/call_site.h"
 #include "tessera/sharding/local_shape.h"
 
-/// cumsum along a dim that is cut: each rank adds up its own part, and to that the sums of the
-/// parts before it. One number a rank and row travels; the result lies as the input does.
+/// cumsum along a sharded dim: each rank sums its own part and adds the totals of the preceding
+/// parts. One number per rank and row is communicated; the result has the input's sharding.
 namespace tessera::dtensor {
 namespace {
 
-/// Is it ours: the dim is cut, and each rank has one stretch of it?
+/// Whether this handler takes the call: the dim is sharded, and each rank has one contiguous range
+/// of it.
 bool is_ours(const ShardedMeta* self, int dim) {
   if (self == nullptr) return false;
   const Sharding& from = self->sharding();
@@ -55,7 +56,7 @@ bool cumsum(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const at::ScalarType made = !args[2].isNone() ? args[2].toScalarType()
                               : integral        ? at::kLong
                                                 : self.scalar_type();
-  // Sums of halves are not kept in halves.
+  // float16 and bfloat16 are accumulated in float32.
   const at::ScalarType wide = at::isReducedFloatingType(made) ? at::kFloat : made;
   const at::Tensor local = meta->local().to(made).to(wide);
   const comm::CallSite site({.op = entry.name, .implicit = true});

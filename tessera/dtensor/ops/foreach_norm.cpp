@@ -12,12 +12,12 @@
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 
-/// _foreach_norm: what clip_grad_norm_ calls for all gradients at once. Each tensor's power sum is
-/// local; those that are cut by the same axes are added up in one all_reduce of as many numbers.
+/// _foreach_norm, which clip_grad_norm_ calls for all gradients at once. Each tensor's power sum is
+/// local; the sums of tensors sharded by the same axes are combined in one all_reduce.
 namespace tessera::dtensor {
 namespace {
 
-/// Tensors whose parts lie along the same axes of one mesh.
+/// Tensors that are sharded by the same axes of one mesh.
 struct Together {
   std::vector<size_t> which;
   std::vector<at::Tensor> powers;
@@ -39,11 +39,11 @@ bool foreach_norm(const OpEntry& entry, const c10::OperatorHandle& op, Stack& st
   const auto tensors = args[0].toTensorVector();
   const NormOfParts norm{args[1].toScalar().toDouble()};
   for (const at::Tensor& tensor : tensors) {
-    if (sharded_meta(tensor) == nullptr) return false;  // the common path says what is wrong
+    if (sharded_meta(tensor) == nullptr) return false;  // the common path reports the error
     if (!sharded_meta(tensor)->sharding().mesh().contains_me()) return false;
   }
   std::vector<at::ScalarType> results;
-  // Ordered by mesh and axes as they first appear: every rank sends in the same order.
+  // Ordered by first appearance of mesh and axes, so that every rank sends in the same order.
   std::vector<std::pair<DeviceMesh, std::vector<int>>> keys;
   std::vector<std::map<at::ScalarType, Together>> groups;
   for (size_t i = 0; i < tensors.size(); ++i) {

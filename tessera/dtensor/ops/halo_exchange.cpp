@@ -23,7 +23,7 @@ std::vector<int> axes_cutting(const Sharding& sharding, std::span<const int> dim
   return axes;
 }
 
-/// By place in `dims`: what the rank at a coordinate holds.
+/// By index into `dims`: what the rank at a coordinate holds.
 std::vector<std::vector<Interval>> held(const Sharding& sharding, std::span<const int> dims,
                                         const Coordinate& at) {
   std::vector<std::vector<Interval>> out;
@@ -40,7 +40,7 @@ std::vector<std::vector<Run>> shared(std::span<const std::vector<Interval>> part
   return out;
 }
 
-/// Is all that a window needs of the tensor within the part of the same rank?
+/// Whether everything that a window needs of the tensor is within the same rank's part.
 bool covers(std::span<const std::vector<Interval>> part, std::span<const Interval> window,
             const Sharding& sharding, std::span<const int> dims) {
   for (size_t i = 0; i < window.size(); ++i) {

@@ -30,7 +30,7 @@ at::Tensor local_as(const OpEntry& entry, const at::Tensor& tensor, const Shardi
   return exec::redistribute(meta->local(), meta->sharding(), to, {.may_alias = true});
 }
 
-/// item(): the value, not this rank's part of it.
+/// item(): the global value, not this rank's part of it.
 bool local_scalar(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const at::Tensor tensor = stack.back().toTensor();
   const Sharding& from = sharded_meta(tensor)->sharding();
@@ -42,7 +42,7 @@ bool local_scalar(const OpEntry& entry, const c10::OperatorHandle& op, Stack& st
   return true;
 }
 
-/// True on every rank of the mesh, or on none.
+/// Logical AND over the ranks of the mesh.
 bool agree(const DeviceMesh& mesh, bool mine, c10::Device device) {
   if (mesh.size() == 1 || !mesh.contains_me()) return mine;
   std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
@@ -85,7 +85,7 @@ bool is_same_size(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
   return true;
 }
 
-/// Where the elements lie; only the answer is reduced.
+/// Compares local parts; only the answer is reduced.
 bool allclose(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const auto args = torch::jit::pop(stack, entry.args.size());
   const at::Tensor close = at::isclose(args[0].toTensor(), args[1].toTensor(), args[2].toDouble(),
@@ -101,9 +101,9 @@ bool dist(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   return true;
 }
 
-/// A view by global strides. On a shard it has no meaning, unless it is the tensor as it is. A
-/// replicated tensor has its memory here; one whose strides are those of its own elements is
-/// gathered (gathered_views.h).
+/// A view by global strides. A shard cannot be addressed by them, except for the tensor as it is. A
+/// replicated tensor has its memory on this rank; any other contiguous one is gathered
+/// (gathered_views.h).
 bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   refuse_view_by_strides();
   const auto args = torch::jit::last(stack, entry.args.size());
@@ -112,7 +112,7 @@ bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
   const Sharding& has = meta->sharding();
   const std::vector<int64_t> size = args[1].toIntVector();
   const std::vector<int64_t> stride = args[2].toIntVector();
-  // Counted from self's first element: what the memory of self begins with is not here.
+  // Relative to self's first element: the storage before it is not available here.
   const int64_t asked = args[3].isNone() ? self.storage_offset() : args[3].toInt();
   const int64_t offset = asked - self.storage_offset();
   require(offset >= 0, entry.name, " of a sharded tensor with storage offset ",
@@ -144,8 +144,8 @@ bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
   return push_view(view);
 }
 
-/// May the second tensor's insides take the place of the first's? Any tensor can become a sharded
-/// one; a sharded one stays sharded.
+/// Whether the second tensor's contents may replace those of the first. Any tensor can become
+/// sharded; a sharded one stays sharded.
 bool can_become(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor from = torch::jit::pop(stack).toTensor();
   if (lazy_local(torch::jit::pop(stack).toTensor()) != nullptr) {
@@ -160,7 +160,7 @@ bool can_become(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
   return true;
 }
 
-/// set_ is how torch::load fills a tensor.
+/// torch::load fills tensors by set_.
 bool refuse_set(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor self = torch::jit::peek(stack, 0, entry.args.size()).toTensor();
   const ShardedMeta* meta = sharded_meta(self);
@@ -171,13 +171,13 @@ bool refuse_set(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
       "tensors and x.copy_(distribute_tensor(loaded, mesh, placements))"));
 }
 
-/// All dims but the last as one. Not by size -1: a part may hold nothing, and then any size fits.
+/// Flattens all dims but the last. Not by size -1, which is ambiguous for an empty part.
 at::Tensor as_rows(const at::Tensor& tensor) {
   return tensor.dim() == 1 ? tensor.unsqueeze(0) : tensor.flatten(0, -2);
 }
 
-/// linear_backward(self, grad_output, weight, mask): libtorch has a kernel for it on few devices.
-/// A weight of one dim is a matrix of one row whose result has no column.
+/// linear_backward(self, grad_output, weight, mask): libtorch has a kernel for it on few devices. A
+/// 1-dim weight is a one-row matrix whose result has no column dim.
 void linear_backward(Stack& stack) {
   const auto mask = torch::jit::pop(stack).toBoolList();
   const at::Tensor weight = torch::jit::pop(stack).toTensor();
@@ -226,7 +226,7 @@ void install_handlers() {
 }
 
 namespace {
-// Sharded tensors must find their kernels whichever door they came in by.
+// Registered at load, so that sharded tensors have kernels whichever API is used first.
 const bool kInstalled = (register_kernels(), install_handlers(), true);
 }  // namespace
 

@@ -1,20 +1,20 @@
 #pragma once
 
-/// Ops that are not "the same op on local tensors".
+/// Handlers for ops that are not simply the same op on local tensors.
 namespace tessera::dtensor {
 
-/// Sets every handler and local kernel of the library; called once, after registration.
+/// Installs every handler and local kernel of the library; called once, after registration.
 void install_handlers();
 
 // Its parts, each in the file of its name.
 void install_arg_extremes();          ///< argmax, argmin, max.dim, min.dim
 void install_topk();                  ///< along a sharded dim
-void install_cumsum();                ///< the same
+void install_cumsum();                ///< along a sharded dim
 void install_foreach_norm();          ///< norms of many tensors in one message
 void install_in_place_views();        ///< t_, transpose_, squeeze_, unsqueeze_, resize_
 void install_convolution_handlers();  ///< over sharded spatial dims
-void install_pooling_handlers();      ///< over sharded spatial dims too
-void install_batch_norm_handlers();   ///< in training, over a sharded batch or space
+void install_pooling_handlers();      ///< over sharded spatial dims
+void install_batch_norm_handlers();   ///< in training, over a sharded batch or spatial dims
 void install_amp_handlers();          ///< gradient scaling
 
 }  // namespace tessera::dtensor

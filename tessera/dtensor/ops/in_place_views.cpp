@@ -5,8 +5,8 @@
 #include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/ops/handlers.h"
 
-/// t_, transpose_ and their like change a tensor's own shape. The view that they stand for is
-/// taken, and the tensor becomes it.
+/// t_, transpose_ and similar ops change a tensor's shape in place. Takes the equivalent view, and
+/// makes the tensor become it.
 namespace tessera::dtensor {
 namespace {
 
@@ -36,7 +36,7 @@ bool become_view(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack)
   return true;
 }
 
-/// Memory that other ranks hold cannot grow here.
+/// A sharded tensor cannot grow, because its memory is distributed.
 bool resize(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const at::Tensor self = args[0].toTensor();

@@ -17,7 +17,7 @@ at::Tensor repeated(const at::Tensor& per_channel, int64_t times) {
   return per_channel.defined() ? per_channel.repeat({times}) : per_channel;
 }
 
-/// Statistics of each channel of each instance, on the ranks that have its elements.
+/// Expands per-channel statistics to each instance, on the ranks that have its elements.
 at::Tensor spread_over_instances(const at::Tensor& running, int64_t instances,
                                  const ChannelLayout& layout) {
   if (!running.defined()) return running;

@@ -14,9 +14,9 @@
 #include "tessera/dtensor/ops/rule_handlers.h"
 #include "tessera/sharding/local_shape.h"
 
-/// Look-ups along a cut dim: a rank finds what it holds and zeros for the rest, so that the sum
-/// over the ranks is the answer; what is added by index, it takes where it holds the place. Rows
-/// are what an index picks, along whichever dim.
+/// Look-ups along a sharded dim: a rank returns the rows it holds and zeros for the others, so that
+/// the sum over the ranks is the result. For additions by index, each rank adds to the rows it
+/// holds. A row is what one index selects, along any dim.
 namespace tessera::dtensor {
 namespace {
 
@@ -24,7 +24,8 @@ using torch::jit::Stack;
 
 constexpr int64_t kElsewhere = -1;
 
-/// Global row numbers along a cut dim as local ones; those that are elsewhere get `elsewhere`.
+/// Converts global row numbers along a sharded dim to local ones; rows of other ranks become
+/// `elsewhere`.
 at::Tensor local_rows(const at::Tensor& index, const Sharding& table, int64_t dim,
                       int64_t elsewhere = kElsewhere) {
   at::Tensor out = at::zeros_like(index).fill_(elsewhere);
@@ -38,16 +39,17 @@ at::Tensor local_rows(const at::Tensor& index, const Sharding& table, int64_t di
   return out;
 }
 
-/// No rank holds a row that does not exist: without this it would count as zeros, not as an error.
+/// A row that does not exist is held by no rank: without this check it would give zeros, not an
+/// error.
 void check_rows(const OpEntry& entry, const at::Tensor& index, const Sharding& table, int64_t dim) {
-  if (index.is_meta()) return;  // a planning mesh: there are no values
+  if (index.is_meta()) return;  // a planning mesh: no values
   const int64_t rows = table.shape()[static_cast<size_t>(dim)];
   const at::Tensor exist = at::logical_and(index.ge(0), index.lt(rows)).all();
   at::_assert_async(exist, join_text(entry.name, ": an index is out of range for dim ", dim,
                                      " of size ", rows, " (", table, ")"));
 }
 
-/// embedding(weight, indices, ...) with the table's rows cut.
+/// embedding(weight, indices, ...) with the table sharded by rows.
 void masked_embedding(const OpEntry& entry, const Decision& decision, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const at::Tensor table = args[0].toTensor();
@@ -67,12 +69,12 @@ void masked_embedding(const OpEntry& entry, const Decision& decision, Stack& sta
   torch::jit::push(stack, std::move(out));
 }
 
-/// Its gradient: contributions to rows that are elsewhere go to one more row, which is left out.
+/// Its gradient: contributions to rows of other ranks go to an extra row, which is dropped.
 void masked_embedding_backward(const OpEntry& entry, const Decision& decision, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const at::Tensor grad = args[0].toTensor();
   const at::Tensor index = args[1].toTensor();
-  const int64_t rows = args[2].toInt();  // local by now
+  const int64_t rows = args[2].toInt();  // already local
   const int64_t padding = args[3].toInt();
   const bool by_frequency = args[4].toBool();
   at::Tensor local = local_rows(index, decision.results[0], 0, rows);
@@ -82,19 +84,19 @@ void masked_embedding_backward(const OpEntry& entry, const Decision& decision, S
   torch::jit::push(stack, out.narrow(0, 0, rows));
 }
 
-/// A mask of an index of one dim, beside the rows along `dim` that it picks.
+/// Reshapes a mask over a 1-dim index to broadcast along `dim`.
 at::Tensor along(const at::Tensor& mask, int64_t dim, int64_t ndim) {
   std::vector<int64_t> shape(static_cast<size_t>(ndim), 1);
   shape[static_cast<size_t>(dim)] = mask.size(0);
   return mask.view(shape);
 }
 
-/// The arguments that gather, index_select, scatter_add and index_add begin with.
+/// The common leading arguments of gather, index_select, scatter_add and index_add.
 struct ByIndex {
   at::Tensor self;
   int64_t dim;
   at::Tensor index;
-  at::Tensor rows;  ///< of `self`, here
+  at::Tensor rows;  ///< rows of `self` on this rank
 
   ByIndex(const OpEntry& entry, const Decision& decision, const Stack& stack) {
     const auto args = torch::jit::last(stack, entry.args.size());
@@ -106,7 +108,7 @@ struct ByIndex {
   }
 
   at::Tensor elsewhere() const { return rows.eq(kElsewhere); }
-  /// Where nothing is here there is no row to stand for those elsewhere.
+  /// An empty part has no row that could stand in for rows of other ranks.
   bool nothing_here() const { return self.size(dim) == 0; }
 };
 
@@ -125,7 +127,7 @@ at::Tensor masked_index_select(const ByIndex& at) {
   return at::index_select(at.self, at.dim, at.rows.clamp_min(0)).masked_fill_(elsewhere, 0);
 }
 
-/// `into`: the tensor itself, or a copy of it. What is meant for elsewhere adds a zero.
+/// `into`: the tensor itself, or a copy of it. Values for rows of other ranks add zero.
 at::Tensor masked_scatter_add(const ByIndex& at, const at::Tensor& into, at::Tensor source) {
   if (at.nothing_here()) return into;
   for (int64_t d = 0; d < source.dim(); ++d) source = source.narrow(d, 0, at.index.size(d));
@@ -165,7 +167,7 @@ void masked_by_index(const OpEntry& entry, const Decision& decision, Stack& stac
 
 void mask(const OpEntry& entry, const c10::OperatorHandle&, const Decision& decision,
           Stack& stack) {
-  const std::string_view name = entry.name;  // also of an out= form
+  const std::string_view name = entry.name;  // also for an out= variant
   if (name.starts_with("aten::embedding_dense_backward"))
     return masked_embedding_backward(entry, decision, stack);
   if (name.starts_with("aten::embedding")) return masked_embedding(entry, decision, stack);

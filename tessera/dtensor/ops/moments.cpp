@@ -8,9 +8,10 @@
 
 #include "tessera/dtensor/ops/rule_handlers.h"
 
-/// Variance over a cut dim. A rank knows the mean and the squared deviations of its own part; these
-/// are put together as for two samples: the deviations of all parts, and what each part's mean is
-/// away from the common one. No sum of squares is taken, so nothing cancels.
+/// Variance over a sharded dim. Each rank has the mean and the squared deviations of its part;
+/// these are combined by the parallel variance formula: the deviations of all parts, plus the
+/// deviation of each part's mean from the common mean. No sum of squares is computed, so there is
+/// no cancellation.
 namespace tessera::dtensor {
 namespace {
 
@@ -19,7 +20,7 @@ using torch::jit::Stack;
 struct Parts {
   std::vector<int64_t> dims;
   bool keepdim = false;
-  double here = 1;  // elements of this part that go into one result
+  double here = 1;  // elements of this part per result
   double all = 1;
 };
 
@@ -53,7 +54,7 @@ void moments(const OpEntry& entry, const c10::OperatorHandle& op, const Decision
   const bool narrow = dtype == at::kHalf || dtype == at::kBFloat16;
   if (narrow) self = self.to(at::kFloat);
 
-  // The mean of nothing is NaN, its sum is not.
+  // The mean of an empty part is NaN, its sum is not.
   const bool empty = parts.here == 0;
   const at::Tensor mean =
       empty ? at::sum(self, parts.dims, parts.keepdim) : at::mean(self, parts.dims, parts.keepdim);

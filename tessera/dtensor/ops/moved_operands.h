@@ -6,19 +6,19 @@
 
 namespace tessera::dtensor {
 
-/// The tensors of a call, moved to where a handler of the whole op wants them, as the common path
-/// would: the policy is asked first, and what travels is marked as the op's.
+/// The tensors of a call, redistributed as a handler needs them, in the same way as on the common
+/// path: the policy is checked first, and the communication is attributed to the op.
 class MovedOperands {
  public:
-  /// One target for each operand. Nothing moves before `local` is called. `written` are operands
-  /// that the op also writes to.
+  /// One target per operand. Nothing is communicated before `local` is called. `written` are
+  /// operands that the op also writes to.
   MovedOperands(const OpEntry& entry, const Stack& stack, std::vector<Sharding> targets,
                 std::vector<size_t> written = {});
 
-  /// This rank's part; undefined for a tensor that was not given.
+  /// This rank's part; undefined for an absent tensor.
   at::Tensor local(size_t operand) const;
 
-  /// Moves a value that is placed as the target into the operand, which keeps its placement.
+  /// Redistributes a value with the target sharding into the operand, which keeps its own.
   void write(size_t operand, const at::Tensor& value) const;
 
  private:
@@ -27,8 +27,8 @@ class MovedOperands {
   Decision decision_;
 };
 
-/// True if all tensors of a call are on this mesh, or plain ones that count as replicated. Where
-/// they are not, the common path knows what to say.
+/// Whether all tensors of a call are on this mesh, or plain ones that count as replicated. If not,
+/// the common path reports the error.
 bool all_on(const DeviceMesh& mesh, const OpEntry& entry, const Stack& stack);
 
 }  // namespace tessera::dtensor

@@ -15,7 +15,8 @@ at::Tensor NormOfParts::of_part(const at::Tensor& part, at::ScalarType result,
   const bool half = result == at::kHalf || result == at::kBFloat16;
   const at::Tensor wide = (part.is_complex() ? part.abs() : part).to(half ? at::kFloat : result);
   if (wide.numel() == 0 && (p < 0 || std::isinf(p))) {
-    // The largest of nothing, or its negative power, is no error here: other ranks have some.
+    // The maximum, or a negative power, of an empty part is not an error here: other ranks have
+    // elements.
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     return at::full(over.shape, p == -kInfinity ? kInfinity : 0, wide.options());
   }

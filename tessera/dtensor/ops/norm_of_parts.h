@@ -6,10 +6,10 @@
 
 namespace tessera::dtensor {
 
-/// The p-norm of a tensor that lies on several ranks, in three steps: each rank's powers are added
-/// up, the sums are reduced over the ranks, then comes the root.
+/// The p-norm of a sharded tensor, in three steps: each rank sums its powers, the sums are reduced
+/// over the ranks, then the root is taken.
 ///
-///   p = 2, [3, 4] over 2 ranks:   9 and 16, added up 25, root 5
+///   p = 2, [3, 4] over 2 ranks:   9 and 16, sum 25, root 5
 struct NormOfParts {
   double p = 2;
 
@@ -20,8 +20,8 @@ struct NormOfParts {
     at::IntArrayRef shape = {};
   };
 
-  /// |x|^p added up over a part; for p = inf (-inf) the largest (smallest). `result` is the type of
-  /// the norm, a real one; the sum may have a wider one, because halves overflow at a norm of 256.
+  /// The sum of |x|^p over a part; for p = inf (-inf) the maximum (minimum). `result` is the real
+  /// dtype of the norm. The sum may be wider, because float16 overflows at a norm of 256.
   at::Tensor of_part(const at::Tensor& part, at::ScalarType result, const Over& over) const;
   ReduceOp reduction() const;  ///< over the ranks
   at::Tensor root(at::Tensor reduced) const;

@@ -1,6 +1,6 @@
-// Pooling of tensors that are sharded in a spatial dim: each rank pools a window of the input, its
-// part and a halo, so that the output is sharded in the same dim. Where windows end with the parts,
-// nothing is sent. Other pooling, and the adaptive kinds, are the rules' business.
+// Pooling of spatially sharded tensors: each rank pools a window of the input, its part plus a
+// halo, so that the output is sharded in the same dim. If windows end with the parts, nothing is
+// sent. Other pooling, and adaptive pooling, is handled by the rules.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -17,8 +17,8 @@
 namespace tessera::dtensor {
 namespace {
 
-/// The call, if it is ours: an input cut in a spatial dim, arguments as they should be, all on one
-/// mesh. What is not goes the common way, which also knows what to say about it.
+/// The layout of the call, if this handler takes it: an input sharded in a spatial dim, valid
+/// arguments, all on one mesh. Otherwise the common path runs and reports errors.
 std::optional<PoolingLayout> pooling_of(const OpEntry& entry, const Stack& stack,
                                         const at::Tensor& input, PoolingArgs args) {
   const ShardedMeta* meta = sharded_meta(input);
@@ -34,7 +34,7 @@ std::optional<PoolingLayout> pooling_of(const OpEntry& entry, const Stack& stack
     if (!p.is_sharded() || p.dim() < first) continue;
     ours = true;
     const auto d = static_cast<size_t>(p.dim() - first);
-    // The kernel's first place inside of the tensor is then not the nearest one.
+    // The first position inside of the tensor in the kernel's window is then not the nearest one.
     if (args.dilation[d] > 1 && args.padding[d] > 0) return std::nullopt;
   }
   if (!ours || !all_on(lies.mesh(), entry, stack)) return std::nullopt;
@@ -51,8 +51,8 @@ Stack run(const c10::OperatorHandle& op, Values&&... values) {
   return stack;
 }
 
-/// A forward op, whose first argument is the input: `pool` makes the results, of these types, from
-/// the window of the input that this rank's part of the output is made of.
+/// A forward op, whose first argument is the input: `pool` computes results of these dtypes from
+/// the input window of this rank's part of the output.
 template <class Pool>
 bool pooled(const OpEntry& entry, Stack& stack, const PoolingArgs& pooling,
             std::initializer_list<at::ScalarType> types, const Pool& pool) {
@@ -82,9 +82,10 @@ bool pooled(const OpEntry& entry, Stack& stack, const PoolingArgs& pooling,
   return true;
 }
 
-/// A backward op, whose first arguments are the gradient and the input: `pool` makes the gradient
-/// of the window from that of this rank's part of the output and a window of zeros. It gets further
-/// tensors among the arguments too, which have the types `others` and lie as the output does.
+/// A backward op, whose first arguments are the gradient and the input: `pool` computes the
+/// gradient of the window from that of this rank's part of the output and a window of zeros.
+/// Further tensors among the arguments, which have the dtypes `others` and the output's sharding,
+/// are passed as well.
 template <class Pool>
 bool pooled_backward(const OpEntry& entry, Stack& stack, const PoolingArgs& pooling,
                      std::initializer_list<DType> others, const Pool& pool) {
@@ -122,7 +123,7 @@ bool max_pool(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
 }
 
 /// max_pool_with_indices_backward(grad, self, kernel_size, stride, padding, dilation, ceil_mode,
-/// indices), with indices of the forward: each in its own window.
+/// indices), with the indices of the forward, each converted to its window.
 template <int kDims>
 bool max_pool_backward(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
@@ -137,8 +138,8 @@ bool max_pool_backward(const OpEntry& entry, const c10::OperatorHandle& op, Stac
   return pooled_backward(entry, stack, pooling, {DType::i64}, pool);
 }
 
-/// What averages are divided by: one number for the kernel to do it, or one for each output, and
-/// then the kernel adds up only.
+/// The divisor of averages: one number that the kernel applies, or one per output, in which case
+/// the kernel only sums.
 struct Divisor {
   int64_t number = 1;
   at::Tensor each;
@@ -158,7 +159,7 @@ struct Divisor {
   }
 };
 
-/// Sums of halves are not kept in halves.
+/// float16 and bfloat16 are accumulated in float32.
 at::TensorOptions wide(const at::TensorOptions& options) {
   return at::isReducedFloatingType(c10::typeMetaToScalarType(options.dtype()))
              ? options.dtype(at::kFloat)

@@ -15,14 +15,15 @@
 namespace tessera::dtensor {
 namespace {
 
-/// Flat places in a plane of sizes `from` as those in one of sizes `to`, which begins elsewhere.
+/// Converts flat positions in a plane of sizes `from` to a plane of sizes `to` with another origin.
 at::Tensor moved_places(const at::Tensor& places, at::IntArrayRef from, at::IntArrayRef to,
                         const std::vector<int64_t>& shift) {
   at::Tensor rest = places;
   at::Tensor out = at::zeros_like(places);
   int64_t stride = 1;
   for (size_t d = from.size(); d-- > 0;) {
-    // A window of nothing but infinities has its first place outside: the first inside counts.
+    // For a window of -inf only, the kernel's first position is outside; clamps it to the first
+    // inside.
     out += (rest.remainder(from[d]) + shift[d]).clamp(0, to[d] - 1) * stride;
     rest = rest.div(from[d], "floor");
     stride *= to[d];

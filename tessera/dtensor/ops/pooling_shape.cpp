@@ -42,7 +42,7 @@ int64_t PoolingArgs::output_size(int dim, int64_t size) const {
   const int64_t room = size + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1;
   if (room < 0 && !(ceil_mode && room + stride[d] > 0)) return 0;
   const int64_t out = (room + (ceil_mode ? stride[d] - 1 : 0)) / stride[d] + 1;
-  // The last window begins inside of the input or of the padding before it.
+  // The last window must begin inside of the input or of the padding before it.
   return ceil_mode && (out - 1) * stride[d] >= size + padding[d] ? out - 1 : out;
 }
 
@@ -57,7 +57,7 @@ int64_t PoolingArgs::count(int dim, int64_t size, int64_t output, bool count_pad
   const int64_t begin = output * stride[d] - padding[d];
   const int64_t end = std::min(begin + kernel[d], size + padding[d]);
   if (count_padding) return end - begin;
-  // Of padding alone: nothing is added, and nothing divided by nothing.
+  // A window of padding only: the sum is 0, and the divisor must not be.
   return std::max<int64_t>(1, std::min(end, size) - std::max<int64_t>(begin, 0));
 }
 

@@ -24,8 +24,8 @@ class Call {
  public:
   Call(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
       : entry_(entry), op_(op), stack_(stack), base_(stack.size() - entry.args.size()) {
-    // The Meta kernel minds the arguments (a negative deviation, a dtype that cannot hold it) on
-    // global metadata, so on all ranks alike.
+    // The Meta kernel checks the arguments (a negative deviation, a dtype that cannot represent it)
+    // on global metadata, so all ranks throw together.
     infer_results(entry, op, stack);
   }
 
@@ -42,7 +42,7 @@ class Call {
   }
   Draws draws() const { return Draws(generator(), tensor(0).device()); }
 
-  /// Of a `_like` op: an empty tensor with the dtype, layout and so on that its arguments ask for.
+  /// For a `_like` op: an empty tensor with the dtype, layout and so on that its arguments request.
   at::Tensor empty_like() const {
     std::optional<at::ScalarType> dtype;
     std::optional<at::MemoryFormat> format;
@@ -71,7 +71,7 @@ class Call {
   size_t base_;
 };
 
-/// Values of one kind for a tensor, from the numbers among the arguments.
+/// Values of one distribution for a tensor, from the numbers among the arguments.
 using Fill = at::Tensor (*)(const at::Tensor& self, Draws& draws, const Call& call);
 
 at::Tensor fill_uniform(const at::Tensor& self, Draws& draws, const Call& call) {
@@ -99,7 +99,7 @@ at::Tensor fill_geometric(const at::Tensor& self, Draws& draws, const Call& call
   at::Tensor drawn = draws.inside(sharding_of(self), at::kDouble);
   return drawn.log_().div_(std::log1p(-p)).ceil_().clamp_min_(1);
 }
-/// A chance that is none is refused; NaN too.
+/// Rejects values outside of [0, 1] and NaN.
 double chance(double p, const char* op) {
   require(p >= 0 && p <= 1, op, "(p=", p, "): p must be in [0, 1]");
   return p;
@@ -147,7 +147,7 @@ bool functional(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stac
   return call.give(made);
 }
 
-/// rand_like, randn_like, randint_like: into a new tensor of the dtype asked for.
+/// rand_like, randn_like, randint_like: into a new tensor of the requested dtype.
 template <Fill fill>
 bool like(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   Call call(entry, op, stack);
@@ -167,7 +167,7 @@ at::Tensor tensor_limit(const at::Tensor& self, Draws& draws, const Call& call) 
   return between(self, draws, 0, static_cast<uint64_t>(call.tensor(1).item().toLong()));
 }
 
-/// bernoulli(p): a coin for each element of p.
+/// bernoulli(p): one draw per element of p.
 bool bernoulli_of(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   Call call(entry, op, stack);
   const at::Tensor p = call.tensor(0);
@@ -176,7 +176,7 @@ bool bernoulli_of(const OpEntry& entry, const c10::OperatorHandle& op, Stack& st
   return call.give(drawn.lt(p).to(p.scalar_type()));
 }
 
-/// bernoulli_(self, p) and bernoulli(self, p): a chance of its own for each element of self.
+/// bernoulli_(self, p) and bernoulli(self, p) with a probability per element of self.
 template <bool kInPlace>
 bool bernoulli_by(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   Call call(entry, op, stack);
@@ -193,7 +193,7 @@ bool normal_of(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack
   Call call(entry, op, stack);
   const at::Tensor mean = call.arg(0).isTensor() ? call.tensor(0) : at::Tensor();
   const at::Tensor deviation = call.arg(1).isTensor() ? call.tensor(1) : at::Tensor();
-  // Whatever has the result's shape and is sharded says how the numbers lie.
+  // A sharded tensor with the result's shape determines the sharding of the numbers.
   at::Tensor shaped = mean.defined() ? mean : deviation;
   if (mean.defined() && deviation.defined()) {
     const bool first = mean.dim() == deviation.dim() ? mean.numel() >= deviation.numel()
@@ -210,7 +210,7 @@ bool normal_of(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack
   return call.give(mean.defined() ? out + mean : out + call.number(0));
 }
 
-/// native_dropout(input, p, train): the result and what was kept.
+/// native_dropout(input, p, train): the result and the mask of kept elements.
 bool native_dropout(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   Call call(entry, op, stack);
   const at::Tensor input = call.tensor(0);
@@ -226,7 +226,7 @@ bool native_dropout(const OpEntry& entry, const c10::OperatorHandle& op, Stack& 
 
 enum class Noise : uint8_t { written, returned };
 
-/// rrelu_with_noise(self, noise, lower, upper, training): slopes drawn where self is not positive.
+/// rrelu_with_noise(self, noise, lower, upper, training): draws slopes where self is not positive.
 template <bool kInPlace, Noise kNoise>
 bool rrelu(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   Call call(entry, op, stack);
@@ -260,7 +260,7 @@ bool rrelu(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
 
 void install_random_handlers() {
   const auto set = [](const std::string& name, Handler handler) {
-    // Some overloads came with later versions of libtorch.
+    // Some overloads were added in later versions of libtorch.
     if (has_kernel(name)) set_handler(name, handler);
   };
   const auto fills = [&](const std::string& name, Handler written, Handler made) {

@@ -13,7 +13,7 @@ namespace {
 
 using torch::jit::Stack;
 
-/// Norms over a cut dim.
+/// Norms over a sharded dim.
 void norm(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
           Stack& stack) {
   const at::Tensor self = stack[stack.size() - entry.args.size()].toTensor();
@@ -35,7 +35,8 @@ void norm(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& d
   torch::jit::push(stack, norm.root(reduced).to(result));
 }
 
-/// nll_loss of a mean over a cut batch: losses and weights are summed over the ranks, then divided.
+/// nll_loss with mean reduction over a sharded batch: losses and weights are summed over the ranks,
+/// then divided.
 void nll(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
          Stack& stack) {
   constexpr int64_t kSum = 2;

@@ -4,10 +4,10 @@
 
 namespace tessera::dtensor {
 
-/// What the ranks that cut a dim have found along it, equally many elements of each, one rank's
-/// beside the other's in the order of their parts.
+/// Concatenation of per-rank findings along a sharded dim: the same number of elements from each
+/// rank, in the order of their parts.
 ///
-///   4x10 cut in dim 1 over 4 ranks, 2 each:   4x8, of which each rank has 4x2
+///   4x10 sharded in dim 1 over 4 ranks, 2 each:   4x8, of which each rank has 4x2
 struct SideBySide {
   Sharding apart;     ///< each rank has its own
   Sharding together;  ///< every rank has all

@@ -15,9 +15,9 @@
 #include "tessera/observe/call_site.h"
 #include "tessera/sharding/local_shape.h"
 
-/// topk along a dim that is cut: what is among the first k of all is among the first k of its rank.
-/// Each rank sends its own first k, and every rank takes the first k of those. Which of equal
-/// elements these are is as open as in libtorch; all ranks have the same.
+/// topk along a sharded dim: each of the global top k is among the top k of its rank. Each rank
+/// sends its own top k, and every rank selects the top k of those. The choice among equal elements
+/// is unspecified, as in libtorch, but the same on all ranks.
 namespace tessera::dtensor {
 namespace {
 
@@ -26,11 +26,11 @@ namespace {
 ///   [10] over 4 ranks, k = 2:   parts 3,3,3,1   slots 2,2,2,2   used 0 1 2 3 4 5 6
 struct Candidates {
   SideBySide slots;
-  int64_t of_each = 0;        ///< slots of a rank
-  std::vector<int64_t> used;  ///< of all slots
+  int64_t of_each = 0;        ///< slots per rank
+  std::vector<int64_t> used;  ///< indexes of used slots
 };
 
-/// True for a rank that differs from this one at most on axes that cut the dim.
+/// Whether a rank differs from this one only on axes that shard the dim.
 bool is_along(const Coordinate& rank, const Coordinate& mine, std::span<const int> axes) {
   for (size_t axis = 0; axis < mine.size(); ++axis) {
     const bool cuts = std::ranges::find(axes, static_cast<int>(axis)) != axes.end();
@@ -57,7 +57,7 @@ Candidates lay_out(const Sharding& from, int dim, int64_t k) {
   return out;
 }
 
-/// This rank's candidates in its slots, brought together with those of the others.
+/// Gathers the candidates of all ranks into their slots.
 at::Tensor exchange(const at::Tensor& mine, const Candidates& candidates, int dim) {
   std::vector<int64_t> shape = mine.sizes().vec();
   shape[static_cast<size_t>(dim)] = candidates.of_each;
@@ -74,13 +74,14 @@ at::Tensor exchange(const at::Tensor& mine, const Candidates& candidates, int di
   return all.index_select(dim, at::tensor(candidates.used, at::kLong).to(all.device()));
 }
 
-/// Is it ours: the dim is cut, and candidates with their places are less than the dim itself?
+/// Whether this handler takes the call: the dim is sharded, and the candidates with their positions
+/// are smaller than the dim itself.
 bool pays(const ShardedMeta& self, int dim, int64_t k) {
   const Sharding& from = self.sharding();
   if (from.has_partial() || !from.mesh().contains_me() || from.axes_of_dim(dim).empty())
     return false;
   const int64_t size = from.shape()[static_cast<size_t>(dim)];
-  if (k < 0 || k > size || from.numel() == 0) return false;  // libtorch has its own to say
+  if (k < 0 || k > size || from.numel() == 0) return false;  // libtorch reports the error
   int64_t sent = std::min(k, max_local_shape(from)[static_cast<size_t>(dim)]);
   for (const int axis : from.axes_of_dim(dim)) sent *= from.mesh().size(axis);
   const int64_t bytes = dtype_bytes(from.dtype());
@@ -106,7 +107,7 @@ bool topk(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const int64_t has = std::min(k, local.size(dim));
   const auto [value, index] = at::topk(local, has, dim, largest, /*sorted=*/true);
   const auto held = HeldIndexes::by_dim(from)[static_cast<size_t>(dim)];
-  const at::Tensor place =  // not take(): libtorch has none for meta tensors
+  const at::Tensor place =  // not take(): unsupported for meta tensors
       at::index(at::tensor(held, at::kLong).to(local.device()), {std::optional(index)});
 
   const comm::CallSite site({.op = entry.name, .implicit = true});

@@ -29,7 +29,7 @@ uint64_t take_key(at::Generator& generator) {
   if (generator.device().is_cpu()) {
     return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
   }
-  // Counter-based already: the place in its sequence is the key. Offsets go in fours.
+  // Already counter-based: its offset is the key. Offsets advance in steps of 4.
   const uint64_t offset = generator.get_offset();
   const uint64_t seed = generator.current_seed();
   generator.set_offset(offset + 4);
@@ -39,8 +39,8 @@ uint64_t take_key(at::Generator& generator) {
 
 constexpr int64_t kGrain = 1 << 14;
 
-/// Fills a dense CPU tensor: the element with global index g is made of the kWords words of the
-/// stream from g * kWords.
+/// Fills a dense CPU tensor: the element with global index g is computed from the kWords words of
+/// the stream at g * kWords.
 template <int kWords, typename T, typename Make>
 void fill_on_cpu(at::Tensor& out, const HeldIndexes& held, uint64_t key, uint64_t stream,
                  Make make) {
@@ -60,12 +60,12 @@ void fill_on_cpu(at::Tensor& out, const HeldIndexes& held, uint64_t key, uint64_
   });
 }
 
-/// Low 32 bits, as a number that is not negative.
+/// The low 32 bits, as a non-negative number.
 at::Tensor low(const at::Tensor& x) { return x.bitwise_and(0xFFFFFFFFLL); }
 at::Tensor high(const at::Tensor& x) { return low(x.bitwise_right_shift(32)); }
 
-/// The same words where there is no loop of ours to run: by int64 ops on the device, two words of
-/// an element as one number.
+/// The same words for devices without a native loop: computed by int64 tensor ops, two words of an
+/// element as one number.
 at::Tensor words_on_device(const Sharding& sharding, c10::Device device, uint64_t key,
                            uint64_t stream, int words) {
   const auto longs = at::TensorOptions(device).dtype(at::kLong);
@@ -117,7 +117,7 @@ uint64_t both(const uint32_t* words) { return words[0] | uint64_t{words[1]} << 3
 Draws::Draws(const std::optional<at::Generator>& generator, c10::Device device) : device_(device) {
   if (generator && generator->defined()) {
     generator_ = *generator;
-  } else if (!device.is_meta()) {  // a planning mesh has shapes without values
+  } else if (!device.is_meta()) {  // a planning mesh has shapes only
     generator_ = comm::default_generator(device);
   }
 }
@@ -136,7 +136,7 @@ at::Tensor Draws::uniform(const Sharding& sharding, at::ScalarType dtype, int bi
   const double step = 1.0 / static_cast<double>(uint64_t{1} << bits);
   const int drop = (wide ? 64 : 32) - bits;
   if (!device_.is_cpu()) {
-    const int64_t mask = (int64_t{1} << bits) - 1;  // shifts keep the sign
+    const int64_t mask = (int64_t{1} << bits) - 1;  // right shifts keep the sign
     const at::Tensor words = words_on_device(sharding, device_, key, stream, wide ? 2 : 1);
     return words.bitwise_right_shift(drop).bitwise_and(mask).to(dtype).mul_(step);
   }
@@ -155,13 +155,13 @@ at::Tensor Draws::uniform(const Sharding& sharding, at::ScalarType dtype, int bi
 }
 
 at::Tensor Draws::inside(const Sharding& sharding, at::ScalarType dtype) {
-  // One bit less than the type holds leaves room for the half step: (2k + 1) / 2^(bits + 1).
+  // One bit less than the mantissa leaves room for the half step: (2k + 1) / 2^(bits + 1).
   const int bits = dtype == at::kDouble ? 52 : 23;
   return uniform(sharding, dtype, bits).add_(0.5 / static_cast<double>(uint64_t{1} << bits));
 }
 
 at::Tensor Draws::normal(const Sharding& sharding, at::ScalarType dtype) {
-  // Box and Muller, one of the two numbers: elements must not hang on their neighbours.
+  // Box-Muller, using one of the two numbers: elements must not depend on their neighbours.
   at::Tensor radius = inside(sharding, dtype).log_().mul_(-2).sqrt_();
   const int bits = dtype == at::kDouble ? 53 : 24;
   return radius.mul_(uniform(sharding, dtype, bits).mul_(2 * std::numbers::pi).cos_());
@@ -184,7 +184,7 @@ at::Tensor Draws::below(const Sharding& sharding, uint64_t limit) {
   constexpr int64_t kNoSign = std::numeric_limits<int64_t>::max();
   const auto as_signed = static_cast<int64_t>(limit);
   if (as_signed > 0) return drawn.bitwise_and(kNoSign).remainder_(as_signed);
-  // More than 2^63 values: what is at or above the limit, read without sign, is negative.
+  // More than 2^63 values: those at or above the limit, read as unsigned, are negative.
   const at::Tensor above = drawn.lt(0).logical_and_(drawn.ge(as_signed));
   return at::where(above, drawn - as_signed, drawn);
 }

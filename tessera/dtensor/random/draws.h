@@ -8,32 +8,32 @@
 
 #include "tessera/sharding/sharding.h"
 
-/// Random numbers by global index. A generator gives one key for each op; the numbers are a
-/// function of the key and of an element's place in the global tensor, in row-major order. So a
-/// tensor has the same values on one rank and on N, however it is placed, as long as the ranks'
-/// generators are in the same state: seeded alike, and used alike since. Ranks that hold the same
-/// elements are checked for it (same_generator.h).
+/// Random numbers by global index. A generator provides one key per op; each number is a function
+/// of the key and of the element's row-major index in the global tensor. So a tensor has the same
+/// values on one rank and on N, whatever its placements, provided that the ranks' generators are in
+/// the same state: same seed, same use since. Ranks that hold the same elements are checked
+/// (same_generator.h).
 namespace tessera::dtensor {
 
 class Draws {
  public:
-  /// Numbers of a key from `generator`, or from the default one of `device`: its state moves on by
-  /// one when the first are drawn.
+  /// Draws with a key from `generator`, or from the default generator of `device`, whose state
+  /// advances by one step at the first draw.
   Draws(const std::optional<at::Generator>& generator, c10::Device device);
 
-  // Each call gives new numbers for this rank's part of `sharding`, as a dense plain tensor of
-  // `dtype`, float or double; Partial axes count as replicated. Collective the first time after the
-  // generators have been seeded.
+  // Each call returns new numbers for this rank's part of `sharding`, as a dense plain tensor of
+  // `dtype`, float or double; Partial axes count as replicated. Collective at the first call after
+  // the generators have been seeded.
 
-  /// In [0, 1), multiples of 2^-bits; bits at most 24 in float, 53 in double.
+  /// In [0, 1), multiples of 2^-bits; bits at most 24 for float, 53 for double.
   at::Tensor uniform(const Sharding& sharding, at::ScalarType dtype, int bits);
-  /// In (0, 1): neither its logarithm nor that of what is left to one is infinite.
+  /// In (0, 1), so that log(x) and log(1 - x) are finite.
   at::Tensor inside(const Sharding& sharding, at::ScalarType dtype);
-  /// Mean 0, deviation 1.
+  /// Mean 0, standard deviation 1.
   at::Tensor normal(const Sharding& sharding, at::ScalarType dtype);
-  /// 64 random bits each.
+  /// 64 random bits per element.
   at::Tensor bits(const Sharding& sharding);
-  /// Whole numbers in [0, limit); 0 stands for 2^64. int64.
+  /// int64 integers in [0, limit); a limit of 0 means 2^64.
   at::Tensor below(const Sharding& sharding, uint64_t limit);
 
  private:

@@ -11,13 +11,13 @@
 namespace tessera::dtensor {
 namespace {
 
-/// The type to compute in.
+/// The dtype to compute in.
 at::ScalarType real_type(at::ScalarType dtype) {
   const bool wide = dtype == at::kDouble || dtype == at::kComplexDouble || dtype == at::kLong;
   return wide ? at::kDouble : at::kFloat;
 }
 
-/// How many bits a uniform number of a type may have without being rounded up to one.
+/// The number of bits a uniform number of this dtype may have without being rounded up to 1.
 int mantissa_bits(at::ScalarType dtype) {
   switch (dtype) {
     case at::kDouble:
@@ -33,7 +33,8 @@ int mantissa_bits(at::ScalarType dtype) {
   }
 }
 
-/// True on a rank whose part of a Partial tensor is what all others add nothing to.
+/// Whether this rank stores drawn values in a Partial tensor: on axes that sum, multiply or xor,
+/// only the first rank does, and the others store neutral elements.
 bool is_first_of_sums(const Sharding& sharding) {
   const auto& coordinate = sharding.mesh().my_coordinate();
   if (!coordinate) return true;
@@ -47,7 +48,7 @@ bool is_first_of_sums(const Sharding& sharding) {
   return true;
 }
 
-/// Draws for the real and imaginary parts where the tensor is complex.
+/// Draws real and imaginary parts separately for complex tensors.
 template <typename Draw>
 at::Tensor real_or_complex(const at::Tensor& self, Draw draw) {
   if (!self.is_complex()) return draw();

@@ -28,7 +28,7 @@ constexpr size_t kMostSeeds = 1024;
 struct Agreed {
   /// By device type: the seed of the default generators.
   std::map<c10::DeviceType, uint64_t> of_defaults;
-  /// Seeds of generators that the program made.
+  /// Seeds of generators created by the program.
   std::set<uint64_t> of_others;
 };
 
@@ -53,20 +53,20 @@ Agreements& agreements() {
 
 struct Generation {
   uint64_t seed;
-  uint64_t state;  ///< a hash of all that the next numbers depend on
-  bool seeded;     ///< by the program, so that it is not for us to change
+  uint64_t state;  ///< a hash of everything that the next numbers depend on
+  bool seeded;     ///< by the program, so it must not be changed
 };
 
-/// A seed of the process's default generator that the program did not choose: libtorch's first one,
-/// another in each process, or one that was taken over from another rank.
+/// A seed of the process's default generator that the program did not choose: libtorch's initial
+/// one, which differs per process, or one taken over from another rank.
 std::atomic<uint64_t>& made_up_seed() {
   static std::atomic<uint64_t> seed{comm::process_seed()};
   return seed;
 }
 const uint64_t kFirstSeed = made_up_seed();
 
-/// libtorch makes up seeds of 53 bits. A small one was given by the program before this library was
-/// loaded.
+/// libtorch's initial seeds have 53 bits. A small one was set by the program before this library
+/// was loaded.
 bool is_made_up(uint64_t seed) {
   constexpr uint64_t kLargestChosen = 0xFFFFFFFF;
   return (seed == kFirstSeed || seed == made_up_seed()) && seed > kLargestChosen;
@@ -98,7 +98,7 @@ bool is_default(const at::Generator& generator) {
          generator.unsafeGetGeneratorImpl();
 }
 
-/// True from seeding to the first number.
+/// True between seeding and the first draw.
 bool is_newly_seeded(at::Generator generator) {
   std::lock_guard lock(generator.mutex());
   if (!generator.device().is_cpu()) return generator.get_offset() == 0;
@@ -106,7 +106,8 @@ bool is_newly_seeded(at::Generator generator) {
   return engine.left_ == 1 && engine.next_ == 0;
 }
 
-/// Seeded anew, perhaps with the seed that was agreed on before, and another on other ranks.
+/// The generator was seeded again, possibly with the agreed seed but a different one on other
+/// ranks.
 void forget(const at::Generator& generator, const std::string& world) {
   const bool of_default = is_default(generator);
   const uint64_t seed = seed_of(generator);
@@ -121,7 +122,7 @@ void forget(const at::Generator& generator, const std::string& world) {
   }
 }
 
-/// By rank of the group.
+/// Indexed by rank of the group.
 std::vector<Generation> gathered(const comm::Group& group, const Generation& mine) {
   const comm::CallSite site({.op = "check of random seeds"});
   std::vector<at::Tensor> sent = {at::empty({3}, at::kLong)};
@@ -199,7 +200,7 @@ void check_along(const at::Generator& generator, const DeviceMesh& mesh, int axi
   }
 }
 
-/// Along those axes of the mesh that `replicated` is true of.
+/// Checks along the axes for which `replicated` returns true.
 template <typename Replicated>
 void check(const at::Generator& generator, const DeviceMesh& mesh, Replicated replicated) {
   if (mesh.size() == 1 || !mesh.contains_me()) return;
