@@ -25,6 +25,11 @@ class MappedFile {
   std::span<std::byte> writable_bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
 
+  /// Gives the pages of a part back to the system once it was read: they no longer count as this
+  /// process's memory, and are read again from the file if they are touched. Must not be called for
+  /// pages that were written to: their contents would be lost.
+  void release(std::span<const std::byte> part) const;
+
  private:
   MappedFile(std::string path, std::byte* data, size_t size);
 
