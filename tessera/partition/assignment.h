@@ -28,7 +28,8 @@
 /// symbols must be multiples, which `divisible` lists, and the local size is the expression divided
 /// by the ranks. Dims that are numbers may be cut unevenly: the local size is that of
 /// local_shape(sharding, coordinate). Nodes that read sizes (aten::sym_size) take values as they
-/// are produced, and their result is a global size.
+/// are produced, and their result is a global size. Strides of shardings are row-major: those of
+/// values are in the graph.
 namespace tessera::partition {
 
 /// One tensor among the arguments of a node, in the order of rules::OpCall::operands: by argument,
