@@ -24,56 +24,46 @@ using program::TensorMeta;
 using Sink = std::function<void(std::span<const std::byte>)>;
 using Bytes = std::span<const std::byte>;
 
-constexpr size_t kBuffer = size_t{4} << 20;
-/// Stretches from this size on go to the file without a copy.
-constexpr size_t kDirect = size_t{256} << 10;
+constexpr size_t kBuffer = size_t{1} << 20;
+/// Shorter stretches are copied from the mapping: a system call for each would cost more.
+constexpr size_t kWorthACall = 512;
 
-/// Collects small stretches of bytes for the sink, and releases pages of the file behind itself.
+/// Collects stretches of the archive in a buffer for the sink.
 class Collector {
  public:
   Collector(const Archive& archive, const Sink& sink, const ByteProgress& progress)
-      : archive_(archive), sink_(sink), progress_(progress) {}
+      : file_(*archive.zip().file()),
+        sink_(sink),
+        progress_(progress),
+        buffer_(std::make_unique_for_overwrite<std::byte[]>(kBuffer)) {}
 
   void add(Bytes bytes) {
-    if (bytes.size() >= kDirect) {
-      flush();
-      while (!bytes.empty()) {
-        const Bytes part = bytes.first(std::min(bytes.size(), kBuffer));
-        pass(part);
-        archive_.zip().file()->release(part);
-        bytes = bytes.subspan(part.size());
+    while (!bytes.empty()) {
+      if (filled_ == kBuffer) flush();
+      const Bytes part = bytes.first(std::min(bytes.size(), kBuffer - filled_));
+      if (part.size() >= kWorthACall) {
+        file_.read(part, buffer_.get() + filled_);
+      } else {
+        std::memcpy(buffer_.get() + filled_, part.data(), part.size());
       }
-      return;
+      filled_ += part.size();
+      bytes = bytes.subspan(part.size());
     }
-    if (!buffer_) buffer_ = std::make_unique<std::byte[]>(kBuffer);
-    if (filled_ + bytes.size() > kBuffer) flush();
-    if (filled_ == 0) first_ = bytes.data();
-    std::memcpy(buffer_.get() + filled_, bytes.data(), bytes.size());
-    filled_ += bytes.size();
-    last_ = bytes.data() + bytes.size();
   }
 
   void flush() {
     if (filled_ == 0) return;
-    pass({buffer_.get(), filled_});
-    // Stretches of a record mostly come in the order of the file; else this releases nothing.
-    if (first_ < last_) archive_.zip().file()->release({first_, last_});
+    sink_({buffer_.get(), filled_});
+    if (progress_) progress_(filled_);
     filled_ = 0;
   }
 
  private:
-  void pass(Bytes bytes) {
-    sink_(bytes);
-    if (progress_) progress_(bytes.size());
-  }
-
-  const Archive& archive_;
+  const files::MappedFile& file_;
   const Sink& sink_;
   const ByteProgress& progress_;
   std::unique_ptr<std::byte[]> buffer_;
   size_t filled_ = 0;
-  const std::byte* first_ = nullptr;
-  const std::byte* last_ = nullptr;
 };
 
 /// What a rank holds of one dim of a stored tensor.

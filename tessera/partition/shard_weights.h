@@ -7,7 +7,7 @@
 #include "tessera/program/archive.h"
 
 /// Weights, buffers and constants of one rank: cut while they are read from the mapped file of the
-/// whole program, so that memory holds a buffer of a few megabytes, never a tensor.
+/// whole program, so that memory holds a buffer of a megabyte, never a tensor.
 namespace tessera::partition {
 
 /// Called with the bytes that were written since the last call.

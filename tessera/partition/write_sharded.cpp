@@ -3,7 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
 #include <system_error>
+#include <thread>
 
 #include "tessera/base/errors.h"
 #include "tessera/files/output_file.h"
@@ -83,6 +87,34 @@ class DirectoryAside {
   bool done_ = false;
 };
 
+/// Calls `work(0)` to `work(count - 1)` from a few threads; after an error, which is rethrown, no
+/// further call starts. Files are written at the speed of checksums, so a second thread helps; more
+/// than a few wait for the disk.
+template <typename Work>
+void in_parallel(size_t count, const Work& work) {
+  constexpr size_t kThreads = 4;
+  std::atomic<size_t> next = 0;
+  std::exception_ptr error;
+  std::mutex guard;
+  const auto run = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        const std::lock_guard lock(guard);
+        if (!error) error = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  const size_t cores = std::max(1U, std::thread::hardware_concurrency());
+  for (size_t i = 1; i < std::min({count, cores, kThreads}); ++i) threads.emplace_back(run);
+  run();
+  for (auto& thread : threads) thread.join();
+  if (error) std::rethrow_exception(error);
+}
+
 void check_target(const fs::path& directory, const WriteOptions& options) {
   require(!directory.empty() && directory.has_filename(), "the output directory '",
           directory.string(), "' has no name");
@@ -143,7 +175,9 @@ void write_sharded(const program::Archive& archive, const ExportedProgram& progr
   const Manifest manifest =
       manifest_of(program, assignment, fs::path(archive.path()).filename().string());
   WriteProgress progress;
+  std::mutex one_at_a_time;
   const ByteProgress count = [&](uint64_t bytes) {
+    const std::lock_guard lock(one_at_a_time);
     progress.bytes += bytes;
     if (options.progress) options.progress(progress);
   };
@@ -156,10 +190,9 @@ void write_sharded(const program::Archive& archive, const ExportedProgram& progr
     progress.total += weight_bytes(records.back());
   }
   DirectoryAside aside(directory);
-  for (size_t i = 0; i < programs.size(); ++i) {
-    progress.rank = manifest.ranks[i].rank;
+  in_parallel(programs.size(), [&](size_t i) {
     program::save(programs[i], archive, aside.path() / manifest.ranks[i].file, records[i]);
-  }
+  });
   files::OutputFile text(aside.path() / kManifestName);
   text.write(manifest.to_json());
   text.close();

@@ -15,13 +15,13 @@ namespace tessera::partition {
 struct WriteProgress {
   uint64_t bytes = 0;  ///< of tensors, written so far
   uint64_t total = 0;
-  int rank = 0;  ///< whose file is being written
 };
 
 struct WriteOptions {
   RewriteOptions rewrite = {};
   /// Replaces a directory that holds a sharded program; any other one is never touched.
   bool overwrite = false;
+  /// Called from the threads that write, one at a time.
   std::function<void(const WriteProgress&)> progress = nullptr;
 };
 
