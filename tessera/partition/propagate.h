@@ -2,7 +2,7 @@
 
 #include "tessera/partition/assignment.h"
 #include "tessera/partition/choice_network.h"
-#include "tessera/partition/pins.h"
+#include "tessera/partition/plan.h"
 
 namespace tessera::partition {
 
@@ -14,16 +14,20 @@ struct PropagateOptions {
   SolveLimits limits;
 };
 
-/// The cheapest assignment that honours the pins: every op is placed by the library's rules, every
+/// The cheapest assignment that honours a plan: every op is placed by the library's rules, every
 /// move priced by its plans, and the sum of compute and communication over the whole program is the
 /// least that there is, not op by op. Ops without a rule run on whole tensors.
 ///
-/// Throws InvalidArgument, with the node and the reason, if the pins cannot be honoured.
+/// Throws InvalidArgument, with the node and the reason, if the plan cannot be honoured.
+///
+///   propagate(program, DeviceMesh::parse("tp=4"), Plan::parse(json, "plan.json"))
 Assignment propagate(const program::ExportedProgram& program, const DeviceMesh& mesh,
-                     const Pins& pins, const PropagateOptions& options);
+                     const Plan& plan, const PropagateOptions& options);
 inline Assignment propagate(const program::ExportedProgram& program, const DeviceMesh& mesh,
-                            const Pins& pins) {
-  return propagate(program, mesh, pins, {});
+                            const Plan& plan) {
+  return propagate(program, mesh, plan, {});
 }
+/// The same for demands on values.
+Assignment propagate(const ProgramView& view, const Pins& pins, const PropagateOptions& options);
 
 }  // namespace tessera::partition
