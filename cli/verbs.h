@@ -20,7 +20,8 @@ struct ExitWith {
 
 void add_explain(CLI::App& app);
 void add_launch(CLI::App& app);
+void add_shard(CLI::App& app);
 
-inline constexpr std::array kVerbs = {&add_explain, &add_launch};
+inline constexpr std::array kVerbs = {&add_shard, &add_explain, &add_launch};
 
 }  // namespace tessera::cli
