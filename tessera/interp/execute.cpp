@@ -152,7 +152,9 @@ void Executor::rethrow(const Instruction& instruction, const std::string& docume
 
 std::vector<IValue> Executor::run(const std::string& document) {
   const at::NoGradGuard no_grad;
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  // Not below ADInplaceOrView: a view of a weight must still say that it requires a gradient,
+  // because matmul chooses by it how it computes.
+  const at::AutoDispatchBelowAutograd below_autograd;
   const Instruction* current = nullptr;
   try {
     for (const auto& instruction : code_.instructions) {
