@@ -240,6 +240,10 @@ const std::string& Program::path() const { return impl_->path(); }
 
 Program::Values Program::run(Values inputs) { return impl_->run(std::move(inputs)); }
 
+Program::Values Program::in_order(const NamedValues& inputs) const {
+  return impl_->in_order(inputs);
+}
+
 Program::NamedValues Program::run_named(const NamedValues& inputs) {
   Values results = impl_->run(impl_->in_order(inputs));
   NamedValues out;

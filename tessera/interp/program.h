@@ -80,6 +80,10 @@ class Program {
   /// The same by name; all inputs must be given, in any order.
   NamedValues run_named(const NamedValues& inputs);
 
+  /// Values by name in the order of inputs(); InvalidArgument for names that are unknown, missing
+  /// or given twice.
+  Values in_order(const NamedValues& inputs) const;
+
   /// A parameter, buffer or constant by its name in the model ("layers.0.weight"); InvalidArgument
   /// if there is none. Writes to it change later runs, not the file.
   at::Tensor tensor(std::string_view name) const;
