@@ -58,7 +58,7 @@ check:  ## the cheap checks, without a build: format, rooms, README
 format:  ## format all sources in place
 	@tools/check_format.sh --fix
 
-asan: setup  ## tests of the pure rooms, comm, exec, dtensor and fsdp under address and undefined sanitizers
+asan: setup  ## tests of the pure rooms, comm, exec, dtensor, fsdp and interp under address and undefined sanitizers
 	@tools/configure.sh asan
 	@cmake --build --preset asan -j $(JOBS)
 	@ctest --preset asan -j $(JOBS)

@@ -24,7 +24,7 @@ if(TESSERA_SANITIZE)
 endif()
 set(TESSERA_TEST_TIMEOUT ${timeout} CACHE STRING "Seconds a test may take")
 # Rooms below the torch line whose tests all run under the sanitizers; those above it all do.
-set(TESSERA_SANITIZED_ROOMS comm exec dtensor fsdp)
+set(TESSERA_SANITIZED_ROOMS comm exec dtensor fsdp interp)
 # Measures resident memory, which the sanitizers keep for their own ends.
 set(TESSERA_NOT_SANITIZED dtensor.steady_memory)
 

@@ -26,6 +26,8 @@
 #include "tessera/fsdp/sharded_module.h"
 #include "tessera/fsdp/state.h"
 #include "tessera/fsdp/to_empty.h"
+#include "tessera/interp/program.h"
+#include "tessera/interp/sharded_program.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/plan/plan.h"
 #include "tessera/sharding/boxes.h"
