@@ -19,8 +19,6 @@ constexpr auto kDrainTime = std::chrono::milliseconds(500);
 /// Of each of a dead rank's last lines, which were shown in full before.
 constexpr size_t kMostOfALine = 1000;
 
-void say(const std::string& text) { write_all(Stream::err, "tessera launch: " + text + "\n"); }
-
 std::string ranks_text(int count) {
   return std::to_string(count) + (count == 1 ? " rank" : " ranks");
 }
@@ -44,6 +42,10 @@ int JobSignals::next() const {
 }
 
 RankJob::RankJob(const JobOptions& options) : options_(options) {}
+
+void RankJob::say(const std::string& text) const {
+  write_all(Stream::err, options_.speaker + ": " + text + "\n");
+}
 
 void RankJob::start() {
   members_.reserve(static_cast<size_t>(options_.shape.ranks));

@@ -26,7 +26,7 @@ endif()
 set(TESSERA_TEST_TIMEOUT ${timeout} CACHE STRING "Seconds a test may take")
 # Rooms below the torch line whose tests all run under the sanitizers; those above it all do.
 set(TESSERA_SANITIZED_ROOMS collective liveness transport threads observe comm exec
-  dtensor dtensor/random dtensor/dispatch dtensor/ops module fsdp)
+  dtensor dtensor/random dtensor/dispatch dtensor/ops module fsdp interp)
 # Measures resident memory, which the sanitizers keep for their own ends.
 set(TESSERA_NOT_SANITIZED dtensor.steady_memory)
 

@@ -18,6 +18,8 @@
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/fsdp/overlap.h"
 #include "tessera/fsdp/sharded_module.h"
+#include "tessera/interp/program.h"
+#include "tessera/interp/sharded_program.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/module/clip_grad.h"
 #include "tessera/module/distribute_module.h"
