@@ -67,7 +67,7 @@ bool AxisRows::allowed(ValueId id, const Placement& p) const {
   }
   if (p.kind() == Placement::Kind::ragged) return false;
   const int64_t size = view_.whole(id).shape()[static_cast<size_t>(p.dim())];
-  if (chunk(size, ranks_, ranks_ - 1).size() == 0) return false;
+  if (chunk_interval(size, ranks_, ranks_ - 1).size() == 0) return false;
   if (p.kind() == Placement::Kind::strided && size % (p.split() * ranks_) != 0) return false;
   return view_.can_cut(id, p.dim(), ranks_);
 }

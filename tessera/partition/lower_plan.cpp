@@ -292,7 +292,7 @@ class StepWriter {
     int64_t at = 0;
     for (const Overlap& place : pieces.from_peer) {
       const auto shape = taken_shape(place);
-      const int64_t n = product(shape);
+      const int64_t n = numel_of(shape);
       if (n == 0) continue;
       const ValueId flat = emit_.slice(received, 0, {at, at + n});
       tiles.push_back({emit_.unflatten(flat, source_, shape), moved_to_piece(place)});

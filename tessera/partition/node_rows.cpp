@@ -14,7 +14,8 @@ using rules::Row;
 
 double share_of(const Row& row, int ranks) {
   if (row.letter < 0 || row.size <= 0) return 1;
-  return static_cast<double>(chunk(row.size, ranks, 0).size()) / static_cast<double>(row.size);
+  return static_cast<double>(chunk_interval(row.size, ranks, 0).size()) /
+         static_cast<double>(row.size);
 }
 
 std::vector<rules::NamedArg> args_at(const rules::OpCall& call, const Sharding& first) {
