@@ -8,8 +8,8 @@
 
 namespace tessera::comm {
 
-/// One thread looks at all alarms every kCoarse while there are some, and for a while after: only
-/// the first alarm after a quiet time has to wake it.
+/// One thread checks all alarms every kCoarse while there are some, and for a while after: only the
+/// first alarm after a quiet period has to wake it.
 class AlarmClock {
  public:
   void set(Alarm& alarm) {
@@ -50,13 +50,13 @@ class AlarmClock {
 
  private:
   void unlink(Alarm& alarm) {
-    if (alarm.previous_ == nullptr && first_ != &alarm) return;  // it rang
+    if (alarm.previous_ == nullptr && first_ != &alarm) return;  // already rang
     (alarm.previous_ != nullptr ? alarm.previous_->next_ : first_) = alarm.next_;
     if (alarm.next_ != nullptr) alarm.next_->previous_ = alarm.previous_;
     alarm.previous_ = alarm.next_ = nullptr;
   }
 
-  /// Under the lock, so that the end of an alarm waits for a ring under way.
+  /// Under the lock, so that cancelling an alarm waits for a ring in progress.
   void ring_late_ones() {
     const auto now = std::chrono::steady_clock::now();
     for (Alarm* alarm = first_; alarm != nullptr;) {
@@ -79,7 +79,7 @@ class AlarmClock {
 namespace {
 
 AlarmClock& the_clock() {
-  // Never destroyed: its thread runs until the process ends.
+  // Never destroyed: its thread runs until process exit.
   static auto* clock = [] {
     auto* made = new AlarmClock();
     std::thread([made] { made->run(); }).detach();

@@ -3,21 +3,20 @@
 #include <chrono>
 #include <functional>
 
-/// Calls a function when a time has passed, unless the alarm is destroyed before: for waits that
-/// nearly always end long before. Setting and ending one takes no system call and wakes nobody; the
-/// price is that it may ring up to kCoarse late.
+/// Calls a function after a delay, unless the alarm is destroyed first: for waits that nearly
+/// always end much earlier. Setting and cancelling one takes no system call and wakes no thread; in
+/// exchange it may ring up to kCoarse late.
 ///
 ///   const Alarm alarm(std::chrono::seconds(5), [&] { exchange.wake(); });
 ///   ... wait ...
-///
-///.
 namespace tessera::comm {
 
 class Alarm {
  public:
   static constexpr auto kCoarse = std::chrono::milliseconds(100);
 
-  /// `ring` is called once, on another thread, and must be short; never after the destructor ended.
+  /// `ring` is called once, on another thread, and must be short; never after the destructor
+  /// returned.
   Alarm(std::chrono::milliseconds after, std::function<void()> ring);
   ~Alarm();
   Alarm(const Alarm&) = delete;

@@ -11,25 +11,26 @@
 namespace tessera::comm {
 namespace {
 
-/// Below this an all_reduce sends everything to everyone: a second trip takes longer.
+/// Below this size an all_reduce sends everything to every rank: a second round trip takes longer.
 constexpr int64_t kOneTripBytes = 128 << 10;
 
-/// Of a reduction. Larger ones leave the cache before they are reduced, smaller ones are too many
-/// calls of the kernel. Those under way, of all ranks together, take at most kLandingBytes or so.
+/// Chunk sizes of a reduction. Larger chunks leave the cache before they are reduced, smaller ones
+/// cost too many system calls. Those in flight, of all ranks together, take about kLandingBytes at
+/// most.
 constexpr int64_t kLargestChunkBytes = 256 << 10;
 constexpr int64_t kSmallestChunkBytes = 64 << 10;
 constexpr int64_t kLandingBytes = 16 << 20;
 constexpr int64_t kWindow = 4;
 
-/// What may be packed on the way travels in chunks too: of so many bytes, in so many buffers, that
-/// they stay in the cache, and that waking the threads does not count.
+/// Pieces that may be packed while sending use chunks too: sized so that all buffers stay in the
+/// cache and the cost of waking threads is negligible.
 constexpr int64_t kPackedChunkBytes = 512 << 10;
 constexpr size_t kPackBuffers = 4;
 
 constexpr int kAddends = 0;  // rounds
 constexpr int kResults = 1;
 
-/// The others, beginning with my neighbour, so that not all ranks send to rank 0 first.
+/// The other ranks, starting with the next one, so that not all ranks send to rank 0 first.
 template <typename Visit>
 void for_each_peer(const Exchange& exchange, const Visit& visit) {
   for (int step = 1; step < exchange.size(); ++step) {
@@ -43,7 +44,7 @@ at::Tensor part_of(const at::Tensor& piece, int64_t begin, int64_t count) {
   return count == piece.numel() ? piece : flat_view(piece, begin, count);
 }
 
-/// The chunks that a piece travels in, in elements: both sides must agree on them.
+/// The chunks of a piece, in elements: both sides must agree on them.
 template <typename Visit>
 void for_each_chunk(int64_t numel, int64_t chunk, const Visit& visit) {
   for (int64_t begin = 0; begin < numel; begin += chunk) {
@@ -56,7 +57,8 @@ int64_t chunk_of(const at::Tensor& piece, const MoveAlgorithm::Options& options)
                            : std::max<int64_t>(piece.numel(), 1);
 }
 
-/// The round of a piece's chunks: pieces of different sizes must not take each other's.
+/// The round of a piece's chunks, which depends on its size, so that pieces of different sizes do
+/// not match.
 int round_of(int64_t numel, int64_t chunk) {
   return numel <= chunk ? 0 : static_cast<int>(numel % 32749) + 1;
 }
@@ -72,9 +74,9 @@ void receive_all(Exchange& exchange, const std::vector<at::Tensor>& take,
   });
 }
 
-/// Two ranks of an all_to_all that disagree on the size of a piece between them must both find out.
-/// The one that sends it may have all that it expects itself; so where sends end before they are
-/// asked for, it waits for an answer.
+/// Two ranks of an all_to_all that disagree on the size of a piece between them must both detect
+/// it. The sender may have received everything that it expects; so if sends can complete before
+/// they are received, it waits for a confirmation.
 template <typename CountTo>
 void confirm(Exchange& exchange, const CountTo& given, const std::vector<at::Tensor>& take) {
   if (!exchange.sends_ahead()) return;
@@ -117,7 +119,7 @@ void MoveAlgorithm::finish(Exchange& exchange) {
 PackAlgorithm::PackAlgorithm(Unpacked give, Tensors take)
     : give_(std::move(give)), take_(std::move(take)) {}
 
-/// Each peer's next chunk in turn, so that all links are busy.
+/// The peers' next chunks in turn, so that all connections are busy.
 void PackAlgorithm::list_chunks(const Exchange& exchange) {
   std::vector<std::vector<Chunk>> by_peer(at_rank(exchange.size()));
   int64_t at = 0;
@@ -242,7 +244,7 @@ void ReduceAlgorithm::begin(Exchange& exchange) {
   for (int64_t k = 0; k < window_; ++k) post(exchange, k);
 }
 
-/// Posts the addends of chunk k, into the place that chunk k - window had.
+/// Posts the addends of chunk k, reusing the buffer of chunk k - window.
 void ReduceAlgorithm::post(Exchange& exchange, int64_t k) {
   const auto place = static_cast<size_t>(k % window_);
   const int64_t expected = chunk_of(parts_.result, k).numel();

@@ -9,9 +9,9 @@
 #include "tessera/collective/exchange.h"
 #include "tessera/collective/pipelined_pack.h"
 
-/// The collectives that exchange.h can carry, as what each rank does: begin() posts what can be
-/// posted at once, finish() does the rest and returns when the outputs are there. All tensors are
-/// contiguous, on the CPU and of one dtype.
+/// The collectives implemented on exchange.h, as the steps of each rank: begin() posts what can be
+/// posted immediately, finish() does the rest and returns when the outputs are complete. All
+/// tensors are contiguous, on the CPU and of one dtype.
 namespace tessera::comm {
 
 class Algorithm {
@@ -28,11 +28,11 @@ class Algorithm {
   Tensors outputs;
 };
 
-/// all_gather, all_to_all: `give[j]` goes to rank j, `take[j]` comes from it. Straight from tensor
-/// to tensor: Gloo's own all_gather goes through a flat copy.
+/// all_gather, all_to_all: `give[j]` is sent to rank j, `take[j]` received from it. Directly from
+/// tensor to tensor; Gloo's own all_gather uses a flat copy.
 class MoveAlgorithm final : public Algorithm {
  public:
-  /// Pieces travel in chunks if a peer may do a PackAlgorithm.
+  /// Pieces are sent in chunks if a peer may use a PackAlgorithm.
   struct Options {
     bool in_chunks = false;
   };
@@ -48,8 +48,8 @@ class MoveAlgorithm final : public Algorithm {
   Options options_;
 };
 
-/// all_to_all of pieces that are packed as they are sent, in chunks that change places in a few
-/// buffers which stay in the cache. Its messages are those of a MoveAlgorithm in chunks.
+/// all_to_all of pieces that are packed while they are sent, in chunks that rotate through a few
+/// buffers that stay in the cache. Its messages match those of a MoveAlgorithm in chunks.
 class PackAlgorithm final : public Algorithm {
  public:
   PackAlgorithm(Unpacked give, Tensors take);
@@ -59,7 +59,7 @@ class PackAlgorithm final : public Algorithm {
  private:
   struct Chunk {
     int to = 0;         // rank
-    int64_t begin = 0;  // in what would be the buffer, in elements
+    int64_t begin = 0;  // in the virtual send buffer, in elements
     int64_t count = 0;
     int round = 0;
   };
@@ -69,13 +69,13 @@ class PackAlgorithm final : public Algorithm {
 
   Unpacked give_;
   Tensors take_;
-  std::vector<Chunk> chunks_;                // in the order in which they are sent
-  Tensors buffers_;                          // chunk k lies in the one of its place, k % buffers
-  std::vector<Exchange::Message*> leaving_;  // by place
+  std::vector<Chunk> chunks_;                // in sending order
+  Tensors buffers_;                          // chunk k uses buffer k % buffers
+  std::vector<Exchange::Message*> leaving_;  // by buffer
 };
 
-/// Several jobs as one call: the coalesced forms. All post their first messages before one is
-/// finished; they are finished in order on every rank.
+/// Several algorithms as one call: the coalesced forms. All post their first messages before one is
+/// finished; they are finished in the same order on every rank.
 class AlgorithmList final : public Algorithm {
  public:
   explicit AlgorithmList(std::vector<std::unique_ptr<Algorithm>> jobs);
@@ -86,18 +86,18 @@ class AlgorithmList final : public Algorithm {
   std::vector<std::unique_ptr<Algorithm>> jobs_;
 };
 
-/// reduce_scatter and all_reduce. Every rank gets its part from each other one and reduces it in
-/// the order of ranks: the same bits as thread ranks give. An all_reduce then hands the reduced
-/// parts round; a small one has everybody reduce everything instead, in one trip.
+/// reduce_scatter and all_reduce. Every rank receives its part from each other one and reduces it
+/// in rank order, which gives the same bits as thread ranks. An all_reduce then distributes the
+/// reduced parts; in a small one every rank reduces everything instead, in one round trip.
 ///
-/// Large parts go in chunks: while one is reduced, the next ones are on their way.
+/// Large parts are sent in chunks: while one is reduced, the next ones are in flight.
 class ReduceAlgorithm final : public Algorithm {
  public:
   struct Parts {
     Tensors give;           ///< to each rank, its part of my addends; give[me] is my own
     at::Tensor result;      ///< my part, reduced
-    Tensors shared;         ///< where the other ranks' results go; empty: nowhere
-    bool in_place = false;  ///< results are written over addends
+    Tensors shared;         ///< destinations of the other ranks' results; empty: none
+    bool in_place = false;  ///< results overwrite addends
   };
 
   ReduceAlgorithm(Parts parts, c10d::ReduceOp::RedOpType op) : parts_(std::move(parts)), op_(op) {}
@@ -115,10 +115,10 @@ class ReduceAlgorithm final : public Algorithm {
 
   Parts parts_;
   c10d::ReduceOp::RedOpType op_;
-  int64_t chunk_ = 0;   // elements
+  int64_t chunk_ = 0;   // in elements
   int64_t chunks_ = 0;  // of the largest part
-  int64_t window_ = 0;  // chunks under way at a time
-  Tensors landing_;     // one a rank: room for a window of chunks
+  int64_t window_ = 0;  // chunks in flight at a time
+  Tensors landing_;     // one per rank: receive buffer for a window of chunks
   std::vector<std::vector<Exchange::Message*>> arriving_;  // by chunk in the window, by rank
   std::vector<std::vector<Exchange::Message*>> leaving_;
 };

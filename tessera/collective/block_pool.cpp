@@ -34,7 +34,7 @@ Block allocate(size_t bytes) {
   const size_t alignment = bytes >= 2 * kHugePage ? kHugePage : 64;
   void* data = std::aligned_alloc(alignment, bytes);
   if (data == nullptr) throw std::bad_alloc();
-  // A hint, which saves most of the time of touching it first; a kernel without them ignores it.
+  // A hint that saves most of the time of first touch; ignored by kernels without huge pages.
   if (alignment == kHugePage) madvise(data, bytes, MADV_HUGEPAGE);
   return {data, bytes};
 }
@@ -44,7 +44,7 @@ class Pool {
   Block take(size_t bytes) {
     {
       std::lock_guard lock(mutex_);
-      // The last freed first: its pages are most likely still in the cache.
+      // Most recently freed first: its pages are most likely still in the cache.
       for (auto it = kept_.rbegin(); it != kept_.rend(); ++it) {
         if (it->bytes != bytes) continue;
         const Block found = *it;
@@ -89,12 +89,12 @@ class Pool {
 
  private:
   std::mutex mutex_;
-  std::deque<Block> kept_;  // the longest unused in front
+  std::deque<Block> kept_;  // least recently used in front
   size_t kept_bytes_ = 0;
 };
 
 Pool& pool() {
-  static auto* instance = new Pool();  // tensors may be freed after static objects are destroyed
+  static auto* instance = new Pool();  // tensors may be freed after static destruction
   return *instance;
 }
 
@@ -114,7 +114,7 @@ at::Tensor pooled_empty(at::IntArrayRef sizes, at::ScalarType dtype) {
   auto block = std::make_unique<Block>(pool().take(rounded(bytes)));
   void* data = block->data;
   c10::DataPtr owned(data, block.release(), give_back, c10::Device(c10::kCPU));
-  // With the usual allocator, so that resize_ of such a tensor works as of any other.
+  // With the default allocator, so that resize_ works as on any other tensor.
   c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, std::move(owned),
                        c10::GetCPUAllocator(), /*resizable=*/true);
   auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage),

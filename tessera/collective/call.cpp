@@ -10,7 +10,7 @@ namespace {
 
 using enum Collective;
 
-/// Forms in which rank i's tensor k must look like rank j's tensor k.
+/// Forms in which rank i's tensor k must match rank j's tensor k.
 bool shapes_agree_by_place(Collective what) {
   switch (what) {
     case all_reduce:
@@ -29,13 +29,13 @@ bool shapes_agree_by_place(Collective what) {
   }
 }
 
-/// Each tensor of these goes its own way and may have its own dtype.
+/// Forms whose tensors are independent and may have different dtypes.
 bool is_coalesced(Collective what) {
   return what == all_reduce_coalesced || what == all_gather_coalesced ||
          what == all_gather_into_tensor_coalesced || what == reduce_scatter_tensor_coalesced;
 }
 
-/// "2x3 Float", written only if a message needs it.
+/// "2x3 Float", formatted only if an error needs it.
 struct TensorText {
   const at::Tensor& tensor;
 
@@ -46,7 +46,7 @@ struct TensorText {
   }
 };
 
-/// Where a tensor is, the same way.
+/// The device of a tensor, likewise.
 struct DeviceText {
   c10::Device device;
   std::string to_text() const { return device.str(); }
@@ -72,7 +72,7 @@ void check_count(const Call& call, size_t found, size_t expected, std::string_vi
           expected);
 }
 
-/// `whole` is cut into `size` equal pieces of the numel of `piece`.
+/// `whole` is split into `size` equal pieces of the numel of `piece`.
 void check_chunks(const Call& call, const at::Tensor& whole, const at::Tensor& piece, int size,
                   std::string_view whole_role) {
   require(whole.numel() == piece.numel() * size && whole.scalar_type() == piece.scalar_type(),
@@ -91,7 +91,7 @@ void check_offsets(const Call& call, const at::Tensor& t, std::span<const int64_
           " must be contiguous");
 }
 
-/// How many tensors there are, and how large, for a group of `size`.
+/// Checks the number and sizes of tensors for a group of `size`.
 void check_sizes(const Call& call, int index, int size) {
   const auto n = static_cast<size_t>(size);
   const auto me = static_cast<size_t>(index);

@@ -11,54 +11,54 @@
 
 #include "tessera/collective/collective.h"
 
-/// What one rank brings to a collective among threads, and the checks that ranks understand each
-/// other. Ranks are given by their index in the group unless a name says `world`.
+/// The arguments of one rank for a collective among threads, and the checks that ranks match. Ranks
+/// are group indexes unless a name says `world`.
 namespace tessera::comm {
 
 using TensorRow = c10::SmallVector<at::Tensor, 2>;
 
 struct Call {
   Collective what = Collective::barrier;
-  c10d::ReduceOp reduce = c10d::ReduceOp::SUM;  ///< of those that reduce
-  int root = -1;                                ///< of those that have one
+  c10d::ReduceOp reduce = c10d::ReduceOp::SUM;  ///< if it reduces
+  int root = -1;                                ///< if it has one
   TensorRow inputs{};
   TensorRow outputs{};  ///< in-place collectives have only these
-  /// all_to_all_single: elements that go to (come from) each index, as prefix sums of size n+1.
+  /// all_to_all_single: elements sent to (received from) each index, as prefix sums of size n+1.
   std::vector<int64_t> input_offsets{};
   std::vector<int64_t> output_offsets{};
-  std::string mistake{};  ///< what was found wrong while the call was put together
+  std::string mistake{};  ///< an error found while the call was assembled
 
-  /// How many tensors a coalesced form holds; 1 otherwise.
+  /// How many tensors a coalesced form has; 1 otherwise.
   size_t parts() const;
-  /// The tensor that says device and dtype of the whole call; null for a barrier.
+  /// The tensor that determines device and dtype of the whole call; null for a barrier.
   const at::Tensor* lead() const;
   bool reduces() const;
 };
 
-/// Throws InvalidArgument if the call is wrong by itself, whatever other ranks do.
+/// Throws InvalidArgument if the call is invalid by itself, whatever other ranks do.
 void check_call(const Call& call, int index, int size);
 
-/// What two ranks would have to agree on but do not: "rank 0 gave 2x3, rank 2 gave 3x2"; none if
-/// they can talk to each other as far as that is seen from two calls of the same round.
+/// What two ranks must agree on but do not: "rank 0 gave 2x3, rank 2 gave 3x2"; nullopt if two
+/// calls of the same round match as far as can be seen from these two.
 std::optional<std::string> difference(const Call& a, int world_rank_a, const Call& b,
                                       int world_rank_b);
 
-/// The contiguous part of a tensor's elements, in logical order, that one rank has for another.
+/// The contiguous range of a tensor's elements, in logical order, that one rank has for another.
 struct Piece {
   const at::Tensor* tensor = nullptr;
   int64_t begin = 0;
   int64_t count = 0;
 };
 
-/// What `call` gives to rank `to`, and where it puts what rank `from` gives.
+/// What `call` sends to rank `to`, and where it stores what rank `from` sends.
 Piece given(const Call& call, int to, int size, size_t part);
 Piece taken(const Call& call, int from, int size, size_t part);
 
-/// Whether rank `from` gives anything to rank `to` in this round.
+/// Whether rank `from` sends anything to rank `to` in this round.
 bool sends(const Call& call, int from, int to);
 
-/// The first pair whose sizes do not fit: "rank 1 gives 6 elements to rank 2, which expects 4".
-/// Looks at the forms whose sizes may differ by rank; others are compared by difference().
+/// The first pair whose sizes do not match: "rank 1 gives 6 elements to rank 2, which expects 4".
+/// For forms whose sizes may differ by rank; others are compared by difference().
 std::optional<std::string> misfit(std::span<const Call* const> calls,
                                   std::span<const int> world_ranks);
 

@@ -22,7 +22,7 @@ TensorRow flattened(const std::vector<Tensors>& lists) {
   return all;
 }
 
-/// c10d's lists of lists have one entry a device of the process; there is one device a rank here.
+/// c10d's lists of lists have one entry per device of the process; here each rank has one device.
 TensorRow only_list(Collective what, const std::vector<Tensors>& lists) {
   require(lists.size() <= 1, collective_name(what), ": ", lists.size(),
           " lists of tensors; give one");
@@ -34,20 +34,20 @@ void require_one(Collective what, const Tensors& tensors) {
           " tensors where one is expected; the coalesced forms take several");
 }
 
-/// A tensor that is cut into pieces must lie in one row; who reads it may get a copy.
+/// A tensor that is split into pieces must be contiguous; an input may be copied.
 at::Tensor readable(const at::Tensor& t) {
   if (!t.defined() || t.is_contiguous()) return t;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   return t.contiguous();
 }
 
-/// "1,2,0", written only if a message needs it.
+/// "1,2,0", formatted only if an error needs it.
 struct SplitsText {
   const std::vector<int64_t>& splits;
   std::string to_text() const { return list_text(splits); }
 };
 
-/// Prefix sums in elements of splits in rows; no splits means equal ones.
+/// Prefix sums in elements of splits given in rows; no splits means equal ones.
 std::vector<int64_t> offsets(const at::Tensor& t, const std::vector<int64_t>& splits, int size,
                              std::string_view role) {
   const int64_t rows = t.dim() == 0 ? 1 : t.size(0);
@@ -210,7 +210,7 @@ CallBackend::WorkPtr CallBackend::alltoall_base(at::Tensor& output, at::Tensor& 
     call.input_offsets = offsets(input, input_splits, size_, "input");
     call.output_offsets = offsets(output, output_splits, size_, "output");
   } catch (const InvalidArgument& error) {
-    call.mistake = error.what();  // posted all the same: the other ranks must hear of it
+    call.mistake = error.what();  // posted anyway: the other ranks must get the error
   }
   return issue(std::move(call), opts.timeout);
 }
@@ -242,7 +242,7 @@ CallBackend::WorkPtr CallBackend::barrier(const c10d::BarrierOptions& opts) {
 }
 
 void CallBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
-  // Every time-out here names all ranks that did not come, so both modes are one.
+  // Every timeout here names all absent ranks, so both modes are the same.
   barrier(opts)->wait();
 }
 

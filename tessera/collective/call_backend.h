@@ -8,8 +8,8 @@
 
 namespace tessera::comm {
 
-/// c10d's many entry points as one: turns each into a Call and posts it. What is behind post() is
-/// the derived class's: threads or nobody.
+/// Maps c10d's many entry points to one: converts each into a Call and posts it. The derived class
+/// implements post(): for threads, or for a simulated world.
 class CallBackend : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -63,7 +63,7 @@ class CallBackend : public c10d::Backend {
 
  protected:
   virtual WorkPtr post(Call call, std::chrono::milliseconds timeout) = 0;
-  /// `peer` is an index in the group, -1 for a receive from anyone.
+  /// `peer` is a group index, -1 for a receive from any source.
   virtual WorkPtr post_message(Call call, int peer, int tag, std::chrono::milliseconds timeout) = 0;
 
  private:
@@ -75,7 +75,7 @@ class CallBackend : public c10d::Backend {
   std::optional<std::vector<WorkPtr>> coalescing_;
 };
 
-/// The device types that a backend which goes through ATen can serve.
+/// The device types that a backend implemented on ATen can serve.
 std::span<const c10::DeviceType> all_device_types();
 
 }  // namespace tessera::comm

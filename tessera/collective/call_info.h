@@ -13,14 +13,13 @@
 #include "tessera/collective/collective.h"
 #include "tessera/collective/group_info.h"
 
-/// What a rank is about to do, without the data: enough to record it, to name it in an error and to
-/// compare it with what other ranks do. Roots and peers are group indices, as in c10d.
+/// A collective call without its data: enough to record it, to name it in an error and to compare
+/// it with the calls of other ranks. Roots and peers are group indexes, as in c10d.
 ///
-/// Making one is on the path of every collective: for a few tensors of a few dims it does not
-/// allocate.
+/// Created for every collective: does not allocate for a few tensors of a few dims.
 namespace tessera::comm {
 
-/// Shapes one after the other in one buffer: ndim, sizes, ndim, sizes.
+/// Shapes concatenated in one buffer: ndim, sizes, ndim, sizes.
 class ShapeList {
  public:
   void add(c10::IntArrayRef sizes);
@@ -45,10 +44,10 @@ class ShapeList {
 struct CallInfo {
   Collective what = Collective::barrier;
   c10::ScalarType dtype = c10::ScalarType::Undefined;  ///< of the first tensor
-  int8_t reduce = -1;                                  ///< a c10d RedOpType; -1: reduces nothing
+  int8_t reduce = -1;                                  ///< a c10d RedOpType; -1: no reduction
   bool async = false;
   bool in_place = false;   ///< no separate outputs
-  bool lazy_view = false;  ///< a tensor is conjugated or negated by a bit: its bytes say otherwise
+  bool lazy_view = false;  ///< a tensor has a lazy conjugate or negative bit
   int root = -1;
   int peer = -1;  ///< of send and recv
   int tag = 0;
@@ -64,30 +63,29 @@ struct CallInfo {
   std::string to_text(const GroupInfo& group) const;
 };
 
-/// A number that all ranks of a sound call have in common: op, dtype, reduction, root and how many
-/// elements. Pairs of ranks may disagree on all_to_all's pieces and still have equal digests.
+/// A hash that is equal on all ranks of a matching call: op, dtype, reduction, root and element
+/// count. Pairs of ranks may disagree on all_to_all's pieces and still have equal digests.
 uint32_t digest(const CallInfo& call);
 
-/// The same as text, so that it can be posted where other ranks read it.
+/// Serialization, so that other ranks can read it.
 std::string encode(const CallInfo& call);
 std::optional<CallInfo> decode(std::string_view text);
 
-/// One rank's call, seen by another.
+/// One rank's call, as seen by another.
 struct RankCall {
   int index = 0;          ///< in the group
-  uint64_t sequence = 0;  ///< which call of the group it is
+  uint64_t sequence = 0;  ///< number of the call within the group
   CallInfo call;
-  std::string note{};  ///< CallSite's; compared word for word
+  std::string note{};  ///< of the CallSite; compared as text
 };
 
-/// A call and its note as text that other ranks can read, and such a text as the call of a rank;
-/// none if it is something else.
+/// Serialization of a call with its note, and the reverse; nullopt if the text is something else.
 std::string post(const CallInfo& call, std::string_view note);
 std::optional<RankCall> read_post(int index, uint64_t sequence, std::string_view text);
 
-/// The first two ranks that do not understand each other in a call of the same sequence number, and
-/// why: "rank 0 calls all_reduce (sum) of 4 float32, rank 2 calls barrier"; none if all fit.
-/// Stricter than the wire: equal counts of elements in unequal shapes differ.
+/// The first two ranks whose calls of the same sequence number do not match, and why: "rank 0 calls
+/// all_reduce (sum) of 4 float32, rank 2 calls barrier"; nullopt if all match. Stricter than the
+/// wire format: equal element counts with different shapes do not match.
 std::optional<std::string> first_difference(std::span<const RankCall> calls,
                                             const GroupInfo& group);
 

@@ -4,14 +4,14 @@
 
 namespace tessera::comm {
 
-/// A backend that can mark what it sends with what the call is, so that ranks which call different
-/// things never take each other's bytes: their calls wait for each other until the timeout instead.
-/// Gloo's does (gloo.cpp says what happens otherwise).
+/// A backend that can mark its messages with what the call is, so that ranks in different calls
+/// never take each other's bytes: their calls block until the timeout instead. Implemented by
+/// Gloo's (gloo.h describes what happens otherwise).
 class CallMatching {
  public:
   virtual ~CallMatching() = default;
 
-  /// digest() of the next collective.
+  /// Sets the digest() of the next collective.
   virtual void announce(uint32_t digest) = 0;
 };
 

@@ -30,7 +30,7 @@ constexpr std::array<Row, 20> kRows = {{
     {reduce_scatter, CommOp::reduce_scatter, OpType::REDUCE_SCATTER, "reduce_scatter"},
     {reduce_scatter_tensor, CommOp::reduce_scatter, OpType::_REDUCE_SCATTER_BASE,
      "reduce_scatter_tensor"},
-    // Its own type has a name from torch 2.12 on only; this one is in all.
+    // Its own type has a name only since torch 2.12; this one exists in all versions.
     {reduce_scatter_tensor_coalesced, CommOp::reduce_scatter, OpType::_REDUCE_SCATTER_BASE,
      "reduce_scatter_tensor_coalesced"},
     {all_to_all, CommOp::all_to_all, OpType::ALLTOALL, "all_to_all"},

@@ -8,9 +8,9 @@
 
 #include "tessera/collective/comm_op.h"
 
-/// The collectives of c10d::Backend, one by one: `_allgather_base` and `allgather` are two here,
-/// because ranks that mix them do not understand each other. CommOp is the coarser word that
-/// recorders and plans use; comm_op() leads from here to there.
+/// The collectives of c10d::Backend, individually: `_allgather_base` and `allgather` are two values
+/// here, because ranks that mix them do not match. CommOp is the coarser classification used by
+/// recorders and plans; comm_op() converts.
 namespace tessera::comm {
 
 enum class Collective : uint8_t {
@@ -38,7 +38,7 @@ enum class Collective : uint8_t {
 
 std::string_view collective_name(Collective collective);  ///< "all_gather_into_tensor"
 CommOp comm_op(Collective collective);                    ///< CommOp::all_gather
-c10d::OpType c10d_op_type(Collective collective);         ///< what a c10d::Work says of itself
+c10d::OpType c10d_op_type(Collective collective);         ///< the type that a c10d::Work reports
 
 std::string_view reduce_op_name(c10d::ReduceOp::RedOpType op);  ///< "sum", "premul_sum"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string_view>
 
-/// The kinds of communication, by the names that recorder, checks, errors and tests use. c10d's
+/// The kinds of communication, with the names that recorder, checks, errors and tests use. c10d's
 /// variants of one kind (`_allgather_base`, `allgather`, the coalesced forms) share a name.
 namespace tessera::comm {
 
@@ -25,6 +25,6 @@ enum class CommOp : uint8_t {
 inline constexpr int kCommOps = 11;
 
 std::string_view op_name(CommOp op);                      ///< "all_reduce"
-std::optional<CommOp> op_of_name(std::string_view name);  ///< the reverse; none if unknown
+std::optional<CommOp> op_of_name(std::string_view name);  ///< the reverse; nullopt if unknown
 
 }  // namespace tessera::comm

@@ -5,15 +5,15 @@
 
 #include "tessera/collective/call_info.h"
 
-/// Makes a CallInfo from the arguments of any of c10d's collectives.
+/// Creates a CallInfo from the arguments of any of c10d's collectives.
 namespace tessera::comm {
 
-struct InPlace {};  ///< in place of outputs, for collectives that write their inputs
+struct InPlace {};  ///< instead of outputs, for collectives that overwrite their inputs
 
 namespace describing {
 
 inline void add(CallInfo& call, ShapeList& shapes, int64_t& bytes, const at::Tensor& t) {
-  if (!t.defined()) return;  // the backend will say so
+  if (!t.defined()) return;  // the backend reports the error
   if (call.dtype == c10::ScalarType::Undefined) call.dtype = t.scalar_type();
   call.lazy_view |= t.is_conj() || t.is_neg();
   shapes.add(t.sizes());

@@ -71,7 +71,7 @@ void Exchange::await(Message* message) {
 }
 
 void Exchange::throw_what_failed() {
-  links_->progress_once();  // what is queued for the others is theirs all the same
+  links_->progress_once();  // messages queued for other peers are still sent
   std::lock_guard lock(mutex_);
   for (const auto& message : messages_) {
     if (!message.work) continue;

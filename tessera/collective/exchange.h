@@ -13,23 +13,23 @@
 #include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-/// One collective made of messages between pairs of ranks: posts them, and waits for them in a way
-/// that can be interrupted. What carries them is a Transport: our own sockets, or Gloo. Internal.
+/// One collective made of point-to-point messages: posts them, and waits for them interruptibly. A
+/// Transport carries them: our own sockets, or Gloo. Internal.
 namespace tessera::comm {
 
-/// What can carry messages. Both calls return at once; the Works' wait() gives false when their
-/// abort() is called meanwhile, and may then be called again. Messages of one tag between two ranks
-/// arrive in the order in which they were sent.
+/// Point-to-point transport. Both calls return immediately. wait() of their Works returns false if
+/// abort() is called meanwhile, and may then be called again. Messages with one tag between two
+/// ranks arrive in sending order.
 class Transport {
  public:
   virtual ~Transport() = default;
   virtual c10::intrusive_ptr<c10d::Work> send_piece(at::Tensor piece, int to, int tag) = 0;
   virtual c10::intrusive_ptr<c10d::Work> receive_piece(at::Tensor piece, int from, int tag) = 0;
-  /// Moves what can be moved at once, where that is not done by a thread of the links.
+  /// Makes progress without blocking, if the transport has no thread for that.
   virtual void progress_once() noexcept {}
-  /// A link failed. A wait for a message of another link is interrupted when it does.
+  /// A connection failed. That interrupts waits for messages on other connections.
   virtual bool broken() const noexcept { return false; }
-  /// Whether a send may be done before the other side has asked for it.
+  /// Whether a send may complete before the receiver has posted the receive.
   virtual bool sends_ahead() const = 0;
 };
 
@@ -38,7 +38,7 @@ class Exchange {
   struct Group {
     int rank = 0;
     int size = 1;
-    uint32_t tag = 0;  ///< what the call is (message_tags.h)
+    uint32_t tag = 0;  ///< identifies the call (message_tags.h)
   };
 
   Exchange(std::shared_ptr<Transport> links, Group group, std::chrono::milliseconds timeout);
@@ -46,30 +46,31 @@ class Exchange {
   int rank() const { return group_.rank; }
   int size() const { return group_.size; }
   bool sends_ahead() const { return links_->sends_ahead(); }
-  /// For who has other things to do than to wait: moves what can be moved at once.
+  /// Makes progress without blocking, for callers with other work to do.
   void progress_once() noexcept { links_->progress_once(); }
 
   struct Message {
     c10::intrusive_ptr<c10d::Work> work;
-    std::exception_ptr error{};  ///< instead of the work: the link was broken already
+    std::exception_ptr error{};  ///< instead of the work: the connection was already broken
   };
 
-  /// Post a contiguous piece; an empty one is not sent and done at once. Both sides name the same
-  /// round: pieces of different rounds are not mistaken for each other. The result stays valid. A
-  /// broken link shows when the message is awaited, so that the other peers get what is theirs.
+  /// Posts a contiguous piece; an empty one is not sent and completes immediately. Both sides pass
+  /// the same round, which separates pieces of different rounds. The result stays valid. A broken
+  /// connection is reported when the message is awaited, so that the other peers still get their
+  /// messages.
   Message* send(const at::Tensor& piece, int to, int round = 0);
   Message* receive(const at::Tensor& piece, int from, int round = 0);
 
-  /// Returns when the message is done; once more does nothing. Throws if any message of this
-  /// exchange failed: the rank that this one comes from may have failed too, and never send it.
+  /// Blocks until the message is complete; idempotent. Throws if any message of this exchange
+  /// failed: the rank that sends this one may have failed too, and never send it.
   void await(Message* message);
   void await_all();
 
-  /// Called on the waiting thread when waiting took `after`, and then every second. May throw,
-  /// which ends the exchange.
+  /// `look` is called on the waiting thread after waiting for `after`, then every second. It may
+  /// throw, which ends the exchange.
   void when_late(std::chrono::milliseconds after, std::function<void()> look);
 
-  /// Ends the exchange from another thread: what waits throws.
+  /// Ends the exchange from another thread: pending waits throw.
   void cancel() noexcept;
 
  private:

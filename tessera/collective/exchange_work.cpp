@@ -21,11 +21,11 @@ CallerWork::CallerWork(c10::intrusive_ptr<c10::intrusive_ptr_target> owner,
   job_->begin(*exchange_);
 }
 
-/// Nobody waited: the peers still count on this rank's part.
+/// Dropped without a wait: the peers still depend on this rank's part.
 CallerWork::~CallerWork() {
   try {
     complete();
-  } catch (const std::exception&) {  // nobody is there to be told
+  } catch (const std::exception&) {  // a destructor cannot report it
   }
 }
 

@@ -5,27 +5,27 @@
 
 #include "tessera/collective/algorithms.h"
 
-/// The Work of a synchronous call: what remains to be done is done by the thread that waits, so
-/// that no other has to be woken.
+/// The Work of a synchronous call: the waiting thread does the remaining work itself, which avoids
+/// waking another thread.
 namespace tessera::comm {
 
-/// A Work whose wait can look around meanwhile, which a wait in pieces cannot: a message that was
-/// waited for in vain is lost.
+/// A Work whose wait can run periodic checks. Waiting repeatedly with short timeouts is no
+/// substitute: a message whose wait timed out is lost.
 class PatientWork {
  public:
   virtual ~PatientWork() = default;
-  /// Waits until the end, and calls `look` every so often, first after `after`; it may throw.
+  /// Waits until completion and calls `look` periodically, first after `after`; it may throw.
   virtual bool wait_looking(std::chrono::milliseconds after, std::function<void()> look) = 0;
 };
 
 class CallerWork final : public c10d::Work, public PatientWork {
  public:
-  /// Keeps `owner`, whose links the exchange uses. Posts the first messages.
+  /// Keeps `owner` alive, whose connections the exchange uses. Posts the first messages.
   CallerWork(c10::intrusive_ptr<c10::intrusive_ptr_target> owner, std::unique_ptr<Algorithm> job,
              std::shared_ptr<Exchange> exchange, uint64_t sequence);
   ~CallerWork() override;
 
-  /// A limit of one's own is final: after it the call has failed.
+  /// An explicit timeout is final: after it the call has failed.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   bool wait_looking(std::chrono::milliseconds after, std::function<void()> look) override;
 

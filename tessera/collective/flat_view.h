@@ -5,9 +5,9 @@
 
 namespace tessera::comm {
 
-/// `count` elements of a contiguous tensor from the `begin`th on, as a 1-d tensor over the same
-/// memory. What view({-1}).narrow(...) gives, without the two trips through the dispatcher, which
-/// on the way of a small message take longer than all else; autograd does not see it.
+/// `count` elements of a contiguous tensor from index `begin` on, as a 1-d tensor over the same
+/// memory. Equivalent to view({-1}).narrow(...) without two passes through the dispatcher, which
+/// would dominate the cost of a small message; invisible to autograd.
 inline at::Tensor flat_view(const at::Tensor& contiguous, int64_t begin, int64_t count) {
   c10::TensorImpl& whole = *contiguous.unsafeGetTensorImpl();
   auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(whole.unsafe_storage()),

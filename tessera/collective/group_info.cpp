@@ -5,7 +5,7 @@
 namespace tessera::comm {
 
 std::string GroupInfo::to_text() const {
-  // A world of a thousand ranks must not drown the message that names it.
+  // A world of a thousand ranks must not flood the message that names it.
   constexpr size_t kShown = 16;
   const std::span<const int> all(ranks);
   const std::string list = ranks.size() <= kShown ? list_text(all)

@@ -6,10 +6,10 @@
 
 namespace tessera::comm {
 
-/// What a tap knows of the group that its backend serves; goes into events and error messages.
+/// A tap's description of the group of its backend, for events and error messages.
 struct GroupInfo {
   std::vector<int> ranks;  ///< world ranks, in group order
-  int index = 0;           ///< my place in ranks
+  int index = 0;           ///< my index in ranks
   std::string name;        ///< "procs:0,1"
   std::string world_name;  ///< "procs"
 
@@ -17,7 +17,7 @@ struct GroupInfo {
   std::string to_text() const;  ///< "group procs:0,1 (ranks 0,1)"
 };
 
-/// Ranks in few characters, for names and messages: "0-3", "0,2,5", "0-12:4" (every fourth).
+/// Compact text for names and messages: "0-3", "0,2,5", "0-12:4" (every fourth).
 std::string ranks_text(std::span<const int> ranks);
 
 }  // namespace tessera::comm

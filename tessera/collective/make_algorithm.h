@@ -10,8 +10,8 @@
 #include "tessera/collective/algorithms.h"
 #include "tessera/collective/pipelined_pack.h"
 
-/// From the arguments of a collective to the job (algorithms.h) that does it, and which
-/// arguments a job can be made of at all.
+/// Creates the algorithm (algorithms.h) for the arguments of a collective, and decides which
+/// arguments are supported.
 namespace tessera::comm {
 
 struct RankOf {
@@ -19,17 +19,17 @@ struct RankOf {
   int size = 1;
 };
 
-/// A contiguous tensor on the CPU: messages go straight between such.
+/// Whether it is a contiguous CPU tensor, which messages can access directly.
 bool is_plain(const at::Tensor& tensor);
 
-/// Whether a job can gather it from `size` ranks.
+/// Whether an algorithm can gather it from `size` ranks.
 bool gathers(const at::Tensor& output, const at::Tensor& input, int size);
 
-/// Whether a job can reduce it; what it cannot, Gloo's own says what it thinks of.
+/// Whether an algorithm can reduce it; otherwise Gloo's own implementation runs or reports the
+/// error.
 bool reducible(const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op);
 
-/// A contiguous tensor cut into the pieces that go to, or come from, each rank; without splits, all
-/// of one size.
+/// A contiguous tensor split into the pieces for each rank; without splits, all of equal size.
 std::vector<at::Tensor> pieces_of(const at::Tensor& whole, const std::vector<int64_t>& splits,
                                   int size);
 

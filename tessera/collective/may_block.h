@@ -1,23 +1,23 @@
 #pragma once
 
-/// A host language with a lock of its own (Python's GIL) must give it up while a rank waits for
-/// others, or ranks that are threads of one process wait for each other for ever. comm marks every
-/// place where a call may wait; whoever owns the lock says what to do there.
+/// A host language with a global lock (Python's GIL) must release it while a rank waits for others;
+/// otherwise thread ranks deadlock. comm marks every place where a call may block; the owner of the
+/// lock installs hooks that run there.
 ///
 ///   set_block_hooks({.begin = release_if_held, .end = take_again});
 namespace tessera::comm {
 
 struct BlockHooks {
-  /// Called before a call that may wait; what it returns goes to `end`.
+  /// Called before a call that may block; its result is passed to `end`.
   void* (*begin)() = nullptr;
-  /// Called after it, on the same thread, also when the call threw. Must not throw.
+  /// Called after it, on the same thread, also if the call threw. Must not throw.
   void (*end)(void* state) = nullptr;
 };
 
-/// For the whole process; set it before the first rank runs.
+/// Process-wide; set it before the first rank runs.
 void set_block_hooks(const BlockHooks& hooks);
 
-/// Around a call that may wait. Nests: an inner one finds the lock given up already.
+/// Scope of a call that may block. Nests: inner scopes find the lock already released.
 class MayBlock {
  public:
   MayBlock();

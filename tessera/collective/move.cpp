@@ -13,7 +13,7 @@ namespace {
 // Below this many bytes in one rank's call, waking other ranks to help costs more than it saves.
 constexpr int64_t kShareBytes = 512 * 1024;
 
-/// Elements lie one after another in host memory, as they are.
+/// Whether it is contiguous in host memory without lazy conjugation or negation.
 bool is_flat(const at::Tensor& t) {
   return t.device().is_cpu() && t.is_contiguous() && !t.is_conj() && !t.is_neg();
 }
@@ -35,7 +35,7 @@ at::Tensor flat_view(const Piece& piece) {
 }
 
 void store(const Piece& to, const at::Tensor& values) {
-  // check_call: a tensor that is not contiguous is only ever taken whole.
+  // check_call: a non-contiguous tensor is only ever used whole.
   if (to.count == to.tensor->numel()) {
     to.tensor->copy_(values.view(to.tensor->sizes()));
   } else {
@@ -142,7 +142,7 @@ bool Move::all_flat() const {
 
 void Move::run(int share) const {
   if (kind_ == Kind::nothing) return;
-  // What c10d writes is invisible to autograd, here as for any other backend.
+  // Writes by c10d are invisible to autograd, here as with any other backend.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (kind_ == Kind::reduce_sparse) return reduce_sparse();
   if (kind_ == Kind::reduce_in_place) return reduce_in_place(share);

@@ -7,15 +7,15 @@
 
 #include "tessera/collective/call.h"
 
-/// Moves the data of a collective whose calls are all here: copies and reductions between the
-/// ranks' own tensors, with no buffer between. The work is cut into shares that touch disjoint
-/// memory, so several threads may run different shares at a time; which thread runs which share
-/// does not change a bit of the result. Small collectives, and all on accelerators, are one share.
+/// Moves the data of a collective whose calls have all arrived: copies and reductions directly
+/// between the ranks' tensors, without a buffer. The work is split into shares that touch disjoint
+/// memory, so several threads may run different shares concurrently; the assignment does not affect
+/// the bits of the result. Small collectives, and all on accelerators, are one share.
 namespace tessera::comm {
 
 class Move {
  public:
-  /// The calls of ranks 0..n-1 of a group, checked; they outlive the Move.
+  /// The calls of ranks 0..n-1 of a group, checked; they must outlive the Move.
   explicit Move(std::vector<const Call*> calls);
 
   int shares() const { return shares_; }
@@ -37,10 +37,10 @@ class Move {
   std::vector<double> factors_;
 };
 
-/// `to`'s elements become `from`'s; as many, of the same dtype. Autograd does not see it.
+/// Copies `from` to `to`; equal counts and dtypes. Invisible to autograd.
 void copy_piece(const Piece& to, const Piece& from);
 
-/// One message between two ranks: `recv`'s output becomes `send`'s input.
+/// One message between two ranks: copies `send`'s input to `recv`'s output.
 void move_message(const Call& send, const Call& recv);
 
 }  // namespace tessera::comm

@@ -25,7 +25,7 @@ namespace {
 using Op = c10d::ReduceOp::RedOpType;
 using c10d::ReduceOp;
 
-// A block of accumulators stays in the first-level cache while all ranks are added to it.
+// A block of accumulators stays in the L1 cache while all ranks are added to it.
 constexpr int64_t kBlock = 1024;
 
 template <typename T>
@@ -47,8 +47,8 @@ auto accumulator() {
   }
 }
 
-/// What an average divides by. A complex divisor would multiply by its inverse, which rounds twice
-/// and makes NaN of infinity.
+/// The divisor of an average. A complex divisor would multiply by its inverse, which rounds twice
+/// and turns infinity into NaN.
 template <typename A>
 auto divisor(size_t ranks) {
   if constexpr (kIsComplex<A>) {
@@ -58,8 +58,8 @@ auto divisor(size_t ranks) {
   }
 }
 
-// Signed overflow is undefined, wrapping is what c10d does: add and multiply as unsigned. The
-// detour over 32 bits keeps short types from being promoted to a signed int that overflows.
+// Signed overflow is undefined, but c10d wraps: adds and multiplies as unsigned. At least 32 bits,
+// so that short types are not promoted to a signed int that overflows.
 template <typename A, typename F>
 A wrapping(A a, A b, const F& f) {
   if constexpr (std::is_integral_v<A>) {
@@ -81,7 +81,7 @@ A combine(A a, A b) {
   } else if constexpr (op == ReduceOp::PRODUCT) {
     return wrapping(a, b, [](auto x, auto y) { return x * y; });
   } else if constexpr (op == ReduceOp::MIN) {
-    return (a < b || a != a) ? a : b;  // a != a: NaN stays
+    return (a < b || a != a) ? a : b;  // a != a: propagates NaN
   } else if constexpr (op == ReduceOp::MAX) {
     return (a > b || a != a) ? a : b;
   } else if constexpr (op == ReduceOp::BAND) {
@@ -217,7 +217,7 @@ void check_reduce(Collective what, const c10d::ReduceOp& op, c10::ScalarType dty
 
 double premul_factor(const c10d::ReduceOp& op) {
   if (op.op_ != ReduceOp::PREMUL_SUM) return 1.0;
-  // The name that torch 2.11 has, kept as an alias since.
+  // The name in torch 2.11, kept as an alias since.
   const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   require(factor != nullptr, "premul_sum without a factor: c10d has a function that makes one");
   return factor->tensor_factor.defined() ? factor->tensor_factor.item().toDouble()

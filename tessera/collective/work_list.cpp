@@ -44,7 +44,7 @@ class AllOf final : public c10d::Work {
     for (const auto& work : works_) work->abort();
   }
 
-  /// Complete when the last part is; the first error wins.
+  /// Completes when the last part does; the first error wins.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     auto all = make_tensor_list_future(result());
     auto left = std::make_shared<std::atomic<size_t>>(works_.size());

@@ -24,13 +24,13 @@ using Bytes = std::vector<uint8_t>;
 constexpr milliseconds kEndsWithin(500);
 
 [[noreturn]] void fail(const std::string& why) {
-  // The type that c10d's stores throw.
+  // The exception type of c10d's stores.
   throw c10::DistStoreError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, why);
 }
 
 }  // namespace
 
-/// Shared with its thread, which outlives the BoundedStore if an answer never comes.
+/// Shared with its thread, which outlives the BoundedStore if a call never returns.
 struct BoundedStore::Connection {
   using Task = std::function<void()>;
 
@@ -42,7 +42,7 @@ struct BoundedStore::Connection {
   std::condition_variable changed;
   std::deque<Task> tasks;
   bool ended = false;
-  bool idle_for_good = false;  // its thread needs the store no more
+  bool idle_for_good = false;  // its thread no longer needs the store
 
   bool is_ours() const { return getpid() == owner; }
 
@@ -54,8 +54,8 @@ struct BoundedStore::Connection {
     changed.notify_one();
   }
 
-  /// Closes the connection before it returns, unless a call still waits for an answer: a port, for
-  /// one, is then free again.
+  /// Closes the connection before it returns, unless a call is still pending; this frees a server's
+  /// port, for example.
   void end() {
     StorePtr closing;
     std::unique_lock lock(mutex);
@@ -83,13 +83,14 @@ struct BoundedStore::Connection {
   }
 
   static std::shared_ptr<Connection> start(StorePtr inner) {
-    // The last reference ends the thread; the thread's own keeps what it works on.
+    // Dropping the last external reference ends the thread; the thread's own reference keeps what
+    // it works on.
     auto connection = std::make_shared<Connection>(std::move(inner));
     std::thread([connection] { connection->run(); }).detach();
     Connection* raw = connection.get();
     return {raw, [connection](Connection*) mutable {
               if (connection->is_ours()) return connection->end();
-              // A forked process has no such thread, and a server's destructor waits for one.
+              // A forked child has no such thread, and a server's destructor would wait for one.
               new auto(std::move(connection));
             }};
   }

@@ -9,20 +9,21 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-/// A c10d::Store whose calls all end in time: the one way in which this room, Gloo and NCCL reach
-/// the store of a world of processes.
+/// A c10d::Store whose calls all have a deadline. The liveness room, Gloo and NCCL access the store
+/// of a world of processes only through it.
 ///
 /// A TCPStore blocks without limit while its host is stopped or unreachable, and one thread that
-/// waits for a key keeps all others from the connection. Here a thread of the connection makes the
-/// calls, and the caller waits for it until a limit; waiting for a key is asking for it again
-/// and again, so no call holds the connection for longer than an answer takes.
+/// waits for a key blocks all others from the connection. Here a thread of the connection makes the
+/// calls, and the caller waits for it up to a limit. Waiting for a key polls it, so no call
+/// occupies the connection for longer than one round trip.
 ///
 ///   auto store = c10::make_intrusive<BoundedStore>(tcp_store, 30s);
 ///   store->get("key");                            // throws c10::DistStoreError after 30 s
 ///   store->until(deadline)->get("key");           // the same connection, by `deadline`
 ///
-/// In a process that was forked from the one that made it, every call throws at once: the
-/// connection is the parent's. Cost: two thread switches a call besides the round trip.
+/// In a child forked from the process that created it, every call throws immediately: the
+/// connection belongs to the parent. Cost: two thread switches per call in addition to the round
+/// trip.
 namespace tessera::comm {
 
 class BoundedStore final : public c10d::Store {
@@ -33,12 +34,12 @@ class BoundedStore final : public c10d::Store {
   BoundedStore(StorePtr store, std::chrono::milliseconds timeout);
   ~BoundedStore() override;
 
-  /// Over the same connection: calls end by `deadline`, and by the timeout.
+  /// Uses the same connection: calls end by `deadline`, and within the timeout.
   c10::intrusive_ptr<BoundedStore> until(Clock::time_point deadline) const;
 
-  /// A connection of its own, made within the limit.
+  /// A separate connection, established within the limit.
   StorePtr clone() override;
-  /// The same without limits, for a thread that blocks on purpose and that nothing waits for.
+  /// The same without limits, for a thread that blocks on purpose and is never joined.
   StorePtr unbounded_clone();
 
   using Store::set;
@@ -66,7 +67,7 @@ class BoundedStore final : public c10d::Store {
                Clock::time_point deadline);
   friend class c10::intrusive_ptr<BoundedStore>;
 
-  /// `call(store)` on the connection's thread; `what` for the message.
+  /// Runs `call(store)` on the connection's thread; `what` is for the error message.
   template <typename Call>
   auto run(std::string what, Call call) const;
   Clock::time_point limit(std::chrono::milliseconds timeout) const;
@@ -75,8 +76,9 @@ class BoundedStore final : public c10d::Store {
   Clock::time_point deadline_;
 };
 
-/// Opens a connection by `connect` within `timeout`; nullptr if it takes longer. `connect` goes on
-/// meanwhile, so it owns what it uses; its exceptions are the caller's.
+/// Opens a connection by `connect` within `timeout`; nullptr if it takes longer. `connect`
+/// continues to run in that case, so it must own what it uses; its exceptions propagate to the
+/// caller.
 BoundedStore::StorePtr open_within(std::chrono::milliseconds timeout,
                                    std::function<BoundedStore::StorePtr()> connect);
 

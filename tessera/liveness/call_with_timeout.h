@@ -10,9 +10,9 @@
 
 namespace tessera::comm {
 
-/// Runs `ask` on a thread of its own; `otherwise` if that takes longer than `limit`, or throws. For
-/// stores: one whose host is stopped, or vanished from the network, answers neither yes nor no. The
-/// thread goes on for as long as it takes, so `ask` owns what it uses.
+/// Returns `ask()`, or `otherwise` on timeout or exception. For stores, which block forever while
+/// their host is stopped or unreachable. The call runs on a detached thread and is not interrupted,
+/// so `ask` must own everything it captures.
 template <typename Answer, typename Ask>
 Answer call_with_timeout(std::chrono::milliseconds limit, Answer otherwise, Ask ask) {
   try {

@@ -25,8 +25,8 @@ constexpr int kTimesTheSlowest = 10;
 constexpr milliseconds kPollOtherStores(500);
 constexpr auto kProbeEndsWithin = std::chrono::seconds(3);
 
-/// Ranks share a bell by blocks: with one a rank a question would be many requests, with one for
-/// all everybody would wake when anybody leaves.
+/// Ranks share a bell in blocks: with a bell per rank a probe would be many requests, with a single
+/// one all ranks would wake up whenever one leaves.
 constexpr int kRanksPerBell = 32;
 
 int bell_of(int rank) { return rank / kRanksPerBell; }
@@ -36,7 +36,7 @@ std::string alive_key(int rank) { return join_text("alive/", rank); }
 
 constexpr const char* kStoreEnds = "store_ends";
 
-constexpr int64_t kLeft = std::numeric_limits<int64_t>::max();  // an answer to all questions
+constexpr int64_t kLeft = std::numeric_limits<int64_t>::max();  // answers all probes
 
 int64_t number_of(const std::vector<uint8_t>& bytes) {
   const std::string text = text_of(bytes);
@@ -45,9 +45,10 @@ int64_t number_of(const std::vector<uint8_t>& bytes) {
   return number;
 }
 
-/// Returns the question's number. Rings those before it as well that have not been: the ranks that
-/// asked them may have died between counting and ringing. Oldest first, so that a bell has rung
-/// only if all before it have, and an answering thread, which waits for the next one, misses none.
+/// Returns the number of the probe. Also rings earlier probes that have not been rung: the ranks
+/// that started them may have died between counting and ringing. Oldest first, so that a bell has
+/// rung only if all before it have, and an answering thread, which waits for the next one, misses
+/// none.
 int64_t ring(c10d::Store& store, int bell) {
   const int64_t question = store.add(count_key(bell), 1);
   int64_t first = question;
@@ -56,7 +57,7 @@ int64_t ring(c10d::Store& store, int bell) {
   return question;
 }
 
-/// The last question that a rank answered.
+/// The last probe that a rank answered.
 int64_t answer_of(c10d::Store& store, int rank) {
   const std::string key = alive_key(rank);
   return store.check({key}) ? number_of(store.get(key)) : 0;
@@ -76,7 +77,7 @@ bool blocks_without_traffic(c10::intrusive_ptr<c10d::Store> store) {
 
 }  // namespace
 
-/// Outlives the LivenessProbe if the store never answers.
+/// Outlives the LivenessProbe if the store never responds.
 struct LivenessProbe::State {
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
@@ -89,7 +90,7 @@ struct LivenessProbe::State {
       while (!leaving && !store->check({key})) Schedule::current().sleep_for(kPollOtherStores);
       return;
     }
-    // The end of a wait without an answer leaves a warning in the log, hence a long one.
+    // A wait that times out logs a warning, hence the long timeout.
     constexpr auto kWait = std::chrono::hours(24);
     const auto begin = Schedule::current().now();
     while (!leaving && !store->check({key})) {
@@ -117,7 +118,7 @@ struct LivenessProbe::State {
         answered = store->add(count_key(bell), 0);
         store->set(alive_key(rank), bytes_of(std::to_string(answered)));
       }
-    } catch (const std::exception&) {  // nobody can ask any more
+    } catch (const std::exception&) {  // no probe can arrive any more
     }
   }
 };
@@ -143,7 +144,7 @@ LivenessProbe::~LivenessProbe() {
     ring(*rings_, bell_of(rank_));
     if (!ready_within(ended_, kProbeEndsWithin)) return;
     rings_->set(alive_key(rank_), bytes_of(std::to_string(kLeft)));
-  } catch (const std::exception&) {  // the store is gone, and the thread notices it too
+  } catch (const std::exception&) {  // the store is gone; the thread notices it too
     ready_within(ended_, kProbeEndsWithin);
   }
 }
@@ -171,7 +172,7 @@ LivenessProbe::Roll LivenessProbe::call(c10d::Store& store, std::span<const int>
   };
   const auto begin = Schedule::current().now();
   Clock::duration patience = kShortest;
-  // Every survivor asks, and reads a key a rank: those of a large group look less often.
+  // Every survivor probes, and reads one key per rank: in a large group they poll less often.
   const milliseconds pause(10 + std::ssize(ranks));
   for (;;) {
     const auto looked = Schedule::current().now() - begin;

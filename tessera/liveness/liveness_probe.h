@@ -8,17 +8,16 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-/// Who is alive? A process that runs answers at once, whatever its other threads compute or wait
-/// for; one that was killed, is stopped, or is cut off from the store does not.
+/// Determines which ranks are alive. A running process answers immediately, whatever its other
+/// threads do; one that was killed, is stopped, or is disconnected from the store does not.
 ///
-/// A thread of each process waits on the store until somebody asks; while all goes well there is no
-/// traffic.
+/// A thread of each process waits on the store for a request; there is no traffic otherwise.
 namespace tessera::comm {
 
 class LivenessProbe {
  public:
-  /// Answers for `rank` from now on. `answers` is this object's own connection, because its thread
-  /// blocks on it; `rings` another one, that the destructor may use.
+  /// Answers for `rank` from now on. `answers` must be a separate connection, because its thread
+  /// blocks on it; `rings` is another one, for use by the destructor.
   LivenessProbe(c10::intrusive_ptr<c10d::Store> answers, c10::intrusive_ptr<c10d::Store> rings,
                 int rank);
   ~LivenessProbe();
@@ -27,21 +26,21 @@ class LivenessProbe {
 
   struct Roll {
     std::vector<int> missing;  ///< did not answer in time
-    std::vector<int> left;     ///< said goodbye: their LivenessProbe has ended
+    std::vector<int> left;     ///< their LivenessProbe was destroyed
   };
 
-  /// Asks `ranks`. The time to answer is two seconds, or ten times what the slowest of the others
-  /// took (a busy machine keeps a living process from answering, too), at most kLongest.
+  /// Probes `ranks`. The time to answer is two seconds, or ten times that of the slowest answer (on
+  /// a busy machine a live process may be slow as well), at most kLongest.
   static Roll call(c10d::Store& store, std::span<const int> ranks);
   static constexpr auto kLongest = std::chrono::seconds(10);
 
-  /// Whether this rank said goodbye; asks nobody.
+  /// Whether this rank has left; reads the store only, without a probe.
   static bool left(c10d::Store& store, int rank);
 
-  /// The store is about to end: LifeSigns of `ranks` that still wait on it stop, because the
-  /// connection would break under them, of which libtorch warns. Waits as `call` does.
+  /// The store is about to end: stops the LivenessProbes of `ranks` that still wait on it, because
+  /// libtorch warns when their connections break. Waits as `call` does.
   static void dismiss(c10d::Store& store, std::span<const int> ranks);
-  /// This one did: there is nothing to ask or to say over the store any more.
+  /// Whether this probe was stopped by dismiss(): the store must not be used any more.
   bool dismissed() const;
 
  private:

@@ -28,8 +28,8 @@ std::string given_up_key(const std::string& channel, uint64_t sequence) {
 
 std::string host_key(int rank) { return join_text("host/", rank); }
 
-/// Whose calls a rank of a group reads: all in a small one, else the first and the next few, so
-/// that the ranks of a large one do not drown the store. Somebody reads everybody.
+/// Whose calls a rank of a group reads: all in a small one, else the first and the next few, to
+/// limit the load on the store. Together the ranks read all calls.
 std::vector<int> some_of(int size, int index) {
   constexpr int kMost = 16;
   std::vector<int> whom;
@@ -61,7 +61,7 @@ std::optional<PeerDiagnostics::Failure> failure_of(const std::string& text) {
 struct PeerDiagnostics::Line {
   std::mutex mutex;
   c10::intrusive_ptr<c10d::Store> store;
-  std::atomic<int> unanswered{0};  ///< questions given up: nothing else is asked before it answers
+  std::atomic<int> unanswered{0};  ///< abandoned calls; no further calls are made until they return
   std::mutex silent_mutex;
   std::vector<int> silent;
 
@@ -71,8 +71,8 @@ struct PeerDiagnostics::Line {
     silent.insert(silent.end(), missing.begin(), missing.end());
   }
 
-  /// Counts in `unanswered` from when the asker gives it up until its thread ends, whichever of the
-  /// two comes first.
+  /// Counts in `unanswered` from when the caller abandons it until its thread ends, in whichever
+  /// order these happen.
   class Question {
    public:
     explicit Question(Line& line) : line_(line) {}
@@ -95,8 +95,8 @@ struct PeerDiagnostics::Line {
     std::atomic<bool> met_{false};
   };
 
-  /// Runs `ask(store)` and gives up after a while. `nothing` if it failed or gave up: the caller
-  /// has the real error in hand.
+  /// Runs `ask(store)` with a timeout. Returns `nothing` if it failed or timed out: the caller
+  /// already has the real error.
   template <typename Answer, typename Ask>
   static Answer run(const std::shared_ptr<Line>& line, Answer nothing, Ask ask,
                     std::chrono::seconds limit = kAnswerWithin) noexcept {
@@ -108,9 +108,9 @@ struct PeerDiagnostics::Line {
         std::lock_guard lock(line->mutex);
         return ask(*line->store);
       });
-      question->give_up();  // nothing, if it ended
+      question->give_up();  // no effect if it has ended
       return answer;
-    } catch (const std::exception&) {  // no memory for it
+    } catch (const std::exception&) {  // out of memory
       return nothing;
     }
   }
@@ -133,7 +133,7 @@ void PeerDiagnostics::post_failure(std::string_view text) noexcept {
 void PeerDiagnostics::post_failure(c10d::Store& store, int rank, std::string_view text) noexcept {
   try {
     store.compareSet("failure", {}, bytes_of(join_text(rank, " ", text)));
-  } catch (const std::exception&) {  // the caller has the real error in hand
+  } catch (const std::exception&) {  // the caller has the real error
   }
 }
 

@@ -14,21 +14,21 @@
 #include "tessera/collective/call_info.h"
 #include "tessera/liveness/liveness_probe.h"
 
-/// What processes tell each other when a collective does not go well, over the store instead of the
-/// links: who failed and why, who is still alive, who waits in which call.
+/// Out-of-band diagnostics for failed collectives, exchanged over the store instead of the group's
+/// connections: which rank failed and why, which are still alive, which wait in which call.
 ///
-/// Best effort by contract: nothing here throws, and nothing takes longer than a few seconds (with
-/// dead or very busy ranks, a dozen), also when the store is gone. While all goes well nothing is
-/// written.
+/// Best effort by contract: nothing here throws, and nothing takes longer than a few seconds (a
+/// dozen with dead or very busy ranks), even if the store is gone. Nothing is written in normal
+/// operation.
 namespace tessera::comm {
 
 class PeerDiagnostics {
  public:
   static constexpr const char* kPrefix = "board";  ///< of its keys in a world's store
 
-  /// `store` is this object's own connection, because others may block on theirs; made beforehand,
-  /// because connecting takes a name look-up, which may take seconds. `store_host` is where rank 0
-  /// hosts it, for errors that can ask nothing any more; "": not said.
+  /// `store` must be a separate connection, because others may block on theirs. It is opened in
+  /// advance, because the name look-up of a connect may take seconds. `store_host` is the host of
+  /// rank 0's store, for errors after the store is gone; "": unknown.
   PeerDiagnostics(c10::intrusive_ptr<c10d::Store> store, int rank, std::string store_host = "");
 
   struct Failure {
@@ -36,48 +36,50 @@ class PeerDiagnostics {
     std::string text;
   };
 
-  /// Says that this rank failed by itself. Only the first failure of the world is kept.
+  /// Reports that this rank failed. Only the first failure of the world is kept.
   void post_failure(std::string_view text) noexcept;
   std::optional<Failure> first_failure() noexcept;
-  /// The same over a connection that the caller holds and may wait on; posting does not throw.
+  /// The same over a connection of the caller, which may block; posting does not throw.
   static std::optional<Failure> first_failure(c10d::Store& store);
   static void post_failure(c10d::Store& store, int rank, std::string_view text) noexcept;
 
-  /// Says that this rank waits in this call of `channel`; returns it and the calls that others of
-  /// the group (of a large one, some) said so of, by index. They may have moved on since.
+  /// Reports that this rank waits in this call of `channel`. Returns it with the calls that other
+  /// ranks of the group (in a large one, some of them) have reported, by index; these may be
+  /// outdated.
   std::vector<RankCall> meet(const GroupInfo& group, const std::string& channel,
                              const RankCall& mine) noexcept;
 
-  /// Says that this rank ended this call of `channel` with an error, so that peers which wait for
-  /// its part do not wait on. Only the first of a call is kept.
+  /// Reports that this rank ended this call of `channel` with an error, so that peers stop waiting
+  /// for its part. Only the first report per call is kept.
   void give_up(const std::string& channel, uint64_t sequence, std::string_view why) noexcept;
-  /// Who did, if it was this call.
+  /// The report of a rank that gave up on this call, if any.
   std::optional<Failure> who_gave_up(const std::string& channel, uint64_t sequence) noexcept;
 
-  /// Says on which host this rank runs, for errors of the others.
+  /// Reports the host of this rank, for error messages of others.
   void post_host(std::string_view host) noexcept;
-  /// "rank 2", "ranks 2,3"; with hosts, where they were posted and the store answers:
-  /// "ranks 2 (node7), 3 (node7)".
+  /// "rank 2", "ranks 2,3"; with hosts if they were posted and the store responds: "ranks 2
+  /// (node7), 3 (node7)".
   std::string ranks_text(std::span<const int> ranks) noexcept;
-  /// "rank 0", "rank 0 (10.0.0.1)": who hosts the store.
+  /// The rank that hosts the store: "rank 0", "rank 0 (10.0.0.1)".
   std::string store_host_text() const;
 
-  /// Says that this rank makes no more calls: its world ends.
+  /// Reports that this rank makes no more calls: its world ends.
   void post_end() noexcept;
-  /// Which of the ranks, other than this one, said so.
+  /// Which of the ranks, other than this one, have reported that.
   std::vector<int> who_ended(std::span<const int> ranks) noexcept;
 
-  /// Says that this process ends at once and reads nothing more here. Where it hosts the store,
-  /// waits first until the `others` do so too, so that they can read why; at most a few seconds.
+  /// Reports that this process exits and no longer reads the store. If it hosts the store, first
+  /// waits until the `others` have reported the same, so that they can read the reason; at most a
+  /// few seconds.
   void post_exit(int others, bool hosts_store) noexcept;
 
-  /// Which of the ranks, other than this one, do not answer; nothing if the store does not.
+  /// Probes the ranks other than this one; nullopt if the store does not respond.
   std::optional<LivenessProbe::Roll> call_roll(std::span<const int> ranks) noexcept;
-  /// Those that did not when they were last asked.
+  /// The ranks that did not answer the last probe.
   std::vector<int> silent();
 
  private:
-  struct Line;  // the connection; outlives this object if an answer never comes
+  struct Line;  // the connection; outlives this object if a call never returns
 
   std::shared_ptr<Line> line_;
   int rank_;

@@ -7,11 +7,11 @@
 
 namespace tessera::comm {
 
-/// Asks `done()` again and again, first at once, then at growing distances up to 50 ms, until it
-/// says yes or `timeout` passes; returns its last answer. Calls `meanwhile()` twice a second.
+/// Calls `done()` repeatedly, at intervals growing up to 50 ms, until it returns true or `timeout`
+/// passes; returns its last result. Calls `meanwhile()` twice a second.
 ///
-/// For stores: a blocking Store::wait cannot be left early to look for something else, and prints a
-/// warning when it ends in a timeout.
+/// For stores: a blocking Store::wait cannot be interrupted to check something else, and logs a
+/// warning when it times out.
 template <typename Done, typename Meanwhile>
 bool poll_until(std::chrono::milliseconds timeout, const Done& done, const Meanwhile& meanwhile) {
   using Clock = Schedule::Clock;

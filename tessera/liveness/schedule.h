@@ -6,9 +6,9 @@
 
 #include "tessera/collective/deadline.h"
 
-/// Time and threads, as the protocols over a store use them: barriers, liveness, diagnostics,
-/// shutdown. In a program these are the machine's own. A test enters another Schedule, and decides
-/// what time it is and which thread runs next.
+/// Clock and threads for the protocols over a store: barriers, liveness, diagnostics, shutdown. The
+/// default uses the machine's. A test installs another Schedule, which controls the time and the
+/// order in which threads run.
 namespace tessera::comm {
 
 class Schedule {
@@ -20,14 +20,15 @@ class Schedule {
   virtual Clock::time_point now() = 0;
   virtual void sleep_for(Clock::duration time) = 0;
 
-  /// Runs `body` on a detached thread, which has the same Schedule. Throws if none can be started.
+  /// Runs `body` on a detached thread that inherits this Schedule. Throws if no thread can be
+  /// started.
   virtual void start(std::function<void()> body) = 0;
 
-  /// Blocks until `is_ready_within(limit)` returns true, or `limit` has passed; returns its answer.
+  /// Blocks until `is_ready_within(limit)` returns true or `limit` has passed; returns its result.
   using IsReadyWithin = std::function<bool(Clock::duration)>;
   virtual bool wait(const IsReadyWithin& is_ready_within, Clock::duration limit) = 0;
 
-  /// Of the calling thread: the machine's, unless a Guard is open.
+  /// The Schedule of the calling thread: the machine's, unless a Guard is active.
   static Schedule& current();
 
   class Guard {

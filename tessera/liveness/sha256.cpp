@@ -62,7 +62,7 @@ Digest sha256(std::string_view message) {
                  0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   const size_t whole = message.size() / kBlock * kBlock;
   for (size_t at = 0; at < whole; at += kBlock) add_block(state, message.substr(at, kBlock));
-  // The rest is padded by a one bit, zeros, and the length in bits.
+  // The rest is padded with a one bit, zeros, and the length in bits.
   std::string last(message.substr(whole));
   last += '\x80';
   last.append((kBlock - (last.size() + 8) % kBlock) % kBlock, '\0');

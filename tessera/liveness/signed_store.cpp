@@ -10,13 +10,13 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-constexpr size_t kCode = 16;  // bytes of the digest that are kept, as TLS and IPsec do
+constexpr size_t kCode = 16;  // bytes of the digest that are kept, as in TLS and IPsec
 
 std::string_view text_view(const Bytes& bytes, size_t size) {
   return {reinterpret_cast<const char*>(bytes.data()), size};
 }
 
-/// The key's length keeps "ab" + "c" apart from "a" + "bc".
+/// The key's length separates "ab" + "c" from "a" + "bc".
 Digest code_of(const std::string& secret, const std::string& key, std::string_view value) {
   return hmac_sha256(secret, join_text("store ", key.size(), " ", key, value));
 }
@@ -57,7 +57,7 @@ void SignedStore::set(const std::string& key, const Bytes& value) {
 }
 
 Bytes SignedStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) {
-  // No bytes stand for "no such key".
+  // An empty value means "no such key".
   const Bytes before = expected.empty() ? expected : sign(key, expected);
   Bytes now = store_->compareSet(key, before, sign(key, desired));
   return now.empty() ? now : verified(key, std::move(now));

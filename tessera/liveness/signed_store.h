@@ -6,13 +6,12 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-/// A c10d::Store whose values carry a proof that their writer knows the secret of the job: a
-/// message authentication code over key and value. A value without it is an error when it is read,
-/// not a message of a rank.
+/// A c10d::Store whose values carry a message authentication code over key and value, which proves
+/// that the writer knows the secret of the job. Reading a value without a valid code throws.
 ///
-/// Not guarded, because c10d's store has no such notion: who can reach its port can read and list
-/// all entries, see which keys exist, change counters (add), and delete or overwrite what is there.
-/// That can end a job, with an error, but not make it take a stranger's words for a rank's. The
+/// Not protected, because c10d's store has no such notion: any process that reaches its port can
+/// read and list all entries, see which keys exist, change counters (add), and delete or overwrite
+/// values. That can end a job with an error, but cannot make a rank accept a forged value. The
 /// secret itself is never written.
 namespace tessera::comm {
 
@@ -40,7 +39,7 @@ class SignedStore final : public c10d::Store {
             const std::chrono::milliseconds& timeout) override {
     store_->wait(keys, timeout);
   }
-  /// Parts of a value cannot be signed.
+  /// Partial values cannot be signed.
   bool hasExtendedApi() const override { return false; }
   const std::chrono::milliseconds& getTimeout() const noexcept override {
     return store_->getTimeout();

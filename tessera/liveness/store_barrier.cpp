@@ -11,7 +11,7 @@
 namespace tessera::comm {
 namespace {
 
-// What the meeting's outcome may be; a list of absent ranks is the third.
+// The outcomes of the barrier; a list of absent ranks is the third.
 constexpr std::string_view kSame = "same";
 constexpr std::string_view kDifferent = "different";
 
@@ -26,7 +26,7 @@ std::string StoreBarrier::absent() const {
   return out;
 }
 
-/// The last to come compares the words for all: each rank reads one key, not one per rank.
+/// The last rank to arrive compares the words for all: each rank reads one key, not one per rank.
 std::string_view StoreBarrier::compare(const std::string& word) const {
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (store.get(join_text(name, "/here/", i)) != bytes_of(word)) return kDifferent;
@@ -34,10 +34,10 @@ std::string_view StoreBarrier::compare(const std::string& word) const {
   return kSame;
 }
 
-/// Throws if some rank failed, or one that is waited for has left.
+/// Throws if some rank failed, or an awaited one has left.
 void StoreBarrier::check_for_failures() const {
   const int me = ranks[static_cast<size_t>(index)];
-  // Also one of this rank: it may be of another process that was given the same number.
+  // Includes a failure of this rank: it may come from another process with the same number.
   if (const auto failure = PeerDiagnostics::first_failure(board)) {
     throw PeerError(join_text("rank ", me, ": ", purpose, " failed; rank ", failure->rank,
                               " failed first: ", failure->text));
@@ -61,9 +61,9 @@ bool StoreBarrier::attend(const std::string& word) const {
       store.compareSet(outcome_key, {}, bytes_of(compare(word)));
     }
     const auto came = [&] { return store.check({outcome_key}); };
-    // The first to give up decides for all, so that all ranks throw or none. If all came, the last
-    // one died before it wrote the outcome, or is about to write it. An empty outcome would count
-    // as none: compareSet would replace it.
+    // The first rank to give up decides for all, so that all ranks throw or none. If all arrived,
+    // the last one died before it wrote the outcome, or is about to write it. An empty outcome
+    // would count as none: compareSet would replace it.
     if (!poll_until(timeout, came, [&] { check_for_failures(); })) {
       const std::string missing = absent();
       store.compareSet(outcome_key, {}, bytes_of(missing.empty() ? compare(word) : missing));

@@ -8,26 +8,26 @@
 
 namespace tessera::comm {
 
-/// A point where ranks wait for each other, over a store: at the start, at each new group, at the
-/// end. Unlike c10d's own, it knows who is missing. Each is used once. No other thread may wait on
+/// A barrier between ranks over a store: at the start, at the creation of each group, at the end.
+/// Unlike c10d's own, it reports which ranks are missing. Single use. No other thread may block on
 /// its stores meanwhile.
 struct StoreBarrier {
   c10d::Store& store;
   std::string name;            ///< unique in the store
-  std::string purpose;         ///< for the message: "the start of world procs at host:1234"
-  std::span<const int> ranks;  ///< who comes, world ranks
-  int index = 0;               ///< my place among them
+  std::string purpose;         ///< for error messages: "the start of world procs at host:1234"
+  std::span<const int> ranks;  ///< the participants, world ranks
+  int index = 0;               ///< my index among them
   std::chrono::milliseconds timeout{0};
-  c10d::Store& board;  ///< where a failed rank says so (peer_diagnostics.h)
+  c10d::Store& board;  ///< where a failed rank reports it (peer_diagnostics.h)
 
-  /// The key of `store` that counts the ranks which left the world.
+  /// The key of `store` that counts the ranks that have left the world.
   static constexpr const char* kLeft = "left";
 
-  /// Waits for all; PeerError names those that did not come in time, or cannot come any more.
-  /// Returns whether all ranks brought the same word.
+  /// Blocks until all ranks arrive. Throws PeerError naming those that did not arrive in time, or
+  /// no longer can. Returns whether all ranks passed the same word.
   bool attend(const std::string& word) const;
 
-  /// Says instead that this rank will not come, so that nobody waits for it.
+  /// Reports instead that this rank will not arrive, so that no rank waits for it.
   void call_off() const;
 
  private:

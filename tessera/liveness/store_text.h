@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-/// A c10d::Store holds bytes; we write text.
+/// Conversion between text and the bytes of a c10d::Store.
 namespace tessera::comm {
 
 inline std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }

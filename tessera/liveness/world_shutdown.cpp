@@ -14,7 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kLastWords = milliseconds(500);
-/// How much longer than planned the store may take to answer.
+/// Additional time for a slow store.
 constexpr auto kSlowStore = std::chrono::seconds(3);
 
 }  // namespace
@@ -33,7 +33,7 @@ WorldShutdown::BarrierResult WorldShutdown::arrive_and_wait() {
                        mine.rank,   mine.patience, *mine.board}
               .attend("");
           return BarrierResult::all_came;
-        } catch (const std::exception&) {  // somebody is gone already: then so are we
+        } catch (const std::exception&) {  // a rank is already gone: leave as well
           return BarrierResult::some_did_not;
         }
       });
@@ -50,7 +50,7 @@ WorldShutdown::BarrierResult WorldShutdown::cancel_barrier() {
 }
 
 void WorldShutdown::leave(std::vector<int> silent) {
-  // Each may take as long as a roll call besides what it waits for.
+  // Each may take as long as a probe in addition to its own wait.
   const auto limit = options_.hosts_store ? options_.patience + 3 * LivenessProbe::kLongest
                                           : milliseconds(3 * kSlowStore);
   call_with_timeout(limit, false,
@@ -62,15 +62,16 @@ void WorldShutdown::leave(std::vector<int> silent) {
                     });
 }
 
-/// A rank that is only too busy to answer one roll call still reads why this one failed: only who
-/// misses two in a row is taken for dead. Those who stay longer are told that the store ends.
+/// A rank that is merely too busy to answer one probe still reads why this one failed: only a rank
+/// that misses two in a row counts as dead. Those that stay longer are notified that the store
+/// ends.
 void WorldShutdown::outlast_the_others(std::vector<int> silent) {
   c10d::Store& board = *options_.board;
   const auto deadline = Schedule::current().now() + options_.patience;
   const auto all_left = [&] {
     return options_.store->add(StoreBarrier::kLeft, 0) >= options_.size;
   };
-  // One that failed by itself has said what there was to say: once is enough.
+  // A rank that reported its own failure does not read any more: one probe suffices.
   if (const auto failed = PeerDiagnostics::first_failure(board)) silent.push_back(failed->rank);
   while (!poll_until(kLastWords, all_left)) {
     if (Schedule::current().now() >= deadline) {

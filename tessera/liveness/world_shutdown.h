@@ -9,39 +9,39 @@
 
 #include "tessera/liveness/liveness_probe.h"
 
-/// What a rank says on the store when its world of processes ends, and what it waits for.
+/// The shutdown protocol of a world of processes, over the store.
 ///
-/// A store whose host is stopped, or cut off, answers neither yes nor no, and a rank that ends must
-/// not wait for it without limit: the calls run on a thread of their own, which keeps this object
-/// for as long as the store takes.
+/// A store whose host is stopped or unreachable does not respond, and a rank must not block on it
+/// while shutting down: the calls run on a separate thread, which keeps this object alive as long
+/// as the store takes.
 namespace tessera::comm {
 
 class WorldShutdown : public std::enable_shared_from_this<WorldShutdown> {
  public:
   struct Options {
     c10::intrusive_ptr<c10d::Store> store;
-    c10::intrusive_ptr<c10d::Store> board;  ///< the noticeboard
+    c10::intrusive_ptr<c10d::Store> board;  ///< peer diagnostics
     std::unique_ptr<LivenessProbe> life_sign;
     int rank = 0;
     int size = 1;
     bool hosts_store = false;
-    std::chrono::milliseconds patience{0};  ///< for ranks that do not come, and again for the store
+    std::chrono::milliseconds patience{0};  ///< for absent ranks, and again for the store
   };
 
   explicit WorldShutdown(Options options);
 
-  /// none: the store does not answer, and there is nothing more to say.
+  /// none: the store does not respond, and the protocol ends.
   enum class BarrierResult { all_came, some_did_not, none };
 
-  /// Nobody closes a link while others may need it; but nobody waits long for one that does not
-  /// come.
+  /// Barrier before shutdown: no connection is closed while others may need it. Returns once all
+  /// ranks arrived, or after `patience`.
   BarrierResult arrive_and_wait();
-  /// Those who come to it need not wait for this rank.
+  /// Tells ranks at the barrier not to wait for this one.
   BarrierResult cancel_barrier();
 
-  /// Counts this rank as gone. Where it hosts the store, waits until the others have read what they
-  /// need: while anybody lives that has not left, but not for ever. `silent` did not answer when
-  /// they were last asked.
+  /// Counts this rank as gone. If it hosts the store, first waits until the others have read what
+  /// they need: while any live rank has not left, up to a limit. `silent` are the ranks that did
+  /// not answer the last probe.
   void leave(std::vector<int> silent);
 
  private:

@@ -58,7 +58,7 @@ void CollectiveCheck::await(const TapContext& context, const TappedCall& call,
     if (store_->check({keys[i]})) continue;
     absent += join_text(absent.empty() ? "" : ",", context.group->ranks[i]);
   }
-  if (absent.empty()) return;  // the last one came while we counted
+  if (absent.empty()) return;  // the last one arrived while we counted
   throw PeerError(join_text(call_text(context, call), ", call ", call.sequence, ": rank(s) ",
                             absent, " did not come within ", timeout_.count(),
                             " ms (is checked mode on there?)"));
@@ -85,7 +85,7 @@ void CollectiveCheck::before(const TapContext& context, const TappedCall& call,
   if (const auto differs = first_difference(calls, *context.group)) {
     throw PeerError(join_text(call_text(context, call), ": the ranks disagree: ", *differs));
   }
-  // All ranks posted this call, so all have read the one before.
+  // All ranks posted this call, so all have read the previous one.
   std::string last;
   {
     std::lock_guard lock(mutex_);

@@ -7,22 +7,22 @@
 
 #include "tessera/observe/recorder.h"
 
-/// Where taps write and recorders read.
+/// The log that taps write and recorders read.
 namespace tessera::comm {
 
-/// An event whose end is written later, by whichever thread waits.
+/// An event whose end is recorded later, by the thread that waits.
 class EventRecord {
  public:
   explicit EventRecord(CommEvent event) : event_(std::move(event)) {}
 
-  /// The first call counts.
+  /// Only the first call has an effect.
   void finish(bool ok) {
     int64_t unset = -1;
     const auto elapsed = std::chrono::nanoseconds(Clock::now() - event_.start).count();
     if (duration_ns_.compare_exchange_strong(unset, elapsed) && !ok) failed_ = true;
   }
 
-  /// The caller stands still while this lives.
+  /// Adds its lifetime to the time in which the caller was blocked.
   class ExposedTimer {
    public:
     explicit ExposedTimer(EventRecord* record) : record_(record) {
@@ -36,7 +36,7 @@ class EventRecord {
     ExposedTimer& operator=(const ExposedTimer&) = delete;
 
    private:
-    EventRecord* record_;  // null: nobody listens
+    EventRecord* record_;  // null: no recorder
     Clock::time_point start_;
   };
 

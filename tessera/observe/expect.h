@@ -3,13 +3,13 @@
 #include <string>
 #include <string_view>
 
-/// What communication a piece of code is allowed, as one line of text:
+/// Checks recorded communication against an expectation written as one line of text:
 ///
 ///   expect_comm(recorder, "2 all_gather on tp, 1 all_reduce, 0 implicit")
 ///
 ///   <n> <op>                 n of them, on axes that no other clause names
 ///   <n> <op> on <axis>       n of them on this axis ("dp+tp": on both, merged)
-///   <n> implicit             n of all were not written by the caller
+///   <n> implicit             n of all were not requested by the caller
 ///   nothing                  no communication at all
 ///   ...                      others may occur; without it, an op not listed is a difference
 ///
@@ -19,9 +19,10 @@ namespace tessera::comm {
 
 class Recorder;
 
-/// "" if it is as expected, else what was expected, what was found, and the events one by one:
+/// Returns "" if the communication is as expected, else what was expected, what was found, and the
+/// list of events:
 ///   EXPECT_EQ(expect_comm(recorder, "nothing"), "");
-/// InvalidArgument if the text cannot be read.
+/// Throws InvalidArgument if the text cannot be parsed.
 std::string expect_comm(const Recorder& recorder, std::string_view expected);
 
 /// The same, but throws the difference.

@@ -13,22 +13,22 @@
 
 #include "tessera/observe/event_log.h"
 
-/// What the taps of one rank share.
+/// State shared by the taps of one rank.
 namespace tessera::comm {
 
 class CollectiveCheck;
 class PeerDiagnostics;
 
 struct ObserverState {
-  /// Number of recorders, plus kChecked in checked mode: the one word a tap looks at when all is
-  /// quiet.
+  /// The number of recorders, plus kChecked in checked mode: the only word that a tap reads in the
+  /// common case.
   static constexpr uint32_t kChecked = 1u << 31;
   std::atomic<uint32_t> active{0};
 
-  /// This rank saw or caused a failure; a world that ends like this skips the farewell.
+  /// This rank saw or caused a failure; its world then skips the shutdown barrier.
   std::atomic<bool> failed{false};
 
-  const pid_t owner = getpid();  ///< a process that this one forks must not close its links
+  const pid_t owner = getpid();  ///< a forked child must not close its connections
   bool hosts_store = false;
   bool is_ours() const { return getpid() == owner; }
 
@@ -39,8 +39,8 @@ struct ObserverState {
   std::vector<c10::weak_intrusive_ptr<c10d::Backend>> backends;  ///< behind the taps
   std::map<std::string, int> taps_of_group;
 
-  /// A tap on a backend of this group. Returns a name for its calls, the same on every rank,
-  /// because ranks make the backends of a group in the same order.
+  /// Adds a tap on a backend of this group. Returns a name for its calls, equal on every rank
+  /// because ranks create the backends of a group in the same order.
   std::string add_tap(const std::string& group, const c10::intrusive_ptr<c10d::Backend>& backend) {
     std::lock_guard lock(mutex);
     backends.emplace_back(backend);
@@ -52,10 +52,10 @@ struct ObserverState {
     return board;
   }
 
-  /// This rank's links are closed: nothing that waits on them will come.
+  /// This rank's connections are closed: pending calls on them cannot complete.
   std::atomic<bool> aborted{false};
 
-  /// Closes every link of this rank, so that peers that wait for it wake up.
+  /// Closes every connection of this rank, which wakes peers that wait for it.
   void abort_links() {
     if (!is_ours()) return;
     aborted = true;

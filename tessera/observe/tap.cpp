@@ -24,7 +24,7 @@ using c10d::Work;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
-/// A rank that waited this long in one call asks the others what they do.
+/// A rank that has waited this long in one call checks what the others do.
 constexpr auto kLookAfter = std::chrono::milliseconds(5000);
 
 CommEvent event_of(const TapContext& context, const CallInfo& info) {
@@ -45,7 +45,7 @@ CommEvent event_of(const TapContext& context, const CallInfo& info) {
   return event;
 }
 
-/// Written only if a message needs it.
+/// Formatted only if an error needs it.
 struct CallText {
   const TapContext& context;
   const TappedCall& call;
@@ -69,12 +69,12 @@ class TapBackend final : public c10d::Backend, public OutOfPlaceAllReduce, publi
           std::min<std::chrono::milliseconds>(kLookAfter, inner_->getBackendOptions()->timeout / 4);
     }
     context_ = std::move(context);
-    // A group of the user's keeps its name.
+    // A group created by the user keeps its name.
     if (inner_->getGroupUid().empty()) inner_->setGroupUid(context_->group->name);
     setGroupUid(context_->group->name);
   }
 
-  // The collectives: one line each says what goes in and out; issue() does the rest.
+  // The collectives: one line each describes inputs and outputs; issue() does the rest.
 
   intrusive_ptr<Work> broadcast(Tensors& t, const c10d::BroadcastOptions& o) override {
     return issue(describe(Collective::broadcast, t, InPlace{}, o),
@@ -196,7 +196,7 @@ class TapBackend final : public c10d::Backend, public OutOfPlaceAllReduce, publi
                  [&] { return inner_->recvAnysource(t, tag); });
   }
 
-  // The rest is the inner backend's.
+  // The rest is forwarded to the inner backend.
 
   const std::string getBackendName() const override { return inner_->getBackendName(); }
   intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
@@ -280,8 +280,7 @@ class TapBackend final : public c10d::Backend, public OutOfPlaceAllReduce, publi
         const EventRecord::ExposedTimer exposed(record.get());
         return run();
       }();
-      if (work && record == nullptr && is_done_work(*work))
-        return work;  // nothing can happen to it
+      if (work && record == nullptr && is_done_work(*work)) return work;  // it cannot fail any more
       if (work) {
         return c10::make_intrusive<TapWork>(std::move(work), context_, std::move(call),
                                             std::move(record));
@@ -294,7 +293,7 @@ class TapBackend final : public c10d::Backend, public OutOfPlaceAllReduce, publi
     }
   }
 
-  /// The slow path: compares with the other ranks in checked mode, and tells the recorders.
+  /// The slow path: compares with the other ranks in checked mode, and notifies the recorders.
   std::shared_ptr<EventRecord> observe(const TappedCall& call) {
     ObserverState& state = *context_->state;
     std::shared_ptr<CollectiveCheck> check;
@@ -318,8 +317,8 @@ class TapBackend final : public c10d::Backend, public OutOfPlaceAllReduce, publi
   }
 
   intrusive_ptr<c10d::Backend> inner_;
-  CallMatching* matching_;  // inner_, if it can
-  bool reads_values_;       // goes through ATen; others send a tensor's bytes
+  CallMatching* matching_;  // inner_, if it supports it
+  bool reads_values_;       // uses ATen; others send a tensor's raw bytes
   std::shared_ptr<const TapContext> context_;
   std::atomic<uint64_t> sequence_{0};
 };

@@ -8,17 +8,17 @@ namespace c10d {
 class Backend;
 }
 
-/// A tap sits between c10d and a backend of any kind and sees every call:
+/// A tap wraps a backend of any kind and intercepts every call:
 ///
 ///   - errors of the backend, thrown at the call or at Work::wait, become tessera's: PeerError that
 ///     names this rank, the op, its shapes and the group; InvalidArgument for bad arguments
 ///   - recorders (recorder.h) get an event
-///   - in checked mode (checked.h) the ranks first compare what they are about to do
+///   - in checked mode (checked.h) the ranks first compare their calls
 ///
-/// It is itself a c10d::Backend, so `_c10d_functional` ops and a user's own c10d calls pass
-/// through. Errors that arrive through Work::getFuture keep the backend's own type.
+/// It is itself a c10d::Backend, so `_c10d_functional` ops and direct c10d calls pass through it.
+/// Errors that arrive through Work::getFuture keep the backend's type.
 ///
-/// Cost when nobody listens: a virtual call, an atomic load and one small Work object.
+/// Cost without recorders: a virtual call, an atomic load and one small Work object.
 namespace tessera::comm {
 
 class Observers;

@@ -22,8 +22,8 @@ bool says_timeout(std::string_view what) {
          what.find("no answer within") != std::string_view::npos;
 }
 
-/// Of a call that timed out: which of those who live never came to it. Of a large group, as far as
-/// this rank asked.
+/// For a call that timed out: the live ranks that never made it. In a large group, as far as this
+/// rank has read.
 std::vector<int> who_is_late(const TapContext& context, const TappedCall& call,
                              std::span<const RankCall> calls, const LivenessProbe::Roll& roll) {
   if (call.sequence == 0) return {};
@@ -40,8 +40,8 @@ std::vector<int> who_is_late(const TapContext& context, const TappedCall& call,
   return late;
 }
 
-/// The links of a process that ended are closed, and a call ends at once; those of a stopped one
-/// stay open until the timeout.
+/// The connections of a process that ended are closed, so a call ends immediately; those of a
+/// stopped one stay open until the timeout.
 std::string who_is_missing(const TapContext& context, const TappedCall& call, std::string_view what,
                            std::span<const RankCall> calls, const LivenessProbe::Roll& roll,
                            PeerDiagnostics& board) {
@@ -124,7 +124,7 @@ void rethrow_as_tessera(const TapContext& context, const TappedCall& call, CallP
   } catch (const c10::Error& e) {
     const std::string what = e.what_without_backtrace();
     if (says_unsupported(what)) throw NotSupported(join_text(call_text(context, call), ": ", what));
-    // Backends check their arguments before they start; what goes wrong later is the link.
+    // Backends check their arguments before they start; later errors are of the connection.
     if (phase != CallPhase::issue) throw_peer_error(context, call, phase, what);
     throw InvalidArgument(join_text(call_text(context, call), ": ", what));
   } catch (const std::bad_alloc&) {
@@ -139,7 +139,7 @@ void check_for_failures(const TapContext& context, const TappedCall& call) {
   if (!board || call.sequence == 0) return;
   if (const auto differs = first_difference(meet(context, call, *board), *context.group)) {
     context.state->failed = true;
-    board->give_up(context.channel, call.sequence, *differs);  // of a large group not all read all
+    board->give_up(context.channel, call.sequence, *differs);  // in large groups not all is read
     throw PeerError(
         join_text(call_text(context, call), " waits for peers that do something else: ", *differs));
   }

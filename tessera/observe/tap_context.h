@@ -8,34 +8,34 @@
 #include "tessera/collective/group_info.h"
 #include "tessera/observe/observer_state.h"
 
-/// What a tap and the Work objects that it hands out share, and how they turn a backend's errors
-/// into tessera's.
+/// State shared by a tap and its Work objects, and the conversion of a backend's errors to
+/// tessera's.
 namespace tessera::comm {
 
 struct TapContext {
   std::shared_ptr<const GroupInfo> group;
-  std::string channel;  ///< group and tap: what one sequence of calls belongs to
+  std::string channel;  ///< group and tap; identifies one sequence of calls
   std::shared_ptr<ObserverState> state;
-  /// Zero, or: look after this time whether the ranks that wait do so in the same call. Only for
+  /// If not zero: after this time, check whether the waiting ranks are in the same call. Only for
   /// backends whose Work::wait can be called again after a timeout.
   std::chrono::milliseconds look_after{0};
 };
 
-/// A call under way.
+/// A call in progress.
 struct TappedCall {
   CallInfo info;
   uint64_t sequence = 0;  ///< counts the collectives of a channel; 0 for send and recv
 };
 
-/// "rank 2: all_reduce (sum) of 4 float32 in group g (ranks 0,2)": how errors name a call.
+/// How errors name a call: "rank 2: all_reduce (sum) of 4 float32 in group g (ranks 0,2)".
 std::string call_text(const TapContext& context, const TappedCall& call);
 
-/// Where an error came up: in `pause` the call goes on and only one wait for it ended; in `query`
-/// the caller only asks what is known here, and no other rank is asked or informed.
+/// Where an error was raised. `pause`: the call continues and only one wait for it ended; `query`:
+/// the caller only reads local state, and no other rank is contacted.
 enum class CallPhase { issue, wait, pause, query };
 
-/// To be called in a catch block: throws the current exception as a tessera error that names rank,
-/// call and group. Errors of tessera's own pass unchanged.
+/// To be called in a catch block: rethrows the current exception as a tessera error that names
+/// rank, call and group. tessera's own errors pass unchanged.
 [[noreturn]] void rethrow_as_tessera(const TapContext& context, const TappedCall& call,
                                      CallPhase phase);
 

@@ -53,7 +53,7 @@ std::exception_ptr TapWork::exception() const {
 c10::intrusive_ptr<c10::ivalue::Future> TapWork::getFuture() {
   auto inner = inner_->getFuture();
   if (!inner) return inner;
-  // A call that ended well is handed on as it is, with what the backend knows of its streams.
+  // A call that ended without error is returned as it is, with the backend's stream information.
   if (inner->completed() && !inner->hasError()) return inner;
   const auto translate = [context = context_, call = call_](c10::ivalue::Future& parent) {
     if (parent.hasError()) {
@@ -96,8 +96,8 @@ bool TapWork::wait(std::chrono::milliseconds timeout) {
   }
 }
 
-/// A wait without limit, on a backend that allows it, is cut into pieces: a rank that waits long
-/// looks whether its peers wait in another call or gave up, instead of telling so only at the
+/// Splits an unlimited wait, on a backend that allows it, into pieces: a rank that waits long
+/// checks whether its peers wait in another call or gave up, instead of finding out only at the
 /// timeout.
 bool TapWork::wait_inner(std::chrono::milliseconds timeout) {
   auto piece = context_->look_after;
@@ -111,11 +111,11 @@ bool TapWork::wait_inner(std::chrono::milliseconds timeout) {
     try {
       return inner_->wait(piece);
     } catch (const c10::Error& e) {
-      // c10d's words for: the work goes on, only this wait ended.
+      // c10d's message for: the work continues, only this wait ended.
       if (!std::string_view(e.msg()).starts_with("Operation timed out!")) throw;
     }
     look_around();
-    piece = std::min(piece, kLookAgain);  // the others say what they do at about the same time
+    piece = std::min(piece, kLookAgain);  // the others post their calls at about the same time
   }
 }
 

@@ -9,7 +9,7 @@
 namespace tessera::comm {
 
 /// A backend's Work that reports its end to the recorders and throws tessera's errors. Everything
-/// else is the inner one's.
+/// else is forwarded.
 class TapWork final : public c10d::Work {
  public:
   TapWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<const TapContext> context,
@@ -17,7 +17,7 @@ class TapWork final : public c10d::Work {
 
   bool isCompleted() override;
   bool isSuccess() const override { return inner_->isSuccess(); }
-  /// What wait() threw; before that, the backend's error as tessera's. Asks no other rank why.
+  /// What wait() threw; before that, the backend's error as tessera's. Contacts no other rank.
   std::exception_ptr exception() const override;
   int sourceRank() const override { return inner_->sourceRank(); }
   std::vector<at::Tensor> result() override { return inner_->result(); }
@@ -42,7 +42,7 @@ class TapWork final : public c10d::Work {
   c10::intrusive_ptr<c10d::Work> inner_;
   std::shared_ptr<const TapContext> context_;
   TappedCall call_;
-  std::shared_ptr<EventRecord> record_;  // null: nobody listened
+  std::shared_ptr<EventRecord> record_;  // null: no recorder
   mutable std::mutex mutex_;
   std::exception_ptr error_;  // that wait() threw
 };

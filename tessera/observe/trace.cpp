@@ -16,7 +16,7 @@ double microseconds(Clock::duration d) {
   return std::chrono::duration<double, std::micro>(d).count();
 }
 
-/// Calls that overlap go to different lanes, each to the first that is free at its start.
+/// Overlapping calls go to different lanes, each to the first that is free at its start.
 class Lanes {
  public:
   int lane_for(Clock::time_point start, Clock::time_point end) {
@@ -78,7 +78,7 @@ void add_calls(json& events, const Recorder& recorder) {
 
 std::string trace_text(json events) {
   const json trace = {{"displayTimeUnit", "ns"}, {"traceEvents", std::move(events)}};
-  // Call sites are any text; what is not UTF-8 must not cost the trace.
+  // Call sites are arbitrary text; invalid UTF-8 must not fail the trace.
   return trace.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

@@ -4,16 +4,16 @@
 #include <span>
 #include <string>
 
-/// Recorded communication as a trace that chrome://tracing and ui.perfetto.dev open: one process
-/// row a rank, calls that overlap in time in lanes below each other. Times are the machine's steady
-/// clock, so traces that ranks on one machine write by themselves fit together.
+/// Recorded communication as a trace for chrome://tracing and ui.perfetto.dev: one process row per
+/// rank, overlapping calls in separate lanes. Times are from the machine's steady clock, so traces
+/// written separately by ranks on one machine are consistent.
 namespace tessera::comm {
 
 class Recorder;
 
 std::string trace_json(const Recorder& recorder);
 
-/// The same, with a row above the calls of what the rank did meanwhile. Spans follow each other.
+/// The same, with a row above the calls for other activity of the rank. Spans must not overlap.
 struct TraceSpan {
   std::string name;
   std::chrono::steady_clock::time_point start;
@@ -22,7 +22,7 @@ struct TraceSpan {
 std::string trace_json(const Recorder& recorder, std::span<const TraceSpan> doing);
 std::string trace_json(std::span<const Recorder* const> recorders);
 
-/// Writes it to a file; an error if that cannot be written.
+/// Writes it to a file; throws if that fails.
 void write_trace(const std::string& path, std::span<const Recorder* const> recorders);
 
 }  // namespace tessera::comm

@@ -17,7 +17,7 @@ ThreadHub::AfterUnlock::~AfterUnlock() {
         future->markCompleted(c10::IValue(std::move(value)));
       }
     } catch (...) {
-      // A callback that throws has no caller here that could be told.
+      // An exception of a callback has no caller to propagate to.
     }
   }
 }

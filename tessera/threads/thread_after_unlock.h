@@ -4,8 +4,8 @@
 
 namespace tessera::comm {
 
-/// What must happen when the hub's lock is gone: waking sleepers, completing futures (whose
-/// callbacks are user code) and letting go of tensors. Declare it before the lock.
+/// Actions deferred until the hub's lock is released: waking threads, completing futures (whose
+/// callbacks are user code) and releasing tensors. Declare it before the lock.
 class ThreadHub::AfterUnlock {
  public:
   AfterUnlock() = default;
@@ -15,7 +15,7 @@ class ThreadHub::AfterUnlock {
 
   void wake(std::shared_ptr<Sleeper> sleeper) { sleepers_.push_back(std::move(sleeper)); }
   void defer(Call call) { calls_.push_back(std::move(call)); }
-  /// With the value, or with the round's failure.
+  /// Completes with the value, or with the round's failure.
   void complete(c10::intrusive_ptr<c10::ivalue::Future> future, std::vector<at::Tensor> value,
                 const Round& round);
 

@@ -8,9 +8,9 @@
 
 namespace tessera::comm {
 
-/// One rank's end of a channel as c10d sees it. Every call returns at once (unless this rank is the
-/// one that moves the data); an asynchronous call's inputs are read when the last rank has come, so
-/// leave them alone until wait().
+/// One rank's end of a channel as a c10d backend. Every call returns immediately (unless this rank
+/// is the one that moves the data). The inputs of an asynchronous call are read when the last rank
+/// arrives: do not modify them before wait().
 class ThreadBackend final : public CallBackend {
  public:
   ThreadBackend(std::shared_ptr<ThreadHub> hub, std::span<const int> ranks, int index,
@@ -29,8 +29,8 @@ class ThreadBackend final : public CallBackend {
   Channel& channel_;
 };
 
-/// A backend for a group of one rank: every collective is a copy. Cheaper than real links, and
-/// right for every kind of world.
+/// A backend for a group of one rank: every collective is a copy. Cheaper than real connections,
+/// and valid for every kind of world.
 c10::intrusive_ptr<c10d::Backend> solo_backend();
 
 }  // namespace tessera::comm

@@ -3,8 +3,8 @@
 #include <exception>
 #include <string>
 
-/// An error on its way from the rank where it happened to the ranks that must hear of it. Each of
-/// them throws an exception object of its own: one object rethrown in many threads would be shared.
+/// An error passed from the rank where it occurred to other ranks. Each of them throws its own
+/// exception object: one object rethrown on many threads would be shared.
 namespace tessera::comm {
 
 struct Failure {

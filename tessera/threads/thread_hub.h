@@ -12,19 +12,19 @@
 
 #include "tessera/threads/thread_round.h"
 
-/// The meeting place of ranks that are threads of one process.
+/// Synchronizes ranks that are threads of one process.
 ///
 /// Every collective of a group has a number; each rank counts its own calls. A rank that posts call
-/// number k takes its seat in round k of that group. Whoever takes the last seat moves the data
-/// (or, if there is much, wakes the others to help), so there is no thread in the background, and a
-/// world in which every thread sleeps is known to be stuck: it is told so at once.
+/// number k takes its seat in round k of that group. The rank that takes the last seat moves the
+/// data (or, if there is much, wakes the others to help). So there is no background thread, and a
+/// world in which every thread is blocked is a deadlock, which is reported immediately.
 ///
 /// One lock guards the whole hub. It is held for bookkeeping only, never while data moves.
 namespace tessera::comm {
 
 class ThreadHub;
 
-/// The rounds of one group: its ranks meet here and nowhere else.
+/// The rounds of one group.
 class Channel {
  public:
   Channel(const ThreadHub& hub, std::vector<int> ranks);
@@ -41,7 +41,7 @@ class Channel {
   std::vector<uint64_t> posted_;             // by index: calls so far
   std::deque<std::shared_ptr<Round>> open_;  // the front one has number first_
   uint64_t first_ = 0;
-  std::vector<std::shared_ptr<Round>> messages_;  // sends and receives without a partner yet
+  std::vector<std::shared_ptr<Round>> messages_;  // unmatched sends and receives
 };
 
 class ThreadHub {
@@ -61,8 +61,8 @@ class ThreadHub {
   /// The channel of a group; lives as long as the hub.
   Channel& channel(std::span<const int> ranks);
 
-  /// While it lives, the calling thread acts for `rank`. When the last such thread of a rank goes,
-  /// the rank has ended: whoever needs it for a round gets an error at once.
+  /// While it is alive, the calling thread acts for `rank`. When the last such thread of a rank
+  /// ends, the rank has ended: ranks that need it for a round get an error immediately.
   class Presence {
    public:
     Presence(ThreadHub& hub, int rank);
@@ -76,8 +76,8 @@ class ThreadHub {
     const ThreadHub* previous_;
   };
 
-  /// `rank` failed: every open round of every rank ends in a PeerError that names it, and nobody
-  /// can post any more. The first failure counts; later ones are only consequences.
+  /// `rank` failed: every open round of every rank ends in a PeerError that names it, and no more
+  /// calls can be posted. Only the first failure is kept; later ones are consequences.
   void fail(int rank, std::exception_ptr error);
   std::optional<FirstFailure> first_failure() const;
 
@@ -85,11 +85,11 @@ class ThreadHub {
   /// round has failed or fails by this call.
   std::shared_ptr<Round> post(Channel& channel, int index, Call call);
 
-  /// A message between two ranks of the channel; `peer` is an index, -1 for any source.
+  /// Posts a message between two ranks of the channel; `peer` is an index, -1 for any source.
   std::shared_ptr<Round> post_message(Channel& channel, int index, int peer, int tag, Call call);
 
-  /// Sleeps until the round is done and throws if it failed. `limit`: gives up on this wait alone
-  /// after that long. Without: after `timeout` the round fails for everyone.
+  /// Blocks until the round is done; throws if it failed. With `limit`, only this wait ends after
+  /// that long; without, the round fails for all ranks after `timeout`.
   void wait(Round& round, size_t seat, std::optional<Milliseconds> limit, Milliseconds timeout);
 
   /// A future that completes with the round.
@@ -112,11 +112,11 @@ class ThreadHub {
     std::shared_ptr<Sleeper> sleeper;
     Round* round;
     size_t seat;
-    bool counted;  // cannot go on by itself: no limit of its own, and a thread of this world
+    bool counted;  // for deadlock detection: no own limit, and a thread of this world
   };
 
-  // What must happen when the lock is gone: waking sleepers and completing futures (whose callbacks
-  // are user code), letting go of tensors.
+  // Actions deferred until the lock is released: waking threads, completing futures (whose
+  // callbacks are user code), releasing tensors.
   class AfterUnlock;
   using Seat = Round::Seat;
 
@@ -155,7 +155,7 @@ class ThreadHub {
   std::vector<Blocked> blocked_;
   std::map<std::vector<int>, std::unique_ptr<Channel>> channels_;
   std::optional<FirstFailure> first_failure_;
-  std::optional<Failure> stopped_;  // why nobody can post any more
+  std::optional<Failure> stopped_;  // why no more calls can be posted
 };
 
 }  // namespace tessera::comm

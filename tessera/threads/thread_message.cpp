@@ -1,5 +1,5 @@
-// Messages between two ranks. A send and its receive meet like a collective of two: the data goes
-// straight from one tensor into the other, and neither is done before both are there.
+// Messages between two ranks. A send and its receive match like a collective of two: the data is
+// copied directly from one tensor to the other, and neither is done before both have been posted.
 #include <algorithm>
 
 #include "tessera/base/errors.h"

@@ -17,7 +17,7 @@ std::optional<std::string> own_mistake(const Call& call, int index, int size) {
   }
 }
 
-/// The first seat that is taken; there is one.
+/// The first seat that is taken; at least one is.
 size_t first_seat(const Round& round) {
   size_t seat = 0;
   while (!round.seats[seat].taken) ++seat;
@@ -31,7 +31,7 @@ std::vector<const Call*> calls_of(const Round& round) {
   return calls;
 }
 
-/// What went wrong in `f`, with the round's title; none if nothing did.
+/// The failure of `f`, with the round's title; nullopt if it succeeds.
 template <typename F>
 std::optional<Failure> failure_in(const Round& round, const F& f) {
   try {
@@ -144,7 +144,7 @@ void ThreadHub::run(Round& round) {
     AfterUnlock after;
     std::lock_guard lock(mutex_);
     round.shares.store(shares, std::memory_order_relaxed);
-    forget_blocked(round, nullptr, &after);  // they come back to help
+    forget_blocked(round, nullptr, &after);  // they are woken to help
   }
   help(round);
 }
@@ -164,7 +164,7 @@ void ThreadHub::run_share(Round& round, int share) {
     round.failure = std::move(failure);
   }
   if (round.unfinished_shares.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  // Whatever happens here, the round must end: nobody can stop one that is running.
+  // The round must end whatever happens here: a running round cannot be stopped.
   auto failure = failure_in(round, [&] {
     for (const auto& seat : round.seats) {
       record_use(seat.call);

@@ -16,21 +16,21 @@
 #include "tessera/threads/thread_failure.h"
 #include "tessera/threads/thread_streams.h"
 
-/// What the threads of a world share while a collective is under way. Plain data: ThreadHub's lock
-/// guards it except where a line says otherwise.
+/// State shared by the threads of a world during a collective. Plain data, guarded by ThreadHub's
+/// lock unless noted otherwise.
 namespace tessera::comm {
 
 class Channel;
 
-/// A thread that sleeps until another one signals it. Each thread has one, and sleeps on its own,
-/// so that nobody is woken who cannot go on.
+/// Blocks a thread until another one signals it. Each thread has its own, so that only threads that
+/// can continue are woken.
 class Sleeper {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  /// Forgets earlier signals.
+  /// Clears earlier signals.
   void reset();
-  /// True if signalled, false if `deadline` came first.
+  /// Returns true if signalled, false if `deadline` came first.
   bool sleep_until(TimePoint deadline);
   void signal();
 
@@ -46,17 +46,17 @@ class Sleeper {
 class Round {
  public:
   enum class State : uint8_t {
-    open,     ///< some rank has not come yet
-    running,  ///< all are here, data moves; nothing can stop it any more
+    open,     ///< some rank has not arrived
+    running,  ///< all have arrived, data moves; cannot be stopped any more
     done,     ///< finished or failed
   };
 
-  /// What one rank brought.
+  /// The contribution of one rank.
   struct Seat {
     bool taken = false;
     Call call;
     StreamMarks marks;
-    c10::intrusive_ptr<c10::ivalue::Future> future;  ///< made if someone asked for it
+    c10::intrusive_ptr<c10::ivalue::Future> future;  ///< created on request
     std::vector<at::Tensor> future_value;
   };
 
@@ -64,7 +64,7 @@ class Round {
       : channel(channel), sequence(sequence), seats(seats) {}
 
   bool is_done() const { return state.load(std::memory_order_acquire) == State::done; }
-  /// A running round whose work another thread can take a share of.
+  /// Whether it is running with work that another thread can share.
   bool wants_help() const {
     return state.load(std::memory_order_relaxed) == State::running &&
            next_share.load(std::memory_order_relaxed) < shares.load(std::memory_order_relaxed);
@@ -72,9 +72,9 @@ class Round {
 
   /// World rank of a seat; -1 for the unknown sender of a recv_any_source.
   int rank_of(size_t seat) const;
-  /// Group index of a message's sender; -1 as long as it is unknown.
+  /// Group index of a message's sender; -1 while unknown.
   int source_index() const;
-  std::vector<int> missing() const;  ///< world ranks that have not come
+  std::vector<int> missing() const;  ///< world ranks that have not arrived
   /// "all_reduce #3 on group [0-3]", "send to rank 2 with tag 5 on group [0-3]"
   std::string title(size_t seat) const;
 
@@ -96,7 +96,7 @@ class Round {
   std::atomic<int> next_share{0};
   std::atomic<int> unfinished_shares{0};
 
-  // Set before `done`; fixed from then on, so readers that saw `done` need no lock.
+  // Set before `done` and constant from then on, so readers that saw `done` need no lock.
   std::optional<Failure> failure;
   StreamMarks finished;
 };

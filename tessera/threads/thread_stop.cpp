@@ -1,4 +1,4 @@
-// Rounds that can never be completed: their ranks are told at once, and why.
+// Rounds that can never complete: their ranks get an error, with the reason, immediately.
 #include <algorithm>
 
 #include "tessera/base/errors.h"
@@ -26,7 +26,7 @@ Failure about(const Round& round, const std::string& why) {
 
 }  // namespace
 
-/// Of one open round. A message that is given up must not meet a partner that comes later.
+/// Fails one open round. An abandoned message must not match a later partner.
 void ThreadHub::fail_open(Round& round, Failure why, AfterUnlock& after) {
   finish(round, std::move(why), after);
   if (!round.is_message) return;
@@ -80,7 +80,7 @@ void ThreadHub::fail_rounds_that_need(int rank, AfterUnlock& after) {
 
 void ThreadHub::detect_deadlock(AfterUnlock& after) {
   if (!detect_deadlock_ || live_threads_ == 0 || counted_blocked_ < live_threads_) return;
-  // A thread of another kind may be moving data right now; its round will wake someone.
+  // Another thread may be moving data right now; its round will wake some thread.
   const bool moving =
       std::ranges::any_of(blocked_, [](const Blocked& b) { return !is_open(*b.round); });
   if (moving) return;

@@ -5,20 +5,21 @@
 
 #include "tessera/collective/call.h"
 
-/// Order between ranks whose tensors live on an accelerator. A rank that posts marks how far its
-/// current streams are; the rank that moves the data makes its own streams wait for all marks, and
-/// marks where it ended; Work::wait makes the waiter's current streams wait for that. The host
-/// never waits for the device. For tensors on the CPU all this is empty.
+/// Stream ordering between ranks whose tensors are on an accelerator. A rank that posts records
+/// events on its current streams; the rank that moves the data makes its streams wait for all of
+/// them, and records where it ended; Work::wait makes the waiter's current streams wait for that.
+/// The host never waits for the device. No effect for CPU tensors.
 ///
-/// Nothing here knows CUDA: c10's device guards find the implementation that is loaded.
+/// Independent of CUDA: c10's device guards find the loaded implementation.
 namespace tessera::comm {
 
 class StreamMarks {
  public:
-  /// Marks the calling thread's current stream on each accelerator that holds a tensor of `call`.
+  /// Records an event on the calling thread's current stream of each accelerator with a tensor of
+  /// `call`.
   void mark(const Call& call);
 
-  /// The calling thread's current streams wait until the marks are passed.
+  /// Makes the calling thread's current streams wait for the events.
   void block_current_streams() const;
 
   bool empty() const { return events_.empty(); }
@@ -30,7 +31,7 @@ class StreamMarks {
 };
 
 /// Keeps the allocator from reusing the tensors' memory before the calling thread's current streams
-/// are through with it, also if their owner lets go of them first.
+/// have finished with it, even if their owner releases them first.
 void record_use(const Call& call);
 
 }  // namespace tessera::comm

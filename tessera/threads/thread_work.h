@@ -8,9 +8,9 @@
 
 namespace tessera::comm {
 
-/// The handle of one posted call. wait() returns when all ranks have come and the data has moved;
-/// for tensors on an accelerator it makes the current streams wait, not the host. Errors are
-/// tessera's. Dropping it without wait() is fine: the call still takes part.
+/// The handle of one posted call. wait() returns when all ranks have arrived and the data has
+/// moved; for tensors on an accelerator it makes the current streams wait, not the host. Throws
+/// tessera errors. May be dropped without wait(): the call still takes part.
 class ThreadWork final : public c10d::Work {
  public:
   ThreadWork(std::shared_ptr<ThreadHub> hub, std::shared_ptr<Round> round, size_t seat,

@@ -12,7 +12,7 @@
 namespace tessera::comm {
 namespace {
 
-/// All that `limit` allows if the list cannot be opened: it takes one too.
+/// The whole `limit` if the directory cannot be opened, since that takes a descriptor too.
 rlim_t open_descriptors(const rlimit& limit) {
   std::error_code error;
   std::filesystem::directory_iterator at("/proc/self/fd", error);
@@ -21,7 +21,7 @@ rlim_t open_descriptors(const rlimit& limit) {
   for (const std::filesystem::directory_iterator end; !error && at != end; at.increment(error)) {
     ++open;
   }
-  return open > 0 ? open - 1 : 0;  // without the list's own
+  return open > 0 ? open - 1 : 0;  // without the directory's own
 }
 
 }  // namespace

@@ -5,18 +5,19 @@
 
 namespace tessera::comm {
 
-/// `what`, and if it says "Too many open files" or no descriptor is left, how many this process may
-/// have and what to do. (c10d tries to connect until its timeout without one.).
+/// Returns `what`. If it contains "Too many open files" or no descriptor is left, adds this
+/// process's limit and what to do. (Without a descriptor, c10d retries connecting until its
+/// timeout.)
 std::string with_descriptor_limit(std::string_view what);
 
-/// Whether it says so.
+/// Whether it contains that text.
 bool says_no_descriptors(std::string_view what);
 
-/// NotSupported unless this process may open so many more: what would fail later, on one rank alone
-/// and in the middle of a meeting, fails here with its reason. `what` needs them.
+/// Throws NotSupported unless this process may open `count` more descriptors. Otherwise the failure
+/// would come later, on one rank only, during a rendezvous. `what` names what needs them.
 void require_descriptors(int count, std::string_view what);
 
-/// The text of errno, with the limit.
+/// The text of errno, with the limit if relevant.
 std::string errno_text(int error);
 
 }  // namespace tessera::comm

@@ -29,9 +29,9 @@ using c10d::Work;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
-/// c10d keeps the name of the call that ended last in a std::string which Gloo's worker threads
+/// c10d stores the name of the call that ended last in a std::string that Gloo's worker threads
 /// assign without a lock. Names of up to 15 characters stay inside the string object; longer ones
-/// are freed twice when two calls end at the same time. So calls are queued under short names.
+/// are freed twice if two calls end concurrently. So calls are queued under short names.
 c10d::OpType short_named(c10d::OpType type) {
   switch (type) {
     case c10d::OpType::_REDUCE_SCATTER_BASE:
@@ -45,7 +45,7 @@ c10d::OpType short_named(c10d::OpType type) {
   }
 }
 
-/// An asynchronous call: Gloo's worker thread sends and awaits its messages.
+/// An asynchronous call: Gloo's worker thread sends and receives its messages.
 class WorkerWork final : public ProcessGroupGloo::AsyncWork {
  public:
   WorkerWork(std::shared_ptr<gloo::Context> context, JobPtr job, std::shared_ptr<Exchange> exchange,
@@ -71,7 +71,7 @@ class MatchedGloo final : public ProcessGroupGloo,
                           public EndsSending,
                           private Transport {
  public:
-  /// Without sockets of our own, messages go over Gloo's.
+  /// Without our own sockets, messages use Gloo's connections.
   MatchedGloo(const intrusive_ptr<c10d::Store>& store, int rank, int size,
               intrusive_ptr<Options> options, std::vector<Socket> sockets)
       : ProcessGroupGloo(store, rank, size, std::move(options)) {
@@ -82,13 +82,13 @@ class MatchedGloo final : public ProcessGroupGloo,
     }
   }
 
-  /// The worker threads end with the base class, but their calls use what is here: those that are
-  /// under way end first, at the latest at their timeout, as the base class would wait for them.
+  /// The worker threads end with the base class, but their calls use members of this one: waits for
+  /// pending calls, at most until their timeout, as the base class would.
   ~MatchedGloo() override {
     while (!idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
-  /// Counts by itself: a CPU tap and a CUDA tap may share this backend.
+  /// Counts calls itself: a CPU tap and a CUDA tap may share this backend.
   void announce(uint32_t digest) override {
     collectiveCounter_ = gloo_tags::collective(++announced_, digest);
   }
@@ -103,9 +103,9 @@ class MatchedGloo final : public ProcessGroupGloo,
     return ProcessGroupGloo::recvAnysource(tensors, marked(tag, tensors));
   }
 
-  // all_to_all is done here because only the pieces' own tags can tell that two ranks disagree on
-  // the size of one; all_gather and the reductions because Gloo's copy more (into a flat buffer and
-  // out again), send more (its reduce_scatter is an all_reduce) or wait more (its all_reduce).
+  // all_to_all is implemented here because only tags per piece can detect that two ranks disagree
+  // on a size; all_gather and the reductions because Gloo's copy more (into a flat buffer and
+  // back), send more (its reduce_scatter is an all_reduce) or wait more (its all_reduce).
 
   intrusive_ptr<Work> alltoall_base(at::Tensor& output, at::Tensor& input,
                                     std::vector<int64_t>& output_splits,
@@ -248,10 +248,10 @@ class MatchedGloo final : public ProcessGroupGloo,
     return start(all_reduce_job(output, input, options.reduceOp, place()), options);
   }
 
-  /// Closes the links: whatever waits on the other side of them ends with an error, and so do the
-  /// calls made of messages here. What waits here in a call of Gloo's own cannot be woken; it ends
-  /// at its timeout, and because the destructor would wait for that, a thread keeps this object
-  /// until then.
+  /// Closes the connections: calls that wait at the peers end with an error, and so do the
+  /// message-based calls here. A pending call of Gloo's own cannot be interrupted; it ends at its
+  /// timeout. Because the destructor would wait for that, a thread keeps this object alive until
+  /// then.
   void abort() override {
     if (aborted_.exchange(true)) return;
     for (const auto& context : contexts_) context->closeConnections();
@@ -272,7 +272,7 @@ class MatchedGloo final : public ProcessGroupGloo,
     if (sockets_ != nullptr && idle()) sockets_->end_sending();
   }
 
-  /// Nobody waits for what is still under way: it ends, and the destructor need not wait for it.
+  /// Pending calls are not needed any more: ends them, so that the destructor does not wait.
   void shutdown() override { abort(); }
 
  private:
@@ -280,7 +280,7 @@ class MatchedGloo final : public ProcessGroupGloo,
 
   static int marked(int tag, const Tensors& tensors) {
     require(tag < gloo_tags::kMarked, "send and recv over Gloo take tags below 2^30, got ", tag);
-    const bool sound = tensors.size() == 1 && tensors[0].defined();  // else Gloo says what is wrong
+    const bool sound = tensors.size() == 1 && tensors[0].defined();  // else Gloo reports the error
     return sound ? gloo_tags::message(tag, tensors[0]) : tag;
   }
 
@@ -294,7 +294,7 @@ class MatchedGloo final : public ProcessGroupGloo,
     return ProcessGroupGloo::recv(one, from, tag);
   }
 
-  /// Who waits at once does the work itself; otherwise Gloo's worker thread does.
+  /// A synchronous caller makes progress itself; otherwise Gloo's worker thread does.
   template <typename Options>
   intrusive_ptr<Work> start(JobPtr job, const Options& options) {
     const auto timeout =
@@ -319,7 +319,8 @@ class MatchedGloo final : public ProcessGroupGloo,
     return work;
   }
 
-  /// A call of Gloo's own that has a long name (see short_named): no other call ends meanwhile.
+  /// Runs one of Gloo's own calls that has a long name (see short_named) while no other call can
+  /// end.
   template <typename Call>
   intrusive_ptr<Work> alone(const Call& call) {
     std::lock_guard lock(queue_mutex_);
@@ -341,7 +342,7 @@ class MatchedGloo final : public ProcessGroupGloo,
   std::atomic<bool> aborted_{false};
   std::mutex queue_mutex_;
   std::mutex exchanges_mutex_;
-  std::vector<std::weak_ptr<Exchange>> exchanges_;  // under way, and some that ended
+  std::vector<std::weak_ptr<Exchange>> exchanges_;  // in flight, and some that ended
 };
 
 }  // namespace
@@ -349,7 +350,7 @@ class MatchedGloo final : public ProcessGroupGloo,
 intrusive_ptr<c10d::Backend> make_gloo_backend(const GlooOptions& options) {
   auto gloo = ProcessGroupGloo::Options::create(options.timeout);
   gloo->devices = gloo_devices(options.address);
-  gloo->threads = 2 * static_cast<int>(gloo->devices.size());  // as PyTorch does
+  gloo->threads = 2 * static_cast<int>(gloo->devices.size());  // as in PyTorch
   if (!options.matched) {
     return c10::make_intrusive<ProcessGroupGloo>(options.store, options.index, options.size,
                                                  std::move(gloo));

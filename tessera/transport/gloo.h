@@ -11,45 +11,45 @@ class Backend;
 class Store;
 }  // namespace c10d
 
-/// libtorch's Gloo, made safe against calls that do not match.
+/// libtorch's Gloo backend, made safe against mismatched calls.
 ///
-/// What bare Gloo does when ranks call different things (measured, libtorch 2.13, three processes):
+/// What plain Gloo does when ranks make different calls (measured, libtorch 2.13, three processes):
 ///
-///   another op, another root, a call left out     waits until the timeout, then an exception
-///   a peer dies                                    an exception on the others at once
-///   more bytes than the receiver expects           std::terminate in a thread of Gloo's: the
+///   another op, another root, a missing call       blocks until the timeout, then an exception
+///   a peer dies                                    an exception on the others immediately
+///   more bytes than the receiver expects           std::terminate on one of Gloo's threads: the
 ///                                                  process dies, nothing can be caught
 ///   fewer bytes; another dtype of the same size;   nothing: wrong numbers on some ranks,
-///   another reduction                              and the program goes on
+///   another reduction                              and the program continues
 ///
-/// The backend made here marks every message with what the call is (op, dtype, element count, root,
-/// reduction, sequence number; for send, recv and all_to_all the size of the piece), in the tag
-/// that both sides must agree on anyway. So the last two cases become the first. Costs nothing on
-/// the wire. Together with a tap (tap.h), which looks after five seconds whether the peers wait in
-/// the same call, a mismatch is an exception that names it.
+/// This backend encodes what the call is (op, dtype, element count, root, reduction, sequence
+/// number; for send, recv and all_to_all the size of the piece) in the message tag, on which both
+/// sides must agree anyway. So the last two cases become the first, at no cost on the wire. With a
+/// tap (tap.h), which checks after five seconds whether the peers wait in the same call, a mismatch
+/// becomes an exception that describes it.
 namespace tessera::comm {
 
 struct GlooOptions {
-  c10::intrusive_ptr<c10d::Store> store;  ///< of this group alone (a PrefixStore)
+  c10::intrusive_ptr<c10d::Store> store;  ///< of this group only (a PrefixStore)
   int index = 0;
   int size = 1;
   std::chrono::milliseconds timeout{0};
   /// The address to listen on; empty: what this machine's name resolves to. GLOO_SOCKET_IFNAME
-  /// goes before it.
+  /// takes precedence.
   std::string address;
-  /// False: libtorch's own Gloo as it is, for comparison.
+  /// False: libtorch's Gloo unmodified, for comparison.
   bool matched = true;
-  std::string secret{};  ///< of the job, for the links that are our own (link_handshake.h)
-  /// Called about twice a second while those connect; may throw.
+  std::string secret{};  ///< of the job, for our own connections (link_handshake.h)
+  /// Called about twice a second while these connect; may throw.
   std::function<void()> look_around = [] {};
 };
 
-/// A backend that can say to its peers that no message of this rank will come any more, so that
-/// those which still wait for one do not wait for it until the end of the process.
+/// A backend that can notify its peers that this rank sends no more messages, so that pending
+/// receives fail instead of blocking until the process exits.
 class EndsSending {
  public:
   virtual ~EndsSending() = default;
-  /// Nothing happens while a call is under way. Calls of Gloo's own do not notice.
+  /// No effect while a call is in progress. Gloo's own calls do not notice it.
   virtual void end_sending() noexcept = 0;
 };
 

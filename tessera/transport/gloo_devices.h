@@ -9,14 +9,14 @@ namespace gloo::transport {
 class Device;
 }
 
-/// Where Gloo listens for the other ranks.
+/// The network devices on which Gloo listens for the other ranks.
 namespace tessera::comm {
 
-/// What GLOO_SOCKET_IFNAME says, as PyTorch reads it: names with commas between them, or nothing.
+/// The value of GLOO_SOCKET_IFNAME, as PyTorch reads it: comma-separated names, or empty.
 std::string_view named_interfaces();
 
-/// One device for each of the named interfaces; if none is named, the one of `address`, and
-/// without that, the one this machine's name resolves to.
+/// One device per named interface; if none is named, the one of `address`, and if that is empty,
+/// the one this machine's name resolves to.
 std::vector<std::shared_ptr<::gloo::transport::Device>> gloo_devices(const std::string& address);
 
 }  // namespace tessera::comm

@@ -83,7 +83,7 @@ size_t LinkHandshake::expected_bytes() const {
   return 0;
 }
 
-/// False: it broke.
+/// Returns false if the connection broke.
 bool LinkHandshake::send_rest() {
   while (!to_send_.empty()) {
     const ssize_t sent =
@@ -95,7 +95,8 @@ bool LinkHandshake::send_rest() {
   return true;
 }
 
-/// Exactly `size` bytes: what follows them is for others to read. False: it broke.
+/// Reads exactly `size` bytes: what follows belongs to later readers. Returns false if the
+/// connection broke.
 bool LinkHandshake::read_rest(size_t size) {
   while (read_.size() < size) {
     std::array<char, 64> part;
@@ -112,7 +113,7 @@ bool LinkHandshake::read_rest(size_t size) {
   return true;
 }
 
-/// Takes the message that has come in full; false if no rank of the group would say it.
+/// Processes a complete message; returns false if it is invalid.
 bool LinkHandshake::handle() {
   const std::string message = std::exchange(read_, {});
   const std::string_view text = message;

@@ -7,39 +7,39 @@
 #include "tessera/liveness/sha256.h"
 #include "tessera/transport/sockets.h"
 
-/// How the two ends of a new connection find out that both are ranks of one group.
+/// Mutual authentication of a new connection: proves that both ends are ranks of one group.
 ///
 ///   connector -> listener   "tsl1", rank, a random number c
 ///   listener -> connector   a random number l, HMAC(key, "listener" rank c l)
 ///   connector -> listener   HMAC(key, "connector" rank c l)
 ///
-/// The key is made of the job's secret and of what the listener wrote to the store for this group,
-/// so a stranger cannot take part even if it can read the store, and what it overheard of another
-/// connection is of no use. Without a secret, who can read the store can. What is sent later over
-/// the connection is neither encrypted nor signed.
+/// The key is derived from the job's secret and from what the listener wrote to the store for this
+/// group. So a foreign process cannot connect even if it can read the store, and traffic recorded
+/// from another connection cannot be replayed. Without a secret, any process that can read the
+/// store can connect. Later messages are neither encrypted nor signed.
 ///
-/// Nothing here blocks: many connections are opened side by side, and silent ones delay no rank.
+/// Non-blocking: many connections are opened concurrently, and silent ones delay no rank.
 namespace tessera::comm {
 
 class LinkHandshake {
  public:
-  /// Of this end's connection to `peer`; `socket` connects, without blocking.
+  /// The connecting end, to `peer`; `socket` is connecting in non-blocking mode.
   static LinkHandshake to(int peer, int my_rank, Socket socket, const Digest& key);
-  /// Of one that was accepted.
+  /// The accepting end.
   static LinkHandshake from_anyone(Socket socket, const Digest& key);
 
   enum class State { under_way, done, failed };
 
-  /// Moves what can be moved.
+  /// Sends and receives as much as possible without blocking.
   State progress();
-  /// What to poll for.
+  /// The events to poll for.
   int16_t events() const;
   int fd() const { return socket_.fd(); }
-  /// The rank at the other end; of one that was accepted, once it is done.
+  /// The rank at the other end; for an accepted connection, valid once done.
   int peer() const { return peer_; }
   /// Why it failed.
   const std::string& error() const { return error_; }
-  /// Whether the other end closed it after it was open: it may be tried again.
+  /// Whether the other end closed an established connection: it may be retried.
   bool was_dropped() const { return dropped_; }
   Socket take_socket() { return std::move(socket_); }
 
@@ -59,18 +59,18 @@ class LinkHandshake {
   Socket socket_;
   Digest key_;
   bool connector_ = false;
-  Phase phase_ = Phase::hello;  ///< the message that comes or goes next
+  Phase phase_ = Phase::hello;  ///< the next message, in either direction
   int peer_ = -1;
   int32_t connector_rank_ = -1;
-  std::string mine_;     ///< the random number
-  std::string theirs_;   ///< the other's
+  std::string mine_;     ///< my random number
+  std::string theirs_;   ///< the peer's
   std::string to_send_;  ///< not sent yet
-  std::string read_;     ///< of the message that comes
+  std::string read_;     ///< received part of the next message
   std::string error_;
   bool dropped_ = false;
 };
 
-/// Random bytes that cannot be guessed.
+/// Cryptographically secure random bytes.
 std::string random_bytes(size_t count);
 
 }  // namespace tessera::comm

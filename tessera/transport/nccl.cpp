@@ -9,8 +9,8 @@
 namespace tessera::comm {
 namespace {
 
-/// libtorch's group aborts what is under way when it is destroyed, with a warning, unless it was
-/// shut down before: Python programs are asked to do so. Here a group ends with its world.
+/// libtorch's group aborts pending calls when it is destroyed, with a warning, unless it was shut
+/// down before, which Python programs are asked to do. Here a group is shut down with its world.
 class NcclGroup final : public c10d::ProcessGroupNCCL {
  public:
   using ProcessGroupNCCL::ProcessGroupNCCL;
@@ -19,7 +19,7 @@ class NcclGroup final : public c10d::ProcessGroupNCCL {
     if (ended_) return;
     try {
       ProcessGroupNCCL::shutdown();
-    } catch (const std::exception&) {  // a peer is gone: its waiters have the error
+    } catch (const std::exception&) {  // a peer is gone: waiting calls have the error
     }
   }
   NcclGroup(const NcclGroup&) = delete;

@@ -111,7 +111,7 @@ bool answers_at(const std::string& host, int port, std::chrono::milliseconds tim
 
 std::optional<int> bind_where_host_is(const std::string& host, int port) {
   const bool loopback = is_loopback(host);
-  // "localhost" may stand for ::1 too, but every client also tries 127.0.0.1.
+  // "localhost" may resolve to ::1 too, but every client also tries 127.0.0.1.
   const Addresses found = look_up(host == "localhost" ? "127.0.0.1" : host, port, SOCK_STREAM);
   std::set<std::string> addresses;
   for (const addrinfo* at = found.get(); at != nullptr; at = at->ai_next) {
@@ -130,7 +130,7 @@ std::optional<int> bind_where_host_is(const std::string& host, int port) {
 }
 
 std::string machine_identity() {
-  // The boot number tells machines apart; containers of one differ in the network namespace.
+  // The boot id identifies a machine; containers of one machine differ in the network namespace.
   struct stat network {};
   const std::string boot = first_line("/proc/sys/kernel/random/boot_id");
   if (!boot.empty() && stat("/proc/self/ns/net", &network) == 0) {

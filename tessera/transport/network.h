@@ -10,23 +10,24 @@ namespace tessera::comm {
 /// "localhost", "127.0.0.1", "::1".
 bool is_loopback(const std::string& host);
 
-/// The address from which this machine reaches `host`; if that is a loopback address (Debian maps
-/// a machine's own name to 127.0.1.1), the first other one; "" if there is none.
+/// The address from which this machine reaches `host`. If that is a loopback address (Debian maps a
+/// machine's own name to 127.0.1.1), the first other one; "" if there is none.
 std::string address_towards(const std::string& host, int port);
 
 /// This machine's name.
 std::string host_name();
 
-/// Whether a connection to it opens.
+/// Whether a TCP connection to it can be opened.
 bool answers_at(const std::string& host, int port, std::chrono::milliseconds timeout);
 
-/// A socket bound to `port` of the one address that `host` stands for on this machine; none if it
-/// stands for several, for another machine's, or by a name for a loopback address: others may know
-/// another one. Throws std::system_error if the port is taken. The caller owns the socket.
+/// A socket bound to `port` of the single address of this machine that `host` resolves to. nullopt
+/// if it resolves to several addresses, to another machine's, or, as a name, to a loopback address:
+/// other machines may resolve it differently. Throws std::system_error if the port is in use. The
+/// caller owns the socket.
 std::optional<int> bind_where_host_is(const std::string& host, int port);
 
-/// Equal for two processes if and only if they run on the same machine and see the same network
-/// (containers of one machine as a rule do not).
+/// Equal for two processes if and only if they run on the same machine and in the same network
+/// namespace (containers of one machine usually do not).
 std::string machine_identity();
 
 }  // namespace tessera::comm

@@ -22,13 +22,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Of one call of the kernel.
+/// Per system call.
 constexpr size_t kMostPieces = 32;
 
-/// Of one peer, until the others have their turn and the driver looks at its own message.
+/// Per peer, before the other peers are served and the progress thread checks its own message.
 constexpr int kMostCalls = 16;
 
-/// More cannot be a message: it would not fit into this machine's memory.
+/// An upper limit on message sizes: more than this machine's memory cannot be valid.
 uint64_t most_bytes() {
   static const uint64_t memory =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -37,7 +37,7 @@ uint64_t most_bytes() {
 
 }  // namespace
 
-/// What Exchange holds of a message.
+/// The handle of a message for Exchange.
 class SocketTransport::MessageWork final : public c10d::Work {
  public:
   MessageWork(std::shared_ptr<SocketTransport> links, MessagePtr message)
@@ -131,7 +131,7 @@ void SocketTransport::interrupt(Message& message) {
   const Lock lock(mutex_);
   message.interrupted = true;
   changed_.notify_all();
-  // Even if the driver is awake: it looks at what is queued before it sleeps, but not at this.
+  // Even if the progress thread is awake: before it sleeps it checks the queues, but not this.
   ring_bell();
 }
 
@@ -164,7 +164,7 @@ bool SocketTransport::wait(Message& message, milliseconds timeout) {
   return true;
 }
 
-/// Of the one thread that moves bytes.
+/// Held by the one thread that makes progress.
 class SocketTransport::ProgressGuard {
  public:
   explicit ProgressGuard(SocketTransport& links) : links_(links) { links_.driving_ = true; }
@@ -189,9 +189,9 @@ bool SocketTransport::move_some(Lock& lock) {
   return moved;
 }
 
-/// Moves what can be moved, or waits until something can. Returns for the caller to look at its own
-/// message, also when it was interrupted or its time is over while bytes of others still flow;
-/// another waiting thread may drive next.
+/// Makes progress, or waits until some is possible. Returns so that the caller can check its own
+/// message, also after an interrupt or its timeout while others' messages are still in flight;
+/// another waiting thread may continue.
 void SocketTransport::progress(Lock& lock, const Message& mine, Clock::time_point deadline) {
   const ProgressGuard guard(*this);
   while (!std::exchange(finished_, false)) {
@@ -207,7 +207,7 @@ void SocketTransport::progress_once() noexcept {
     if (driving_) return;
     const ProgressGuard guard(*this);
     move_some(lock);
-  } catch (const std::exception&) {  // a message that cannot be moved is told to who waits for it
+  } catch (const std::exception&) {  // reported to the waiter of the message that cannot be moved
   }
 }
 
@@ -235,7 +235,7 @@ bool SocketTransport::send_queued(Peer& peer, Lock& lock) {
   bool any = false;
   for (int calls = 0; calls < kMostCalls && !peer.sends.empty() && peer.error.empty(); ++calls) {
     std::array<iovec, kMostPieces> pieces;
-    std::vector<MessagePtr> leaving;  // kept while others may end them
+    std::vector<MessagePtr> leaving;  // kept alive while others may complete them
     size_t count = 0;
     size_t offered = 0;
     for (const MessagePtr& message : peer.sends) {
@@ -278,7 +278,7 @@ bool SocketTransport::send_queued(Peer& peer, Lock& lock) {
   return any;
 }
 
-/// Reads the rest of the message that comes and the header of the next in one call.
+/// Reads the rest of the arriving message and the header of the next one in one system call.
 bool SocketTransport::read_arrived(Peer& peer, Lock& lock) {
   bool any = false;
   for (int calls = 0; calls < kMostCalls; ++calls) {
@@ -288,7 +288,7 @@ bool SocketTransport::read_arrived(Peer& peer, Lock& lock) {
     std::array<iovec, 2> pieces;
     size_t count = 0;
     size_t asked = 0;
-    const MessagePtr coming = peer.coming;  // kept while others may end it
+    const MessagePtr coming = peer.coming;  // kept alive while others may complete it
     if (coming != nullptr) {
       Message& message = *coming;
       asked = message.header.bytes - message.moved;
@@ -317,7 +317,7 @@ bool SocketTransport::read_arrived(Peer& peer, Lock& lock) {
   return any;
 }
 
-/// Accounts for bytes that were read into the message that comes and the header after it.
+/// Accounts for bytes that were read into the arriving message and the header after it.
 void SocketTransport::take(Peer& peer, size_t bytes) {
   if (peer.coming != nullptr) {
     Message& message = *peer.coming;
@@ -344,7 +344,7 @@ void SocketTransport::end_message(Peer& peer) {
   }
 }
 
-/// Finds where the message goes whose header has come.
+/// Finds the destination of the message whose header is complete.
 void SocketTransport::begin_message(Peer& peer) {
   const auto posted = find_tag(peer.posted, peer.header.tag);
   if (posted == peer.posted.end() && peer.header.bytes > most_bytes()) {
@@ -357,10 +357,10 @@ void SocketTransport::begin_message(Peer& peer) {
     peer.coming = *posted;
     peer.posted.erase(posted);
   }
-  peer.header_read = 0;  // not before: there may be no memory for it now
+  peer.header_read = 0;  // not earlier: the allocation may fail
 }
 
-/// The tag says the size too, but in few bits.
+/// The tag encodes the size too, but in few bits.
 bool SocketTransport::fits(Peer& peer, const Message& expected, const Header& come) {
   if (expected.header.bytes == come.bytes) return true;
   fail(peer, join_text("the peer sends ", come.bytes, " bytes where ", expected.header.bytes,

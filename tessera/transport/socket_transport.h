@@ -27,7 +27,7 @@ namespace tessera::comm {
 class SocketTransport final : public Transport,
                               public std::enable_shared_from_this<SocketTransport> {
  public:
-  /// Connected, not blocking; one a rank, the own place empty.
+  /// Connected, non-blocking; one per rank, the own entry empty.
   explicit SocketTransport(std::vector<Socket> sockets);
   ~SocketTransport() override = default;
 
@@ -38,11 +38,11 @@ class SocketTransport final : public Transport,
   bool broken() const noexcept override { return broken_; }
   bool sends_ahead() const override { return true; }
 
-  /// For good: what waits here or at the other ends throws.
+  /// Permanent: pending waits, here and at the peers, throw.
   void close() noexcept;
 
-  /// This rank sends nothing more: what peers wait for that it has not sent throws there, at once.
-  /// What they send can still be received.
+  /// This rank sends nothing more: pending receives of its peers throw immediately. Their messages
+  /// can still be received.
   void end_sending() noexcept;
 
  private:
@@ -55,7 +55,7 @@ class SocketTransport final : public Transport,
     at::Tensor piece;  // its memory
     char* data = nullptr;
     Header header;
-    size_t moved = 0;     // of a message that is sent, the header first
+    size_t moved = 0;     // of a message being sent, including the header
     bool posted = false;  // a receive was posted; otherwise the memory is our own
     bool done = false;
     bool interrupted = false;
@@ -65,11 +65,11 @@ class SocketTransport final : public Transport,
   struct Peer {
     Socket socket;
     std::deque<MessagePtr> sends;
-    std::deque<MessagePtr> posted;      // receives of which nothing has arrived
+    std::deque<MessagePtr> posted;      // receives without a message yet
     std::deque<MessagePtr> unexpected;  // arrived without a posted receive
-    Header header;                      // of the message that arrives
+    Header header;                      // of the arriving message
     size_t header_read = 0;
-    MessagePtr coming;  // nullptr: its header is incomplete, or no receive is posted
+    MessagePtr coming;  // nullptr: header incomplete, or no receive posted
     std::string error;
     bool awaits_bytes() const { return coming != nullptr || !posted.empty(); }
   };
@@ -102,12 +102,12 @@ class SocketTransport final : public Transport,
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Peer> peers_;
-  Socket bell_;  // an eventfd that ends a driver's sleep
+  Socket bell_;  // an eventfd that wakes the progress thread
   std::atomic<bool> closed_{false};
   std::atomic<bool> broken_{false};
-  bool driving_ = false;   // a thread moves bytes; it alone touches what is under way
-  bool sleeping_ = false;  // it waits for sockets
-  bool finished_ = false;  // some message, since the last notification
+  bool driving_ = false;   // a thread makes progress; only it touches messages in flight
+  bool sleeping_ = false;  // it polls the sockets
+  bool finished_ = false;  // some message completed since the last notification
 };
 
 }  // namespace tessera::comm

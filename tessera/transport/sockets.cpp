@@ -30,17 +30,19 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLookAround(500);
-/// A rank greets at once; who says nothing for so long is none.
+/// A rank sends its greeting immediately; a connection that is silent for this long is not a
+/// rank's.
 constexpr milliseconds kGreetsWithin(5000);
-/// Connections of strangers at a time, beyond one for each rank; then the oldest one goes.
+/// Unauthenticated connections at a time, in addition to one per rank; beyond that the oldest is
+/// closed.
 constexpr size_t kMostStrangers = 64;
-/// How often a connection is tried that the other end closed early (it had to make room).
+/// How often a connection is retried that the other end closed early (to make room).
 constexpr int kTries = 5;
 
 struct Listener {
   Socket socket;
   int port = 0;
-  std::string token;  // random, known to who reads the store
+  std::string token;  // random, known to readers of the store
 };
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -78,7 +80,7 @@ std::optional<Listener> listen_at(const std::string& address) {
   return out;
 }
 
-/// As messages are moved: at once.
+/// Disables Nagle's algorithm: small messages are sent immediately.
 void prepare(const Socket& socket) {
   const int on = 1;
   setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -86,7 +88,7 @@ void prepare(const Socket& socket) {
 
 std::string key_of(int rank) { return join_text("links/", rank); }
 
-/// Where a rank listens, as it wrote it to the store.
+/// The address of a rank, as it published it on the store.
 struct Place {
   std::string address;
   int port = 0;
@@ -109,7 +111,7 @@ Place parse_place(std::string_view text) {
   return place;
 }
 
-/// Opens the connections of one rank, all at the same time.
+/// Opens all connections of one rank concurrently.
 class LinkSetup {
  public:
   LinkSetup(const LinkOptions& options, const Listener& listener, std::vector<Place> places)
@@ -155,7 +157,7 @@ class LinkSetup {
     ++tries_[static_cast<size_t>(peer)];
     const Addresses at = resolve(place.address, place.port);
     Socket socket = at != nullptr ? make_socket(*at) : Socket();
-    // An interrupted connect goes on, as one that does not block does.
+    // An interrupted connect continues in the background, like a non-blocking one.
     if (!socket || (connect(socket.fd(), at->ai_addr, at->ai_addrlen) != 0 &&
                     errno != EINPROGRESS && errno != EINTR)) {
       throw_unreachable(peer, errno_text(errno));

@@ -14,7 +14,7 @@ class Store;
 /// Stream sockets between the ranks of a group.
 namespace tessera::comm {
 
-/// Whether the last call on a socket failed only because it cannot go on now.
+/// Whether the last socket call failed only because it would block.
 inline bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 /// Owns a file descriptor; -1: none.
@@ -39,17 +39,18 @@ class Socket {
 struct LinkOptions {
   int rank = 0;
   int size = 1;
-  std::string address;  ///< to listen at, a number
+  std::string address;  ///< to listen on, numeric
   std::chrono::milliseconds timeout{0};
   std::string secret{};  ///< of the job; "": none (link_handshake.h)
-  /// Called about twice a second while it waits; may throw, which ends it.
+  /// Called about twice a second while waiting; may throw, which ends it.
   std::function<void()> look_around = [] {};
 };
 
-/// A TCP connection to each other rank, by rank, the own place empty. Each listens and says where
-/// on the group's store. Nothing at all, on every rank, if one of them cannot listen (its address
-/// is empty). Connections are opened side by side: strangers that connect and say nothing, or what
-/// no rank says, delay no rank. Throws std::runtime_error that names who did not connect in time.
+/// A TCP connection to each other rank, by rank, the own entry empty. Each rank listens and
+/// publishes its address on the group's store. Returns an empty vector, on every rank, if one of
+/// them cannot listen (its address is empty). Connections are opened concurrently: foreign
+/// connections that send nothing, or something invalid, delay no rank. Throws std::runtime_error
+/// naming the ranks that did not connect in time.
 std::vector<Socket> connect_ranks(c10d::Store& store, const LinkOptions& options);
 
 }  // namespace tessera::comm

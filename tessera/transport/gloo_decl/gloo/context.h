@@ -4,14 +4,15 @@
 #include <memory>
 
 // Why this folder exists: libtorch_cpu.so contains Gloo but ships none of its headers, and
-// ProcessGroupGloo.hpp cannot be read without them. These are the few declarations it needs, in our
-// own words, so that no gloo package has to be installed whose version differs from libtorch's.
+// ProcessGroupGloo.hpp does not compile without them. These are the few declarations it needs,
+// written independently, so that no gloo package is required whose version may differ from
+// libtorch's.
 //
-// What is safe to declare here, and why it holds for every libtorch: ProcessGroupGloo keeps gloo's
-// objects behind pointers, so their size is never asked; of their members only two non-virtual ones
-// are called, by their exported symbols: Context::setTimeout (from an inline function of that
-// header) and Context::closeConnections. Nothing here may be constructed, derived from or called
-// through a vtable on our side. Only gloo.cpp sees this folder.
+// What is safe to declare here, for every libtorch: ProcessGroupGloo holds gloo's objects by
+// pointer, so their size is never used; only two of their non-virtual members are called, by their
+// exported symbols: Context::setTimeout (from an inline function of that header) and
+// Context::closeConnections. Nothing here may be constructed, derived from or called through a
+// vtable on our side. Only gloo.cpp includes this folder.
 namespace gloo {
 
 class Context {

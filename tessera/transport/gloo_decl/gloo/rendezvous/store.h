@@ -6,8 +6,8 @@
 
 namespace gloo::rendezvous {
 
-// See gloo/context.h. ProcessGroupGloo::GlooStore derives from this in its header; libtorch makes
-// those objects, we never do, so the order of these functions does not matter.
+// See gloo/context.h. ProcessGroupGloo::GlooStore derives from this in its header; only libtorch
+// creates those objects, so the order of these functions does not matter.
 class Store {
  public:
   virtual ~Store();

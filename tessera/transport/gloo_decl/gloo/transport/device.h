@@ -4,7 +4,7 @@
 
 namespace gloo::transport {
 
-// See gloo/context.h. Both are only pointed to.
+// See gloo/context.h. Both are used by pointer only.
 class Device {
  public:
   virtual ~Device() = 0;
