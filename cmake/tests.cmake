@@ -24,11 +24,11 @@ if(TESSERA_SANITIZE)
 endif()
 set(TESSERA_TEST_TIMEOUT ${timeout} CACHE STRING "Seconds a test may take")
 # Rooms below the torch line whose tests all run under the sanitizers; those above it all do.
-set(TESSERA_SANITIZED_ROOMS comm exec dtensor fsdp)
+set(TESSERA_SANITIZED_ROOMS comm exec dtensor fsdp checkpoint)
 # Measures resident memory, which the sanitizers keep for their own ends.
 set(TESSERA_NOT_SANITIZED dtensor.steady_memory)
 
-set(TESSERA_PROCESS_TEST_FOLDERS dtensor)
+set(TESSERA_PROCESS_TEST_FOLDERS dtensor checkpoint)
 # Uses check_call, but starts thread ranks of its own too.
 set(TESSERA_THREAD_TESTS dtensor.look_ups)
 set(TESSERA_TEST_PROCESSES 4 CACHE STRING "Processes of a test of processes")

@@ -137,6 +137,9 @@ TensorItem read_tensor_item(const std::shared_ptr<const files::MappedFile>& file
   const int64_t first = arguments[1].integer();
   const auto width = static_cast<uint64_t>(dtype_bytes(item.dtype));
   check_strides(item, first, record.size / width, zip.path());
+  for (size_t d = 0; d < item.sizes.size(); ++d) {
+    if (item.sizes[d] <= 1) item.strides[d] = 1;  // of no meaning, and anything may be there
+  }
   item.record_offset = stored.offset + record.offset;
   item.record_size = record.size;
   item.record_crc = record.crc;
