@@ -2,6 +2,13 @@
 
 /// Everything a program needs.
 #include "tessera/base/errors.h"
+#include "tessera/checkpoint/async_save.h"
+#include "tessera/checkpoint/chunks.h"
+#include "tessera/checkpoint/load.h"
+#include "tessera/checkpoint/optimizer_state.h"
+#include "tessera/checkpoint/save.h"
+#include "tessera/checkpoint/save_safetensors.h"
+#include "tessera/checkpoint/steps.h"
 #include "tessera/comm/failure.h"
 #include "tessera/comm/fake.h"
 #include "tessera/comm/processes.h"

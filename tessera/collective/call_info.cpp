@@ -14,7 +14,7 @@ uint32_t mixed(uint32_t hash, uint64_t value) {
   return static_cast<uint32_t>(h >> 32) ^ static_cast<uint32_t>(h);
 }
 
-/// The side whose shapes are equal on all ranks; null if there is none.
+/// The side whose shapes are equal on all ranks; null where there is none.
 const ShapeList* common_side(const CallInfo& call) {
   switch (call.op()) {
     case CommOp::reduce_scatter:
@@ -36,7 +36,7 @@ std::string rank_text(const GroupInfo& group, int index) {
                : join_text("index ", index);
 }
 
-/// Elements that an all_to_all moves from or to index `peer`; -1 if the call does not determine it.
+/// Elements that an all_to_all moves from or to index `peer`; -1 where the call cannot say.
 int64_t elements_with(const ShapeList& shapes, std::span<const int64_t> splits, int peer,
                       int group_size) {
   int64_t found = -1;
@@ -106,14 +106,7 @@ class NumberReader {
  public:
   explicit NumberReader(std::string_view text) : text_(text) {}
 
-/// Counts come from another process: an implausible number ends the parsing.
-template <typename Row>
-void take_row(std::istream& in, Row& row) {
-  constexpr int64_t kMost = 1 << 20;
-  const int64_t n = take(in);
-  if (n < 0 || n > kMost) in.setstate(std::ios::failbit);
-  for (int64_t i = 0; i < n && in; ++i) row.push_back(take(in));
-}
+  bool ok() const { return ok_; }
 
   /// 0 once a number could not be read.
   int64_t take() {
@@ -266,7 +259,7 @@ std::optional<std::string> first_difference(std::span<const RankCall> calls,
       const RankCall& b = calls[j];
       if (a.sequence != b.sequence) continue;
       if (auto found = difference(a, b, group)) return found;
-      if (a.call.op() != CommOp::all_to_all) break;  // `a` represents all calls before `b`
+      if (a.call.op() != CommOp::all_to_all) break;  // a stands for all that came before b
       if (auto found = pair_difference(a, b, group)) return found;
       if (auto found = pair_difference(b, a, group)) return found;
     }

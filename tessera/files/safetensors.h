@@ -51,6 +51,18 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+/// Where everything of a file to be written goes.
+struct SafetensorsLayout {
+  std::string start;  ///< the file's first bytes: length and header
+  std::vector<SafetensorsEntry> entries;
+  uint64_t size = 0;  ///< of the whole file
+};
+
+/// Lays out tensors of the given names, types and shapes, in this order. Throws InvalidArgument for
+/// a name that occurs twice, NotSupported for a type that the format does not have.
+SafetensorsLayout layout_safetensors(std::vector<SafetensorsEntry> tensors,
+                                     const std::map<std::string, std::string>& metadata);
+
 /// A tensor to be written: its bytes are asked for when their turn comes.
 struct SafetensorsTensor {
   std::string name;
