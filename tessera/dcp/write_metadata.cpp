@@ -8,7 +8,7 @@ namespace {
 
 using files::PickleWriter;
 
-constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kFilesystem = "torch.distributed.checkpoint.filesystem";
 constexpr std::string_view kVersion = "1.0.0";
 
@@ -24,18 +24,18 @@ std::vector<int64_t> sizes_of(const Box& box) {
 
 void write_entry(PickleWriter& out, const std::string& name, const Entry& entry) {
   if (std::holds_alternative<ValueEntry>(entry)) {
-    out.global(kModule, "BytesStorageMetadata").mark().tuple().reduce();
+    out.global(kMetadataModule, "BytesStorageMetadata").mark().tuple().reduce();
     return;
   }
   const auto& tensor = std::get<TensorEntry>(entry);
   ensure(tensor.dtype.has_value(), join_text("no dtype of ", name));
-  out.global(kModule, "TensorStorageMetadata").mark();
-  out.global(kModule, "TensorProperties").global("torch", torch_name(*tensor.dtype));
+  out.global(kMetadataModule, "TensorStorageMetadata").mark();
+  out.global(kMetadataModule, "TensorProperties").global("torch", torch_name(*tensor.dtype));
   out.tuple1().reduce();
   write_size(out, tensor.shape);
   out.empty_list().mark();
   for (const auto& chunk : tensor.chunks) {
-    out.global(kModule, "ChunkStorageMetadata").mark();
+    out.global(kMetadataModule, "ChunkStorageMetadata").mark();
     write_size(out, chunk.box.begin);
     write_size(out, sizes_of(chunk.box));
     out.tuple().reduce();
@@ -51,12 +51,12 @@ void write_info(PickleWriter& out, const StoredItem& item) {
 
 void write_places(PickleWriter& out, const std::string& name, const Entry& entry) {
   if (const auto* value = std::get_if<ValueEntry>(&entry)) {
-    out.global(kModule, "MetadataIndex").mark().text(name).tuple().reduce();
+    out.global(kMetadataModule, "MetadataIndex").mark().text(name).tuple().reduce();
     return write_info(out, value->item);
   }
   int64_t i = 0;
   for (const auto& chunk : std::get<TensorEntry>(entry).chunks) {
-    out.global(kModule, "MetadataIndex").mark().text(name);
+    out.global(kMetadataModule, "MetadataIndex").mark().text(name);
     write_size(out, chunk.box.begin);
     out.integer(i++).tuple().reduce();  // the index saves PyTorch's loader a search
     write_info(out, chunk.item);
@@ -84,7 +84,7 @@ void write_path(PickleWriter& out, const std::string& name, const Metadata& meta
 
 std::string write_metadata(const Metadata& metadata) {
   PickleWriter out;
-  out.global(kModule, "Metadata").mark();
+  out.global(kMetadataModule, "Metadata").mark();
   out.empty_dict().mark();
   for (const auto& [name, entry] : metadata.entries) {
     out.text(name);

@@ -19,7 +19,7 @@ void append_pieces(const Offer& offer, uint64_t count, std::vector<Offer>& out) 
     if (size <= 1) continue;
     const auto pieces = std::min(static_cast<int64_t>(count), size);
     for (int64_t i = 0; i < pieces; ++i) {
-      const Interval part = chunk(size, pieces, i);
+      const Interval part = chunk_interval(size, pieces, i);
       if (part.size() == 0) break;
       Offer piece = offer;
       piece.held.box.begin[d] = box.begin[d] + part.begin;

@@ -10,6 +10,7 @@
 #include "tessera/rules/code/reshape.h"
 #include "tessera/rules/code/written.h"
 #include "tessera/rules/expand.h"
+#include "tessera/rules/registry/registry.h"
 
 /// Rules of ops that exported programs keep whole and that the dispatcher never sees, because
 /// libtorch takes them apart first. The lines are those of the ops that they are made of.

@@ -22,7 +22,7 @@ using program::ValueKind;
 namespace {
 
 /// "slice" of "torch.ops.aten.slice.Tensor", "mul" of "_operator.mul".
-std::string base_name(std::string_view target) {
+std::string value_name(std::string_view target) {
   std::vector<std::string_view> parts;
   for (size_t at = 0; at <= target.size();) {
     const size_t dot = std::min(target.find('.', at), target.size());
@@ -69,7 +69,7 @@ Argument Emitter::sizes(std::vector<IntOrValue> list) {
 
 ValueId Emitter::op(std::string_view target, std::vector<NamedArgument> inputs, TensorMeta meta) {
   Value value;
-  value.name = graph_.unused_name(base_name(target));
+  value.name = graph_.unused_name(value_name(target));
   value.tensor = std::move(meta);
   value.tensor->requires_grad = false;
   const ValueId id = graph_.add_value(std::move(value));
@@ -100,7 +100,7 @@ void Emitter::effect(std::string_view target, std::vector<NamedArgument> inputs)
   Node node;
   node.target = target;
   node.inputs = std::move(inputs);
-  node.name = graph_.unused_name(base_name(target));
+  node.name = graph_.unused_name(value_name(target));
   if (!module_stack_.empty()) node.metadata.emplace_back("nn_module_stack", module_stack_);
   append(std::move(node));
 }

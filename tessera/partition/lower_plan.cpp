@@ -48,7 +48,7 @@ bool stacked_in_order(std::span<const Overlap> places, std::span<const int64_t> 
   for (const Overlap& place : places) {
     for (size_t d = 0; d < place.runs.size(); ++d) {
       if (place.runs[d].size() != 1) return false;
-      const Run& run = place.runs[d][0];
+      const SharedRun& run = place.runs[d][0];
       const int64_t begin = from_side ? run.from : run.to;
       if (begin != (d == 0 ? row : 0)) return false;
       if (d > 0 && run.length != shape[d]) return false;
@@ -306,7 +306,7 @@ class StepWriter {
   static Overlap moved_to_piece(Overlap place) {
     for (auto& runs : place.runs) {
       int64_t at = 0;
-      for (Run& run : runs) {
+      for (SharedRun& run : runs) {
         run.from = at;
         at += run.length;
       }

@@ -29,7 +29,7 @@ class Mosaic {
     for (size_t d = 0; d < shape.size(); ++d) {
       std::set<int64_t> borders = {0, shape[d]};
       for (const Tile& tile : tiles) {
-        for (const Run& run : tile.place.runs[d]) {
+        for (const SharedRun& run : tile.place.runs[d]) {
           borders.insert(run.to);
           borders.insert(run.to + run.length);
         }
@@ -51,8 +51,8 @@ class Mosaic {
 
  private:
   /// The run of a dim that covers the box there.
-  const Run* covering(const std::vector<Run>& runs, size_t dim) const {
-    const auto found = std::ranges::find_if(runs, [&](const Run& run) {
+  const SharedRun* covering(const std::vector<SharedRun>& runs, size_t dim) const {
+    const auto found = std::ranges::find_if(runs, [&](const SharedRun& run) {
       return run.to <= box_[dim].begin && box_[dim].end <= run.to + run.length;
     });
     return found == runs.end() ? nullptr : &*found;
@@ -60,7 +60,7 @@ class Mosaic {
 
   ValueId piece() {
     for (const Tile& tile : tiles_) {
-      std::vector<const Run*> runs;
+      std::vector<const SharedRun*> runs;
       for (size_t d = 0; d < box_.size(); ++d) runs.push_back(covering(tile.place.runs[d], d));
       if (std::ranges::find(runs, nullptr) != runs.end()) continue;
       ValueId value = tile.value;
@@ -87,7 +87,7 @@ std::vector<int64_t> taken_shape(const Overlap& place) {
   std::vector<int64_t> out;
   for (const auto& runs : place.runs) {
     int64_t length = 0;
-    for (const Run& run : runs) length += run.length;
+    for (const SharedRun& run : runs) length += run.length;
     out.push_back(length);
   }
   return out;
@@ -99,7 +99,7 @@ ValueId take(Emitter& emit, ValueId from, const Overlap& place) {
     const int dim = static_cast<int>(d);
     const auto& runs = place.runs[d];
     std::vector<ValueId> parts;
-    for (const Run& run : runs) {
+    for (const SharedRun& run : runs) {
       parts.push_back(slice_unless_whole(emit, value, dim, {run.from, run.from + run.length}));
     }
     value = runs.empty() ? slice_unless_whole(emit, value, dim, {0, 0}) : emit.cat(parts, dim);

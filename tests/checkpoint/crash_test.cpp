@@ -20,7 +20,7 @@
 
 /// Saves that are killed, fail or meet damage: what was there before is never harmed.
 namespace tessera {
-namespace {
+namespace crash_test {
 
 namespace fs = std::filesystem;
 using comm::init_device_mesh;
@@ -258,5 +258,5 @@ TEST(DamagedCheckpoint, IsFoundBeforeAnythingChanges) {
   }
 }
 
-}  // namespace
+}  // namespace crash_test
 }  // namespace tessera

@@ -18,7 +18,7 @@
 #include "tests/fsdp/models.h"
 
 namespace tessera {
-namespace {
+namespace optimizer_test {
 
 using comm::init_device_mesh;
 using test::make_mlp;
@@ -123,5 +123,5 @@ TEST(Generator, GoesOnFromACheckpoint) {
   });
 }
 
-}  // namespace
+}  // namespace optimizer_test
 }  // namespace tessera

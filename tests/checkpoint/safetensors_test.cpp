@@ -15,7 +15,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera {
-namespace {
+namespace safetensors_test {
 
 using comm::init_device_mesh;
 using test::expect_error;
@@ -116,5 +116,5 @@ TEST(Safetensors, IndexMustAgreeWithItsFiles) {
   });
 }
 
-}  // namespace
+}  // namespace safetensors_test
 }  // namespace tessera

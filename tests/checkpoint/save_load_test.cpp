@@ -23,7 +23,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera {
-namespace {
+namespace save_load_test {
 
 namespace fs = std::filesystem;
 using comm::init_device_mesh;
@@ -313,5 +313,5 @@ TEST(Save, OfRanksWithDifferentNamesKeepsThemAll) {
   });
 }
 
-}  // namespace
+}  // namespace save_load_test
 }  // namespace tessera

@@ -12,7 +12,7 @@
 #include "tests/support_pure/temp_dir.h"
 
 namespace tessera::dcp {
-namespace {
+namespace metadata_test {
 
 using test::expect_error;
 using test::TempDir;
@@ -168,5 +168,5 @@ TEST(Checksums, ComeBackAsTheyWereWritten) {
   }
 }
 
-}  // namespace
+}  // namespace metadata_test
 }  // namespace tessera::dcp

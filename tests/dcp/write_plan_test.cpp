@@ -8,7 +8,7 @@
 #include "tests/support_pure/random_shardings.h"
 
 namespace tessera::dcp {
-namespace {
+namespace write_plan_test {
 
 uint64_t bytes_of(const Box& box) { return static_cast<uint64_t>(box.numel()) * 4; }
 
@@ -86,5 +86,5 @@ TEST(WritePlan, CoversEveryTensorOnce) {
   }
 }
 
-}  // namespace
+}  // namespace write_plan_test
 }  // namespace tessera::dcp

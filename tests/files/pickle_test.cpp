@@ -9,7 +9,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera::files {
-namespace {
+namespace pickle_test {
 
 using test::expect_error;
 
@@ -165,5 +165,5 @@ TEST(Pickle, SurvivesDamage) {
   }
 }
 
-}  // namespace
+}  // namespace pickle_test
 }  // namespace tessera::files

@@ -8,7 +8,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera::interp {
-namespace {
+namespace code_test {
 
 using c10::IValue;
 using test::expect_error;
@@ -110,5 +110,5 @@ TEST(Code, ReleasesEverythingAfterAnError) {
   EXPECT_EQ(x.use_count(), 1U);
 }
 
-}  // namespace
+}  // namespace code_test
 }  // namespace tessera::interp

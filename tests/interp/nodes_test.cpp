@@ -7,7 +7,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera {
-namespace {
+namespace nodes_test {
 
 using program::ArgKind;
 using program::Argument;
@@ -163,5 +163,5 @@ TEST(Collectives, AnUnknownGroupIsRefusedWhenTheProgramIsLoaded) {
       {"node 1 (all_reduce)", "process group 'nowhere'", "LoadOptions::groups"});
 }
 
-}  // namespace
+}  // namespace nodes_test
 }  // namespace tessera

@@ -6,7 +6,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera {
-namespace {
+namespace program_test {
 
 using test::expect_error;
 
@@ -148,5 +148,5 @@ TEST(Program, ErrorsOfOpsNameTheNode) {
       {"block.pt2", "(embedding)", "torch.ops.aten.embedding.default"});
 }
 
-}  // namespace
+}  // namespace program_test
 }  // namespace tessera

@@ -11,7 +11,7 @@
 #include "tests/support_pure/temp_dir.h"
 
 namespace tessera {
-namespace {
+namespace sharded_program_test {
 
 using test::expect_error;
 using test::TempDir;
@@ -79,5 +79,5 @@ TEST(ShardedProgram, RefusesAManifestOfAnotherProgram) {
   });
 }
 
-}  // namespace
+}  // namespace sharded_program_test
 }  // namespace tessera

@@ -6,7 +6,7 @@
 #include <random>
 
 namespace tessera::partition {
-namespace {
+namespace cost_network_test {
 
 CostNetwork::Table table(std::vector<double> costs) {
   return std::make_shared<const std::vector<double>>(std::move(costs));
@@ -83,5 +83,5 @@ TEST(CostNetwork, RepeatedLayersAreSolvedOnce) {
   EXPECT_GT(cells(3), 10);
 }
 
-}  // namespace
+}  // namespace cost_network_test
 }  // namespace tessera::partition

@@ -6,6 +6,7 @@
 #include "tessera/partition/assignment.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choice/choose.h"
+#include "tessera/rules/registry/registry.h"
 
 /// An assignment for tests of the rewriting half: weights as given, then each node by itself takes
 /// what rules::choose says. It knows no total cost and no plan; partition/propagate is for that.

@@ -8,7 +8,7 @@
 #include "tests/support_pure/temp_dir.h"
 
 namespace tessera::partition {
-namespace {
+namespace manifest_test {
 
 using test::expect_error;
 
@@ -95,5 +95,5 @@ TEST(Manifest, IsReadFromItsDirectory) {
   EXPECT_EQ(Manifest::read(dir.path()).source, "mlp.pt2");
 }
 
-}  // namespace
+}  // namespace manifest_test
 }  // namespace tessera::partition

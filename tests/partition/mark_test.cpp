@@ -7,7 +7,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera::partition {
-namespace {
+namespace mark_test {
 
 using namespace test;  // NOLINT
 using tessera::test::expect_error;
@@ -136,5 +136,5 @@ TEST(Mark, SymbolsMustFitTheExportedSizes) {
   EXPECT_EQ(view.assumed().begin()->second, 4);
 }
 
-}  // namespace
+}  // namespace mark_test
 }  // namespace tessera::partition

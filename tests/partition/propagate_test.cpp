@@ -6,7 +6,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera::partition {
-namespace {
+namespace propagate_test {
 
 using namespace test;  // NOLINT
 using tessera::test::expect_error;
@@ -57,5 +57,5 @@ TEST(Propagate, SaysWhyAPinIsNotPossible) {
   expect_error<InvalidArgument>([&] { run(p, "tp=97", kMlp); }, {"p_up_", "not possible"});
 }
 
-}  // namespace
+}  // namespace propagate_test
 }  // namespace tessera::partition

@@ -10,7 +10,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera::partition {
-namespace {
+namespace rewrite_test {
 
 using program::Argument;
 using program::ExportedProgram;
@@ -174,5 +174,5 @@ TEST(Rewrite, GroupsOfTwoAxesHaveTheirOwnNames) {
   EXPECT_EQ(names, (std::vector<std::string>{"3", "3", "4", "4"}));
 }
 
-}  // namespace
+}  // namespace rewrite_test
 }  // namespace tessera::partition

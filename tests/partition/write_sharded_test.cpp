@@ -10,7 +10,7 @@
 #include "tests/support_pure/temp_dir.h"
 
 namespace tessera::partition {
-namespace {
+namespace write_sharded_test {
 
 using program::Archive;
 using program::ExportedProgram;
@@ -146,5 +146,5 @@ TEST(WriteSharded, RanksCountFromZero) {
   expect_error<InvalidArgument>([&] { sharded.write(); }, {"ranks 0 to 2"});
 }
 
-}  // namespace
+}  // namespace write_sharded_test
 }  // namespace tessera::partition
