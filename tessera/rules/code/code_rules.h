@@ -5,7 +5,7 @@
 
 #include "tessera/rules/rule.h"
 
-/// The rules that a line cannot say, by family; each in the file of its name.
+/// The rules that the notation cannot express, by family; each in the file of its name.
 namespace tessera::rules {
 
 std::vector<Rule> dim_rules();       ///< permute, squeeze, expand, select, repeat, diagonal, ...
@@ -20,7 +20,7 @@ std::vector<Rule> cast_rules();      ///< copies between element types
 /// All of them.
 std::vector<Rule> code_rules();
 
-/// The rule of a list form (_foreach_add) from the one of its elements; in lists.cpp.
+/// The rule of a list op (_foreach_add) from that of its element op; in lists.cpp.
 Rule for_each(std::string_view op, const Rule& element);
 
 }  // namespace tessera::rules
