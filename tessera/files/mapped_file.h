@@ -8,11 +8,11 @@
 
 namespace tessera::files {
 
-/// A whole file mapped into memory. Pages are read when they are touched and shared with other
-/// processes that map the file; writes to them go to a private copy and never to the file, so a
-/// tensor over mapped bytes may be written to.
+/// A whole file mapped into memory. Pages are read on first access and shared with other processes
+/// that map the file. Writes go to a private copy and never to the file, so a tensor over mapped
+/// bytes may be written to.
 ///
-/// The file must not be truncated while it is mapped: touching a page that is gone raises SIGBUS.
+/// The file must not be truncated while it is mapped: accessing a lost page raises SIGBUS.
 class MappedFile {
  public:
   /// Throws InvalidArgument with the path and the system's reason.
