@@ -1,6 +1,6 @@
 #pragma once
 
-/// Everything a program needs.
+/// Includes the public API.
 #include "tessera/base/errors.h"
 #include "tessera/comm/fake.h"
 #include "tessera/comm/processes.h"
