@@ -7,7 +7,7 @@
 
 #include "tessera/base/text.h"
 
-/// Errors by kind. The type tells who can fix it:
+/// Errors by kind. The type identifies who can fix it:
 ///
 ///   InvalidArgument   the caller's mistake: the message says what was asked, what was found, what
 ///                     to do

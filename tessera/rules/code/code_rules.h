@@ -14,7 +14,7 @@ std::vector<Rule> slice_rules();     ///< slice, split, narrow: parts of a dim
 std::vector<Rule> indexing_rules();  ///< gather, scatter, index, index_put, pad
 std::vector<Rule> product_rules();   ///< products of three, gradients of distances
 std::vector<Rule> list_rules();      ///< cat, stack, optimizers
-std::vector<Rule> factory_rules();   ///< new_zeros and its like
+std::vector<Rule> factory_rules();   ///< new_zeros and similar
 std::vector<Rule> cast_rules();      ///< copies between element types
 
 /// All of them.
