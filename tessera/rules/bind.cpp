@@ -287,8 +287,8 @@ class Binder {
     });
   }
 
-  /// Other strides are multiples of the length of the dim of stride 1, so only that one is
-  /// constrained.
+  /// Other strides are multiples of the length of the dim of stride 1, so only that dim must be
+  /// sharded in multiples.
   void align(const Clause& c) {
     for (const int operand : c.operands) {
       const auto o = static_cast<size_t>(operand);
@@ -305,8 +305,8 @@ class Binder {
     }
   }
 
-  /// Returns false if a letter is not a multiple of its clause's number in an operand that has it
-  /// whole.
+  /// Returns false if a letter is not a multiple of its clause's number in some operand, other than
+  /// addends and broadcast ones.
   bool multiples() {
     for (const auto& c : b_.notation->clauses) {
       if (c.kind != Clause::Kind::multiple || !c.condition.holds(call_)) continue;
