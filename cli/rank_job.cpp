@@ -20,8 +20,6 @@ constexpr auto kDrainTime = std::chrono::milliseconds(500);
 /// Limit for each of a failed rank's last lines, which were already shown in full.
 constexpr size_t kMostOfALine = 1000;
 
-void say(const std::string& text) { write_all(Stream::err, "tessera launch: " + text + "\n"); }
-
 std::string ranks_text(int count) {
   return std::to_string(count) + (count == 1 ? " rank" : " ranks");
 }
@@ -45,6 +43,10 @@ int JobSignals::next() const {
 }
 
 RankJob::RankJob(const JobOptions& options) : options_(options) {}
+
+void RankJob::say(const std::string& text) const {
+  write_all(Stream::err, options_.speaker + ": " + text + "\n");
+}
 
 void RankJob::start() {
   members_.reserve(static_cast<size_t>(options_.shape.ranks));

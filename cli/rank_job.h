@@ -24,6 +24,7 @@ struct JobOptions {
   JobShape shape;
   OutputStyle style;
   std::chrono::milliseconds grace{5000};
+  std::string speaker = "tessera launch";  ///< in front of messages
   std::string program;
   std::vector<std::string> arguments;
 };
@@ -64,6 +65,7 @@ class RankJob {
   using Clock = std::chrono::steady_clock;
 
   void start();
+  void say(const std::string& text) const;
   void wait_for_news();
   void read_output(Member& member, Stream stream);
   void note_signals();

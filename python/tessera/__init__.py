@@ -89,6 +89,7 @@ from .fsdp_report import (
 from .mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_to_torch
 from .placement import Partial, RaggedShard, Replicate, Shard, StridedShard
 from .policy import implicit_comm, implicit_replication, strict_rules
+from .program import Program, load_program
 from .ranks import current_world, fake_world, manual_seed, report_failure, run_ranks
 from .module import distribute_module, local_map, reduce_gradients
 from .rules import explain, register_rule, rule_of, ruled_ops
@@ -124,6 +125,7 @@ __all__ = [
     "PendingTensor",
     "Placement",
     "Plan",
+    "Program",
     "RaggedShard",
     "Recorder",
     "Replicate",
@@ -163,6 +165,7 @@ __all__ = [
     "init_device_mesh",
     "is_dtensor",
     "load_full_state_dict",
+    "load_program",
     "load_sharded_state_dict",
     "local_map",
     "make_plan",

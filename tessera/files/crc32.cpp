@@ -4,10 +4,13 @@
 #include <bit>
 #include <cstring>
 
+#include "tessera/files/crc32_fold.h"
+
 namespace tessera::files {
 namespace {
 
 constexpr size_t kStep = 16;
+constexpr size_t kFoldFrom = 64;
 using Tables = std::array<std::array<uint32_t, 256>, kStep>;
 
 /// tables[k][b]: the remainder of byte b followed by k zero bytes.
@@ -36,6 +39,12 @@ uint32_t crc32(std::span<const std::byte> bytes, uint32_t crc) {
   crc = ~crc;
   const auto* at = reinterpret_cast<const unsigned char*>(bytes.data());
   size_t left = bytes.size();
+  if (left >= kFoldFrom && has_crc32_fold()) {
+    const size_t folded = left - left % 16;
+    crc = crc32_fold(bytes.first(folded), crc);
+    at += folded;
+    left -= folded;
+  }
   for (; left >= kStep; left -= kStep, at += kStep) {
     std::array<unsigned char, kStep> block;
     std::memcpy(block.data(), at, kStep);

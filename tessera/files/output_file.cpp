@@ -16,8 +16,8 @@ constexpr size_t kBuffer = size_t{1} << 20;
 
 }  // namespace
 
-OutputFile::OutputFile(const std::filesystem::path& path)
-    : path_(path.string()), buffer_(new std::byte[kBuffer]) {
+OutputFile::OutputFile(const std::filesystem::path& path, BlockSums* sums)
+    : path_(path.string()), sums_(sums), buffer_(new std::byte[kBuffer]) {
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("create");
 }
@@ -33,6 +33,7 @@ void OutputFile::fail(std::string_view doing) const {
 
 void OutputFile::write(std::span<const std::byte> bytes) {
   position_ += bytes.size();
+  if (sums_ != nullptr) sums_->add(bytes);
   if (bytes.size() > kBuffer - buffered_) flush();
   if (bytes.size() >= kBuffer) return write_out(bytes);
   if (bytes.empty()) return;

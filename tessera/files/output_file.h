@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/files/block_sums.h"
+
 namespace tessera::files {
 
 /// A file that is written sequentially. Small writes are buffered; every system error (e.g. a full
@@ -16,8 +18,8 @@ namespace tessera::files {
 /// The destructor closes without error reporting: call `close()` for data that must be on disk.
 class OutputFile {
  public:
-  /// Creates the file, or truncates it.
-  explicit OutputFile(const std::filesystem::path& path);
+  /// Creates the file, or truncates it. `sums`, if given, gets every byte that is written.
+  explicit OutputFile(const std::filesystem::path& path, BlockSums* sums = nullptr);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -39,6 +41,7 @@ class OutputFile {
   [[noreturn]] void fail(std::string_view doing) const;
 
   std::string path_;
+  BlockSums* sums_;
   int fd_ = -1;
   std::unique_ptr<std::byte[]> buffer_;
   size_t buffered_ = 0;

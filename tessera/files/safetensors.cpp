@@ -136,15 +136,14 @@ std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry)
   return file_->bytes().subspan(entry.offset, entry.size);
 }
 
-void write_safetensors(const std::filesystem::path& path,
-                       const std::vector<SafetensorsTensor>& tensors,
-                       const SafetensorsOptions& options) {
+SafetensorsLayout layout_safetensors(std::vector<SafetensorsEntry> tensors,
+                                     const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
-  if (!options.metadata.empty()) {
-    for (const auto& [key, value] : options.metadata) header["__metadata__"][key] = value;
+  if (!metadata.empty()) {
+    for (const auto& [key, value] : metadata) header["__metadata__"][key] = value;
   }
   uint64_t at = 0;
-  for (const auto& tensor : tensors) {
+  for (auto& tensor : tensors) {
     require(!header.contains(tensor.name), "tensor ", tensor.name, " occurs twice");
     const auto bytes = bytes_of(tensor.dtype, tensor.shape);
     require(bytes.has_value(), "tensor ", tensor.name,
@@ -152,19 +151,36 @@ void write_safetensors(const std::filesystem::path& path,
     header[tensor.name] = {{"dtype", format_name(tensor.dtype, tensor.name)},
                            {"shape", tensor.shape},
                            {"data_offsets", Json::array({at, at + *bytes})}};
+    tensor.offset = at;
+    tensor.size = *bytes;
     at += *bytes;
   }
   std::string text = header.dump();
   text.append((kHeaderAlignment - text.size() % kHeaderAlignment) % kHeaderAlignment, ' ');
-
-  OutputFile file(path);
   const uint64_t length = text.size();
-  file.write(std::as_bytes(std::span(&length, 1)));
-  file.write(text);
+  SafetensorsLayout out;
+  out.start.assign(reinterpret_cast<const char*>(&length), kLengthBytes);
+  out.start += text;
+  for (auto& tensor : tensors) tensor.offset += out.start.size();
+  out.size = out.start.size() + at;
+  out.entries = std::move(tensors);
+  return out;
+}
+
+void write_safetensors(const std::filesystem::path& path,
+                       const std::vector<SafetensorsTensor>& tensors,
+                       const SafetensorsOptions& options) {
+  std::vector<SafetensorsEntry> entries;
   for (const auto& tensor : tensors) {
-    const uint64_t end = file.position() + *bytes_of(tensor.dtype, tensor.shape);
-    tensor.write([&](std::span<const std::byte> part) { file.write(part); });
-    ensure(file.position() == end, "a tensor wrote more or fewer bytes than it has");
+    entries.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
+  }
+  const SafetensorsLayout layout = layout_safetensors(std::move(entries), options.metadata);
+  OutputFile file(path);
+  file.write(layout.start);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].write([&](std::span<const std::byte> part) { file.write(part); });
+    ensure(file.position() == layout.entries[i].offset + layout.entries[i].size,
+           "a tensor wrote more or fewer bytes than it has");
   }
   file.close({.sync = options.sync});
 }

@@ -51,6 +51,18 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+/// The layout of a file to be written.
+struct SafetensorsLayout {
+  std::string start;  ///< the first bytes of the file: length and header
+  std::vector<SafetensorsEntry> entries;
+  uint64_t size = 0;  ///< of the whole file
+};
+
+/// Lays out tensors of the given names, dtypes and shapes, in this order. Throws InvalidArgument
+/// for a duplicate name, NotSupported for a dtype that the format does not have.
+SafetensorsLayout layout_safetensors(std::vector<SafetensorsEntry> tensors,
+                                     const std::map<std::string, std::string>& metadata);
+
 /// A tensor to be written: its bytes are requested when they are written.
 struct SafetensorsTensor {
   std::string name;

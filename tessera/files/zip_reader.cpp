@@ -52,7 +52,19 @@ bool apply_zip64(std::span<const std::byte> extra, std::span<uint64_t* const> va
 
 }  // namespace
 
-ZipReader::ZipReader(const std::filesystem::path& path) : file_(MappedFile::open(path)) {
+ZipReader::ZipReader(const std::filesystem::path& path)
+    : file_(MappedFile::open(path)), archive_(file_->bytes()), path_(file_->path()) {
+  read_records();
+}
+
+ZipReader::ZipReader(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size)
+    : file_(std::move(file)),
+      archive_(file_->bytes().subspan(offset, size)),
+      path_(join_text(file_->path(), " at byte ", offset)) {
+  read_records();
+}
+
+void ZipReader::read_records() {
   read_directory(find_directory());
   for (size_t i = 0; i < records_.size(); ++i) {
     if (!by_name_.emplace(records_[i].name, i).second) {
@@ -67,7 +79,7 @@ void ZipReader::fail(std::string_view what) const {
 }
 
 ZipReader::Directory ZipReader::find_directory() const {
-  const auto all = file_->bytes();
+  const auto all = archive_;
   if (all.size() < zip::kEndSize) fail(join_text("it has only ", all.size(), " bytes"));
   // A comment of at most 64 KiB may follow the end record.
   const size_t first = all.size() - std::min(all.size(), zip::kEndSize + zip::kMax16);
@@ -102,7 +114,7 @@ ZipReader::Directory ZipReader::find_directory() const {
 }
 
 void ZipReader::read_directory(const Directory& directory) {
-  const auto all = file_->bytes();
+  const auto all = archive_;
   const auto entries = all.subspan(directory.offset, directory.size);
   if (directory.count > entries.size() / zip::kDirectoryEntrySize) {
     fail(join_text("its directory has no room for ", directory.count, " records"));
@@ -148,7 +160,7 @@ void ZipReader::read_directory(const Directory& directory) {
 
 uint64_t ZipReader::contents_offset(const ZipRecord& record, uint64_t header,
                                     uint64_t limit) const {
-  const auto all = file_->bytes();
+  const auto all = archive_;
   const auto outside = [&] { fail(join_text("record ", record.name, " is not inside the file")); };
   if (header > limit || limit - header < zip::kLocalHeaderSize) outside();
   const auto name_size = read_at<uint16_t>(all, header + 26);
@@ -180,7 +192,7 @@ const ZipRecord* ZipReader::find(std::string_view name) const {
 }
 
 std::span<const std::byte> ZipReader::bytes(const ZipRecord& record) const {
-  return file_->bytes().subspan(record.offset, record.size);
+  return archive_.subspan(record.offset, record.size);
 }
 
 std::string_view ZipReader::text(const ZipRecord& record) const { return as_text(bytes(record)); }

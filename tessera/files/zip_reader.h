@@ -22,7 +22,7 @@ namespace tessera::files {
 
 struct ZipRecord {
   std::string name;     // "model/data/weights/weight_0"
-  uint64_t offset = 0;  // of the contents in the file
+  uint64_t offset = 0;  // of the contents, from the archive's start
   uint64_t size = 0;
   uint32_t crc = 0;
 };
@@ -31,6 +31,9 @@ class ZipReader {
  public:
   /// Throws InvalidArgument for a file that is not such an archive.
   explicit ZipReader(const std::filesystem::path& path);
+  /// An archive that is `size` bytes of a larger file, from `offset` on; the caller has checked
+  /// that they are inside. Offsets of its records count from there.
+  ZipReader(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size);
   ZipReader(ZipReader&&) = default;
   ZipReader& operator=(ZipReader&&) = default;
   ZipReader(const ZipReader&) = delete;  // by_name_ references records_
@@ -45,7 +48,8 @@ class ZipReader {
   /// Throws InvalidArgument if the contents do not match the record's CRC. Reads all of them.
   void verify(const ZipRecord& record) const;
 
-  const std::string& path() const { return file_->path(); }
+  /// Names the archive in messages.
+  const std::string& path() const { return path_; }
   /// Keeps the bytes of all records alive.
   const std::shared_ptr<const MappedFile>& file() const { return file_; }
 
@@ -56,6 +60,7 @@ class ZipReader {
     uint64_t count = 0;
   };
 
+  void read_records();
   Directory find_directory() const;
   void read_directory(const Directory& directory);
   uint64_t contents_offset(const ZipRecord& record, uint64_t header, uint64_t limit) const;
@@ -63,6 +68,8 @@ class ZipReader {
   [[noreturn]] void fail(std::string_view what) const;
 
   std::shared_ptr<const MappedFile> file_;
+  std::span<const std::byte> archive_;
+  std::string path_;
   std::vector<ZipRecord> records_;
   std::unordered_map<std::string_view, size_t> by_name_;  // keys reference records_
 };

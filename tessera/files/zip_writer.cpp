@@ -65,7 +65,7 @@ void ZipWriter::copy(const ZipReader& from, const ZipRecord& record) {
 void ZipWriter::begin(std::string_view name, uint64_t size) {
   end_record();
   require(name.size() <= zip::kMax16, "a record's name of ", name.size(), " bytes is too long");
-  Entry entry{.name = std::string(name), .header = file_.position(), .size = size, .crc = 0};
+  Entry entry{.name = std::string(name), .header = position(), .size = size, .crc = 0};
   std::string extra = zip64_extra(size, entry.header);
   const uint64_t start = entry.header + zip::kLocalHeaderSize + name.size() + extra.size() + 4;
   const uint64_t gap = (kRecordAlignment - start % kRecordAlignment) % kRecordAlignment;
@@ -138,9 +138,9 @@ void ZipWriter::write_directory_entry(const Entry& entry) {
 
 void ZipWriter::finish(OutputFile::CloseOptions options) {
   end_record();
-  const uint64_t start = file_.position();
+  const uint64_t start = position();
   for (const auto& entry : entries_) write_directory_entry(entry);
-  const uint64_t end = file_.position();
+  const uint64_t end = position();
   const uint64_t count = entries_.size();
 
   std::string out;
@@ -166,7 +166,7 @@ void ZipWriter::finish(OutputFile::CloseOptions options) {
   put<uint32_t>(out, narrow(start));
   put<uint16_t>(out, 0);  // no comment
   file_.write(out);
-  file_.close(options);
+  if (owned_ != nullptr) owned_->close(options);
 }
 
 }  // namespace tessera::files

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,7 +26,10 @@ namespace tessera::files {
 ///   zip.finish();                                          // without it there is no archive
 class ZipWriter {
  public:
-  explicit ZipWriter(const std::filesystem::path& path) : file_(path) {}
+  explicit ZipWriter(const std::filesystem::path& path)
+      : owned_(std::make_unique<OutputFile>(path)), file_(*owned_) {}
+  /// An archive inside a larger file, from its current position on. `finish` leaves the file open.
+  explicit ZipWriter(OutputFile& file) : file_(file), start_(file.position()) {}
 
   void add(std::string_view name, std::span<const std::byte> contents);
   void add(std::string_view name, std::string_view contents);
@@ -35,7 +39,7 @@ class ZipWriter {
   void begin(std::string_view name, uint64_t size);
   void write(std::span<const std::byte> part);
 
-  /// Writes the directory and the end of the file. No call may follow.
+  /// Writes the directory and the end of the archive. No call may follow.
   void finish(OutputFile::CloseOptions options);
   void finish() { finish({}); }
 
@@ -50,7 +54,11 @@ class ZipWriter {
   void end_record();
   void write_directory_entry(const Entry& entry);
 
-  OutputFile file_;
+  uint64_t position() const { return file_.position() - start_; }
+
+  std::unique_ptr<OutputFile> owned_;
+  OutputFile& file_;
+  uint64_t start_ = 0;  // of the archive in the file
   std::vector<Entry> entries_;
   std::optional<uint32_t> copied_crc_;
   uint64_t left_ = 0;  // bytes still to be written of the last record

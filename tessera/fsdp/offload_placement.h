@@ -21,7 +21,8 @@ struct OffloadPlacement {
   bool pinned = false;
 
   /// For parameters on device `found` when the group is created.
-  static Rest of(c10::Device found, const DeviceMesh& mesh, const GroupOptions& options);
+  static OffloadPlacement of(c10::Device found, const DeviceMesh& mesh,
+                             const GroupOptions& options);
 
   bool on_meta() const { return rest.is_meta(); }
   /// Zeroed memory for shards.

@@ -11,7 +11,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/observe/call_site.h"
 
-namespace tessera::fsdp {
+namespace tessera::module {
 namespace {
 
 /// Enough for a list of names, small enough for a message of fixed size.
@@ -33,4 +33,4 @@ std::string broadcast_text(const DeviceMesh& mesh, const std::string& text) {
   return std::string(bytes);
 }
 
-}  // namespace tessera::fsdp
+}  // namespace tessera::module

@@ -23,7 +23,7 @@ struct Interval {
 
 /// Piece `index` of `count` of n elements, split as by torch.chunk: ceil(n/count) each, then the
 /// rest, then empty pieces at n.
-Interval chunk(int64_t n, int64_t count, int64_t index);
+Interval chunk_interval(int64_t n, int64_t count, int64_t index);
 
 /// The part of `dim` of the rank at `coordinate`, without empty intervals; adjacent ones are
 /// merged. Here and below an invalid coordinate throws InvalidArgument.

@@ -36,6 +36,12 @@ TEST(Crc32, OfPartsIsThatOfTheWhole) {
   for (size_t cut = 0; cut <= 70; ++cut) {
     EXPECT_EQ(crc32(bytes.subspan(cut), crc32(bytes.first(cut))), crc32(bytes)) << cut;
   }
+  // One byte at a time goes by table, many at once by carry-less products where there are such.
+  for (const size_t size : {63U, 64U, 65U, 79U, 80U, 128U, 1000U}) {
+    uint32_t by_byte = 0;
+    for (size_t i = 0; i < size; ++i) by_byte = crc32(bytes.subspan(i, 1), by_byte);
+    EXPECT_EQ(crc32(bytes.first(size)), by_byte) << size;
+  }
 }
 
 TEST(Zip, GivesBackWhatWasWritten) {

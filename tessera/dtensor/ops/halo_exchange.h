@@ -42,7 +42,7 @@ class HaloExchange {
 
  private:
   /// By index into dims: the intersection of one rank's part with another's window.
-  using Shared = std::vector<std::vector<Run>>;
+  using Shared = std::vector<std::vector<SharedRun>>;
 
   struct Peer {
     Shared mine_in_its_window;

@@ -1,0 +1,204 @@
+#include "cli/program_job.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "cli/program_summary.h"
+#include "cli/rank_job.h"
+#include "cli/verbs.h"
+#include "tessera/base/errors.h"
+#include "tessera/comm/processes.h"
+#include "tessera/comm/world.h"
+#include "tessera/files/safetensors.h"
+#include "tessera/interp/sharded_program.h"
+
+namespace tessera::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kLoadKey = "tessera.load_s";
+constexpr const char* kRunKey = "tessera.run_s";
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+LoadOptions load_options(const ProgramJob& job) {
+  LoadOptions options;
+  if (job.device.empty()) return options;
+  const char* local = std::getenv("LOCAL_RANK");
+  const bool indexed = job.device == "cuda" && local != nullptr;
+  options.device = c10::Device(indexed ? join_text(job.device, ":", local) : job.device);
+  return options;
+}
+
+/// Numbers among the results are written as tensors without dims; None is left out.
+NamedTensors tensors_of(const Program::NamedValues& values) {
+  NamedTensors out;
+  for (const auto& [name, value] : values) {
+    if (value.isTensor() && value.toTensor().defined()) {
+      out.emplace_back(name, value.toTensor());
+    } else if (value.isScalar()) {
+      out.emplace_back(name, at::scalar_tensor(value.toScalar(), value.isInt()    ? at::kLong
+                                                                 : value.isBool() ? at::kBool
+                                                                                  : at::kDouble));
+    }
+  }
+  return out;
+}
+
+Program::NamedValues inputs_of(const ProgramJob& job, const Program& program,
+                               const LoadOptions& options) {
+  Program::NamedValues values;
+  for (const auto& [name, tensor] : read_tensors(job.inputs)) {
+    const auto port = std::ranges::find(program.inputs(), name, &ProgramPort::name);
+    const bool number = port != program.inputs().end() && !port->tensor && tensor.numel() == 1;
+    if (number) {
+      const at::Scalar scalar = tensor.item();
+      values.emplace_back(name, scalar);
+    } else {
+      values.emplace_back(name, options.device ? tensor.to(*options.device) : tensor);
+    }
+  }
+  return values;
+}
+
+/// Runs anything with run_named.
+template <typename Runnable>
+ProgramRun timed_run(const ProgramJob& job, Runnable& program, const Program& local,
+                     const LoadOptions& options, double load_s) {
+  const auto inputs = inputs_of(job, local, options);
+  ProgramRun out;
+  out.load_s = load_s;
+  for (int i = 0; i < job.repeat; ++i) {
+    const auto start = Clock::now();
+    out.outputs = tensors_of(program.run_named(inputs));
+    for (auto& [name, tensor] : out.outputs) tensor = tensor.cpu();  // waits for the device
+    out.run_s = since(start);
+  }
+  return out;
+}
+
+ProgramRun run_here(const ProgramJob& job) {
+  LoadOptions options = load_options(job);
+  const auto start = Clock::now();
+  if (job.target.manifest) {
+    ShardedProgram program = ShardedProgram::load(job.target.path, nullptr, options);
+    const double load_s = since(start);
+    return timed_run(job, program, program.local(), options, load_s);
+  }
+  if (job.target.ranks > 1) {  // the same file on all ranks; "0" is the group of all
+    const auto world = comm::current_world();
+    std::vector<int> everyone;
+    for (int rank = 0; rank < world->size(); ++rank) everyone.push_back(rank);
+    options.groups.emplace("0", world->group(everyone));
+  }
+  Program program = Program::load(job.target.path, options);
+  const double load_s = since(start);
+  return timed_run(job, program, program, options, load_s);
+}
+
+void write_run(const ProgramJob& job, const ProgramRun& run) {
+  write_tensors(job.outputs, run.outputs,
+                {{kLoadKey, std::to_string(run.load_s)}, {kRunKey, std::to_string(run.run_s)}});
+}
+
+ProgramRun read_run(const std::filesystem::path& path) {
+  const files::SafetensorsFile file(path);
+  const auto seconds = [&](const char* key) {
+    const auto found = file.metadata().find(key);
+    return found == file.metadata().end() ? 0.0 : std::stod(found->second);
+  };
+  return {.outputs = read_tensors(path), .load_s = seconds(kLoadKey), .run_s = seconds(kRunKey)};
+}
+
+int run_ranks_of(const ProgramJob& job) {
+  if (job.target.manifest) {  // a fault of one file is told before ranks start, and by one process
+    for (const auto& rank : job.target.manifest->ranks) {
+      const auto archive = program::Archive::open(job.target.path / rank.file);
+      check_program(archive->read_program(), archive->path());
+    }
+  }
+  JobOptions options;
+  options.speaker = "tessera run";
+  options.program = "/proc/self/exe";
+  options.arguments = {"run",
+                       job.target.path.string(),
+                       "--as-rank",
+                       "-n",
+                       std::to_string(job.target.ranks),
+                       "--inputs",
+                       job.inputs.string(),
+                       "-o",
+                       job.outputs.string(),
+                       "--repeat",
+                       std::to_string(job.repeat)};
+  if (!job.device.empty()) {
+    options.arguments.insert(options.arguments.end(), {"--device", job.device});
+  }
+  const ReservedPort port;
+  options.shape.ranks = job.target.ranks;
+  options.shape.master_port = port.number();
+  options.shape.secret = random_secret();
+  options.style.widest_rank = job.target.ranks - 1;
+  return RankJob(options).run();
+}
+
+}  // namespace
+
+ProgramTarget ProgramTarget::find(const std::filesystem::path& path, std::optional<int> ranks) {
+  ProgramTarget target{.path = path, .manifest = {}, .ranks = ranks.value_or(1)};
+  if (!std::filesystem::is_directory(path)) {
+    require(std::filesystem::exists(path), path.string(), " does not exist");
+    return target;
+  }
+  require(partition::is_sharded_program(path), path.string(), " is a directory without ",
+          partition::kManifestName, "; tessera shard makes directories that can be run");
+  target.manifest = partition::Manifest::read(path);
+  target.ranks = target.manifest->mesh.size();
+  require(!ranks || *ranks == target.ranks, path.string(), " is sharded for ",
+          target.manifest->mesh, ", ", target.ranks, " ranks, and cannot run on ", *ranks);
+  return target;
+}
+
+std::filesystem::path ProgramTarget::a_file() const {
+  return manifest ? path / manifest->ranks.front().file : path;
+}
+
+ProgramRun run_job(const ProgramJob& job) {
+  if (job.target.ranks == 1) {
+    ProgramRun run = run_here(job);
+    write_run(job, run);
+    return run;
+  }
+  if (const int code = run_ranks_of(job); code != 0) throw ExitWith{code};
+  return read_run(job.outputs);
+}
+
+void run_as_rank(const ProgramJob& job) {
+  {
+    const ProgramRun run = run_here(job);
+    if (comm::current_world()->rank() == 0) write_run(job, run);
+  }
+  comm::close_process_world();
+}
+
+ScratchDir::ScratchDir() {
+  std::string name = (std::filesystem::temp_directory_path() / "tessera_run_XXXXXX").string();
+  require(::mkdtemp(name.data()) != nullptr, "no directory can be made in ",
+          std::filesystem::temp_directory_path().string());
+  path_ = name;
+}
+
+ScratchDir::~ScratchDir() {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(path_, ignored)) {
+    unlink(entry.path().c_str());
+  }
+  rmdir(path_.c_str());
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cli/tensor_file.h"
+#include "tessera/partition/manifest.h"
+#include "tessera/program/exported_program.h"
+
+/// Inputs for a program that are good enough to run it: floats from a normal distribution; indices
+/// of an embedding anywhere in its table, other integers 0 or 1; booleans by a coin. Dynamic sizes
+/// are those of the export.
+namespace tessera::cli {
+
+NamedTensors random_inputs(const program::ExportedProgram& program, uint64_t seed);
+
+/// The same for a sharded program, with global shapes; `of_a_rank` is the program of any rank.
+NamedTensors random_inputs(const partition::Manifest& manifest,
+                           const program::ExportedProgram& of_a_rank, uint64_t seed);
+
+}  // namespace tessera::cli

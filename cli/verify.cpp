@@ -1,0 +1,126 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/compare_tensors.h"
+#include "cli/program_job.h"
+#include "cli/random_inputs.h"
+#include "cli/verbs.h"
+#include "tessera/base/errors.h"
+#include "tessera/program/archive.h"
+
+/// tessera verify M.pt2 DIR: whether the sharded program computes what the whole one does.
+namespace tessera::cli {
+namespace {
+
+constexpr const char* kFooter = R"(
+Runs the whole program in this process and the sharded one on as many processes as it was made for,
+both on the same inputs, and compares every output. The difference that counts is the largest one
+over the largest value of the output: at most 1e-10 for f64, 1e-4 for f32, 2e-2 for shorter floats,
+none for integers.
+
+Examples
+  tessera verify model.pt2 model_tp4
+  tessera verify model.pt2 model_tp4 --inputs in.safetensors --tolerance 1e-5 --json
+Exit codes: 0 equal, 1 an output differs, 2 the call, a program or the inputs are wrong.)";
+
+struct Options {
+  std::string whole;
+  std::string sharded;
+  std::string inputs;
+  uint64_t seed = 0;
+  std::optional<double> tolerance;
+  std::string device;
+  bool json = false;
+};
+
+nlohmann::ordered_json to_json(const Options& options, const ProgramTarget& target,
+                               const std::vector<Difference>& differences, bool ok) {
+  nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
+  for (const auto& one : differences) {
+    outputs.push_back({{"name", one.name},
+                       {"dtype", one.dtype},
+                       {"shape", one.shape},
+                       {"largest_difference", one.largest},
+                       {"relative", one.relative},
+                       {"allowed", one.allowed},
+                       {"problem", one.problem},
+                       {"ok", one.ok()}});
+  }
+  return {{"program", options.whole},
+          {"sharded", options.sharded},
+          {"ranks", target.ranks},
+          {"ok", ok},
+          {"outputs", outputs}};
+}
+
+std::string number_text(double number) {
+  std::ostringstream out;
+  out.precision(3);
+  out << number;
+  return out.str();
+}
+
+void print(const Options& options, const ProgramTarget& target,
+           const std::vector<Difference>& differences, bool ok) {
+  std::vector<std::vector<std::string>> rows = {
+      {"output", "type", "shape", "difference", "relative", "allowed", ""}};
+  for (const auto& one : differences) {
+    rows.push_back({one.name, one.dtype, one.shape, number_text(one.largest),
+                    number_text(one.relative), number_text(one.allowed),
+                    !one.problem.empty() ? one.problem
+                    : one.ok()           ? "equal"
+                                         : "differs"});
+  }
+  std::cout << table_text(rows) << options.sharded << " on " << target.ranks << " ranks "
+            << (ok ? "computes what " : "does not compute what ") << options.whole << " does\n";
+}
+
+void run(const Options& options) {
+  const auto whole = ProgramTarget::find(options.whole, std::nullopt);
+  const auto sharded = ProgramTarget::find(options.sharded, std::nullopt);
+  require(!whole.manifest, options.whole, " is sharded itself; name the whole program first");
+  const ScratchDir scratch;
+  std::filesystem::path inputs = options.inputs;
+  if (options.inputs.empty()) {
+    inputs = scratch.file("inputs.safetensors");
+    const auto program = program::Archive::open(whole.path)->read_program();
+    write_tensors(inputs, random_inputs(program, options.seed));
+  }
+  const auto expected = run_job({whole, inputs, scratch.file("whole.safetensors"), options.device});
+  const auto found =
+      run_job({sharded, inputs, scratch.file("sharded.safetensors"), options.device});
+  const auto differences = compare_tensors(found.outputs, expected.outputs, options.tolerance);
+  const bool ok = std::ranges::all_of(differences, &Difference::ok);
+  if (options.json) {
+    std::cout << to_json(options, sharded, differences, ok).dump(2) << "\n";
+  } else {
+    print(options, sharded, differences, ok);
+  }
+  std::cout.flush();
+  if (!ok) throw ExitWith{1};
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand(
+      "verify", "Runs a program whole and sharded, and compares what they compute");
+  verb->add_option("program", options->whole, "the whole program: M.pt2")->required();
+  verb->add_option("sharded", options->sharded, "the directory that tessera shard made of it")
+      ->required();
+  verb->add_option("--inputs", options->inputs, "a safetensors file; default: generated inputs");
+  verb->add_option("--random", options->seed, "seed of generated inputs")->capture_default_str();
+  verb->add_option("--tolerance", options->tolerance, "relative difference that is allowed")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--device", options->device, "cpu or cuda; default: as exported");
+  verb->add_flag("--json", options->json, "machine-readable output");
+  verb->footer(kFooter);
+  verb->callback([options] { as_input_error([&] { run(*options); }); });
+}
+
+}  // namespace tessera::cli

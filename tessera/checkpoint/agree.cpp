@@ -1,0 +1,67 @@
+#include "tessera/checkpoint/agree.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "tessera/base/errors.h"
+#include "tessera/observe/call_site.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+at::Tensor all_gather(comm::RankWorld& world, const at::Tensor& mine) {
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto group = world.group(ranks);
+  at::Tensor all = at::empty({mine.numel() * world.size()}, mine.options());
+  at::Tensor sent = mine;
+  const comm::CallSite site({.op = "checkpoint"});
+  group->backend(c10::DeviceType::CPU)._allgather_base(all, sent)->wait();
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> all_gather_text(comm::RankWorld& world, const std::string& text) {
+  if (world.size() == 1) return {text};
+  at::Tensor size = at::empty({1}, at::kLong);
+  *size.mutable_data_ptr<int64_t>() = static_cast<int64_t>(text.size());
+  const at::Tensor sizes = all_gather(world, size);
+  const int64_t* const first = sizes.const_data_ptr<int64_t>();
+  const int64_t longest = *std::max_element(first, first + world.size());
+  if (longest == 0) return std::vector<std::string>(static_cast<size_t>(world.size()));
+  at::Tensor padded = at::empty({longest}, at::kByte);
+  std::memset(padded.mutable_data_ptr(), 0, static_cast<size_t>(longest));
+  std::memcpy(padded.mutable_data_ptr(), text.data(), text.size());
+  const at::Tensor all = all_gather(world, padded);
+  std::vector<std::string> out;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    out.emplace_back(reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>()) + rank * longest,
+                     static_cast<size_t>(first[rank]));
+  }
+  return out;
+}
+
+void on_all_ranks(comm::RankWorld& world, const std::function<void()>& body) {
+  std::exception_ptr failure;
+  std::string text;
+  try {
+    body();
+  } catch (const std::exception& error) {
+    failure = std::current_exception();
+    text = error.what();
+    if (text.empty()) text = "an error without a text";
+  }
+  const auto texts = all_gather_text(world, text);
+  if (failure) std::rethrow_exception(failure);
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    if (!texts[rank].empty()) throw PeerError(join_text("rank ", rank, ": ", texts[rank]));
+  }
+}
+
+}  // namespace tessera::checkpoint

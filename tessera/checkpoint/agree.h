@@ -1,0 +1,19 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/comm/world.h"
+
+namespace tessera::checkpoint {
+
+/// Every rank's text, in order of rank.
+std::vector<std::string> all_gather_text(comm::RankWorld& world, const std::string& text);
+
+/// Runs `body` and waits for all ranks to do so. If it throws on any rank, every rank throws: the
+/// one that failed its own error, the others a PeerError with the text of the first.
+void on_all_ranks(comm::RankWorld& world, const std::function<void()>& body);
+
+}  // namespace tessera::checkpoint

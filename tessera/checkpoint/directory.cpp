@@ -1,0 +1,149 @@
+#include "tessera/checkpoint/directory.h"
+
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "tessera/base/errors.h"
+#include "tessera/dcp/checksums.h"
+#include "tessera/dcp/metadata.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(std::string_view doing, const fs::path& path, int code) {
+  throw Error(
+      join_text("cannot ", doing, " ", path.string(), ": ", std::generic_category().message(code)));
+}
+
+/// "a/b/" and "a/b" are one checkpoint.
+fs::path normal(const fs::path& directory) {
+  fs::path path = directory.lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  require(path.has_filename() && path.filename() != "." && path.filename() != "..",
+          "a checkpoint needs a directory with a name, not '", directory.string(), "'");
+  return path;
+}
+
+fs::path beside(const fs::path& directory, std::string_view ending) {
+  const fs::path path = normal(directory);
+  return path.parent_path() / join_text(".", path.filename().string(), ".tessera-", ending);
+}
+
+fs::path replaced_path(const fs::path& directory) { return beside(directory, "replaced"); }
+
+fs::path parent_of(const fs::path& directory) {
+  const fs::path parent = normal(directory).parent_path();
+  return parent.empty() ? fs::path(".") : parent;
+}
+
+void rename_or_fail(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail("rename to " + to.string(), from, errno);
+}
+
+/// Both names exist before and after; at no time is one missing.
+bool exchange(const fs::path& a, const fs::path& b) {
+  return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+}
+
+void require_only_checkpoint(const fs::path& directory) {
+  for (const auto& item : fs::directory_iterator(directory)) {
+    const fs::path name = item.path().filename();
+    const bool known = name == dcp::kMetadataFile || name == dcp::kChecksumFile ||
+                       name.extension() == ".distcp" || name == ".metadata.tmp" ||
+                       name.extension() == ".safetensors" || name == "model.safetensors.index.json";
+    require(known && !item.is_directory(), directory.string(), " holds ", name.string(),
+            ", which is no part of a checkpoint and would be lost; save to another directory");
+  }
+}
+
+}  // namespace
+
+fs::path saving_path(const fs::path& directory) { return beside(directory, "saving"); }
+
+fs::path readable_directory(const fs::path& directory) {
+  std::error_code ignored;
+  if (fs::exists(directory, ignored)) return directory;
+  const fs::path before = replaced_path(directory);
+  require(fs::exists(before, ignored), "there is no checkpoint ", directory.string());
+  return before;
+}
+
+void begin_saving(const fs::path& directory) {
+  const fs::path target = normal(directory);
+  const fs::path before = replaced_path(directory);
+  if (fs::exists(before)) {
+    if (fs::exists(target)) {
+      remove_tree(before);
+    } else {
+      rename_or_fail(before, target);
+    }
+  }
+  if (fs::is_directory(target)) require_only_checkpoint(target);
+  remove_tree(saving_path(directory));
+  fs::create_directories(saving_path(directory));
+}
+
+void commit_saving(const fs::path& directory) {
+  const fs::path target = normal(directory);
+  const fs::path saved = saving_path(directory);
+  sync_directory(saved);
+  require(!fs::exists(target) || fs::is_directory(target), target.string(),
+          " is a file, not a directory");
+  if (!fs::exists(target)) {
+    rename_or_fail(saved, target);
+    sync_directory(parent_of(directory));
+    return;
+  }
+  fs::path before = saved;
+  if (!exchange(saved, target)) {
+    before = replaced_path(directory);
+    rename_or_fail(target, before);
+    rename_or_fail(saved, target);
+  }
+  sync_directory(parent_of(directory));
+  remove_tree(before);
+}
+
+void commit_file(const fs::path& file) {
+  const fs::path target = normal(file);
+  const fs::path saved = saving_path(file);
+  sync_directory(saved);
+  rename_or_fail(saved / target.filename(), target);
+  sync_directory(parent_of(file));
+  remove_tree(saved);
+}
+
+void abandon_saving(const fs::path& directory) noexcept {
+  try {
+    remove_tree(saving_path(directory));
+  } catch (const std::exception&) {  // a leftover; the next save removes it
+  }
+}
+
+void remove_tree(const fs::path& path) {
+  constexpr int kDescriptors = 16;
+  const auto remove_one = [](const char* name, const struct stat*, int, struct FTW*) {
+    return ::remove(name);
+  };
+  if (::nftw(path.c_str(), remove_one, kDescriptors, FTW_DEPTH | FTW_PHYS) != 0 &&
+      errno != ENOENT) {
+    fail("remove", path, errno);
+  }
+}
+
+void sync_directory(const fs::path& directory) {
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail("open", directory, errno);
+  const int failed = ::fsync(fd) != 0 ? errno : 0;
+  ::close(fd);
+  if (failed != 0 && failed != EINVAL) fail("sync", directory, failed);  // EINVAL: not that kind
+}
+
+}  // namespace tessera::checkpoint

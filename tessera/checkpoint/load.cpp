@@ -1,0 +1,202 @@
+#include "tessera/checkpoint/load.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <map>
+#include <regex>
+#include <span>
+
+#include "tessera/base/errors.h"
+#include "tessera/checkpoint/agree.h"
+#include "tessera/checkpoint/chunks.h"
+#include "tessera/checkpoint/stored_state.h"
+#include "tessera/dcp/check.h"
+#include "tessera/dtensor/dtensor.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::StoredState;
+
+constexpr size_t kMostListed = 20;
+
+void append_list(std::string& out, std::string_view title, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  out += join_text(out.empty() ? "" : "; ", title, " ");
+  for (size_t i = 0; i < names.size() && i < kMostListed; ++i) {
+    out += join_text(i > 0 ? ", " : "", names[i]);
+  }
+  if (names.size() > kMostListed) out += join_text(" and ", names.size() - kMostListed, " more");
+}
+
+/// "" if an entry of the checkpoint fits the state's value, else what does not.
+std::string mismatch(const std::string& name, const StateValue& value, const dcp::Entry& entry) {
+  const auto* stored = std::get_if<dcp::TensorEntry>(&entry);
+  const auto* tensor = std::get_if<at::Tensor>(&value);
+  if (tensor == nullptr) {
+    return stored == nullptr ? "" : join_text(name, " is a tensor in the checkpoint, not a value");
+  }
+  if (stored == nullptr) return join_text(name, " is a value in the checkpoint, not a tensor");
+  if (!tensor->defined()) return join_text(name, " is an undefined tensor in the state");
+  if (tensor->is_meta()) return join_text(name, " is on meta in the state; to_empty it before");
+  if (!std::ranges::equal(stored->shape, tensor->sizes())) {
+    return join_text(name, " is ", shape_text(stored->shape), " in the checkpoint and ",
+                     shape_text(tensor->sizes()), " in the state");
+  }
+  return "";
+}
+
+std::string dtype_mismatch(const std::string& name, DType stored, const at::Tensor& tensor) {
+  const auto own = static_cast<DType>(tensor.scalar_type());
+  if (stored == own) return "";
+  return join_text(name, " is ", dtype_name(stored), " in the checkpoint and ", dtype_name(own),
+                   " in the state; LoadOptions::cast converts it");
+}
+
+/// An entry of the checkpoint under the name that the state has for it.
+struct Named {
+  std::string stored_name;
+  const dcp::Entry* entry;
+};
+using Entries = std::map<std::string, Named>;
+
+std::string renamed(const std::string& name,
+                    std::span<const std::pair<std::regex, std::string>> by) {
+  for (const auto& [pattern, replacement] : by) {
+    if (std::regex_search(name, pattern)) return std::regex_replace(name, pattern, replacement);
+  }
+  return name;
+}
+
+Entries rename_entries(const dcp::Metadata& metadata, const LoadOptions& options) {
+  std::vector<std::pair<std::regex, std::string>> patterns;
+  for (const auto& [pattern, replacement] : options.renames) {
+    try {
+      patterns.emplace_back(std::regex(pattern), replacement);
+    } catch (const std::regex_error& error) {
+      throw InvalidArgument(
+          join_text("load: '", pattern, "' is no regular expression: ", error.what()));
+    }
+  }
+  Entries out;
+  for (const auto& [name, entry] : metadata.entries) {
+    const auto [found, added] = out.try_emplace(renamed(name, patterns), Named{name, &entry});
+    require(added, "load: ", found->second.stored_name, " and ", name,
+            " of the checkpoint would both become ", found->first);
+  }
+  return out;
+}
+
+LoadReport compare(const State& state, const Entries& entries, const LoadOptions& options) {
+  LoadReport report;
+  for (const auto& [name, value] : state) {
+    const auto found = entries.find(name);
+    if (found == entries.end()) {
+      report.missing.push_back(name);
+      continue;
+    }
+    const dcp::Entry& entry = *found->second.entry;
+    std::string wrong = mismatch(name, value, entry);
+    const auto* stored = std::get_if<dcp::TensorEntry>(&entry);
+    if (wrong.empty() && stored != nullptr && stored->dtype && !options.cast) {
+      wrong =
+          dtype_mismatch(name, *stored->dtype, checkpoint::at_rest(std::get<at::Tensor>(value)));
+    }
+    if (!wrong.empty()) report.mismatched.push_back(std::move(wrong));
+  }
+  for (const auto& [name, entry] : entries) {
+    if (!state.contains(name)) report.unexpected.push_back(name);
+  }
+  return report;
+}
+
+void require_fit(const LoadReport& report, const LoadOptions& options, const fs::path& directory) {
+  LoadReport wrong = report;
+  if (options.allow_missing) wrong.missing.clear();
+  if (options.allow_unexpected) wrong.unexpected.clear();
+  require(wrong.empty(), "load: ", directory.string(), " does not fit the state: ", wrong);
+}
+
+/// The part of two boxes that they share; nullopt if none.
+std::optional<Box> intersection(const Box& a, const Box& b) {
+  Box out = a;
+  for (size_t d = 0; d < a.begin.size(); ++d) {
+    out.begin[d] = std::max(a.begin[d], b.begin[d]);
+    out.end[d] = std::min(a.end[d], b.end[d]);
+    if (out.begin[d] >= out.end[d]) return std::nullopt;
+  }
+  return out;
+}
+
+struct Copy {
+  at::Tensor target;
+  at::Tensor source;
+};
+
+/// What this rank takes of one tensor: verified, not yet copied.
+void plan_copies(const std::string& name, const at::Tensor& tensor, const dcp::TensorEntry& stored,
+                 StoredState& stored_state, const LoadOptions& options, std::vector<Copy>& out) {
+  dcp::check_chunks(name, stored, stored_state.path().string());
+  for (const auto& held : chunk_list(tensor)) {
+    for (const auto& chunk : stored.chunks) {
+      const auto part = intersection(held, chunk.box);
+      if (!part) continue;
+      at::Tensor source = stored_state.read(name, chunk, *part);
+      const at::Tensor target = tensor_box(tensor, *part);
+      // The metadata may lack the type, or be wrong about it.
+      const std::string wrong =
+          options.cast ? ""
+                       : dtype_mismatch(name, static_cast<DType>(source.scalar_type()), target);
+      require(wrong.empty(), "load: ", wrong);
+      out.push_back({target, std::move(source)});
+    }
+  }
+}
+
+}  // namespace
+
+std::string LoadReport::to_text() const {
+  std::string out;
+  append_list(out, "the checkpoint lacks", missing);
+  append_list(out, "the state lacks", unexpected);
+  append_list(out, "", mismatched);
+  return out;
+}
+
+LoadReport load(State& state, const fs::path& directory, const LoadOptions& options) {
+  const c10::AutoGradMode no_grad(false);
+  const auto world = options.world != nullptr ? options.world : comm::current_world();
+  LoadReport report;
+  std::vector<Copy> copies;
+  std::map<std::string, PlainValue> values;
+  checkpoint::on_all_ranks(*world, [&] {
+    const auto stored = checkpoint::open_stored(directory, {options.verify});
+    const Entries entries = rename_entries(stored->metadata(), options);
+    report = compare(state, entries, options);
+    require_fit(report, options, directory);
+    for (const auto& [name, value] : state) {
+      const auto found = entries.find(name);
+      if (found == entries.end()) continue;
+      const auto& [stored_name, entry] = found->second;
+      if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
+        plan_copies(stored_name, *tensor, std::get<dcp::TensorEntry>(*entry), *stored, options,
+                    copies);
+      } else {
+        values.emplace(name, stored->read_value(stored_name, std::get<dcp::ValueEntry>(*entry)));
+      }
+    }
+  });
+  for (const auto& [name, value] : state) {
+    const auto* tensor = std::get_if<at::Tensor>(&value);
+    if (tensor != nullptr) checkpoint::about_to_change(*tensor);
+  }
+  checkpoint::on_all_ranks(*world, [&] {
+    for (const auto& copy : copies) checkpoint::copy_elements(copy.target, copy.source);
+  });
+  for (auto& [name, value] : values) state[name] = std::move(value);
+  return report;
+}
+
+}  // namespace tessera

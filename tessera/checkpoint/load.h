@@ -1,0 +1,54 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/checkpoint/state.h"
+#include "tessera/comm/world.h"
+
+namespace tessera {
+
+struct LoadOptions {
+  /// Who takes part; by default the current world.
+  std::shared_ptr<comm::RankWorld> world = nullptr;
+  /// Names of the state that the checkpoint lacks keep their values.
+  bool allow_missing = false;
+  /// Names of the checkpoint that the state lacks are left out.
+  bool allow_unexpected = false;
+  /// Regular expressions (ECMAScript) and what matches of them becomes, "$1" included, in names of
+  /// the checkpoint; the first that matches counts: {{"^module\\.", "model."}}.
+  std::vector<std::pair<std::string, std::string>> renames = {};
+  /// Elements are converted to the type of the state's tensor, which otherwise must be the same.
+  bool cast = false;
+  /// Every byte that is used is checked against its checksum first.
+  bool verify = true;
+};
+
+/// What a checkpoint and a state do not have in common.
+struct LoadReport {
+  std::vector<std::string> missing;     ///< names of the state that the checkpoint lacks
+  std::vector<std::string> unexpected;  ///< names of the checkpoint that the state lacks
+  std::vector<std::string> mismatched;  ///< "w is 8x4 in the checkpoint and 8x6 in the state"
+
+  bool empty() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
+  std::string to_text() const;
+};
+
+/// Reads a checkpoint that save() or torch.distributed.checkpoint has written into the tensors of
+/// the state, sharded as they are: on another mesh, in other placements, on more or fewer ranks
+/// than it was saved on. Plain values of the state are replaced. Every rank of the world calls it.
+///
+/// Each rank reads the blocks that overlap with its own parts, each once; nothing is sent. What
+/// does not fit (names, shapes, types; files that are missing, cut off or damaged; chunks that
+/// overlap or leave holes; paths out of the directory) is an error on every rank, before any rank
+/// has changed anything. Pickles are read as data, never executed.
+///
+/// Damaged bytes are found before anything is overwritten by checksums: all of them in checkpoints
+/// of save(), in PyTorch's those of the items that the rank uses.
+LoadReport load(State& state, const std::filesystem::path& directory,
+                const LoadOptions& options = {});
+
+}  // namespace tessera

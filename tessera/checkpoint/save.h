@@ -1,0 +1,48 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "tessera/checkpoint/state.h"
+#include "tessera/comm/world.h"
+#include "tessera/dcp/metadata.h"
+
+namespace tessera {
+
+/// How far a save has come, on this rank.
+enum class SaveStage {
+  planned,    ///< every rank knows what it writes; nothing is on disk
+  prepared,   ///< the directory of the new checkpoint exists
+  written,    ///< this rank's tensors are on disk
+  described,  ///< rank 0: metadata and checksums are on disk
+  committed,  ///< the new checkpoint is in place, on all ranks
+};
+
+struct SaveOptions {
+  /// Who takes part; by default the current world.
+  std::shared_ptr<comm::RankWorld> world = nullptr;
+  /// How names nest, for programs that rebuild a nested state from the checkpoint. A name that is
+  /// not listed is one key of a flat state.
+  std::map<std::string, dcp::Path> paths = {};
+  /// Called when a stage is reached; an exception from it fails the save on every rank.
+  std::function<void(SaveStage)> on_stage = {};
+};
+
+/// Writes the state to `directory` as PyTorch's torch.distributed.checkpoint does, which loads it;
+/// the checksums that are stored beside are for load(). Every rank of the world calls it; all see
+/// one file system. Each rank writes its own parts, replicated data is written once.
+///
+/// The new checkpoint is written beside the directory, synced to the device and then put in its
+/// place at once: a save that is interrupted at any point, or fails on any rank (a full disk, say),
+/// leaves what was there. Errors are thrown on every rank: on the rank where it happened as it is,
+/// on the others a PeerError with its text. A directory that holds other files is refused.
+///
+/// Memory: nothing beyond the state, but 16 MiB for tensors that are not contiguous or not on the
+/// CPU.
+void save(const State& state, const std::filesystem::path& directory,
+          const SaveOptions& options = {});
+
+}  // namespace tessera

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/state_plan.h"
+#include "tessera/dcp/metadata.h"
+
+/// The files of a checkpoint in PyTorch's format: one of each rank with its items, and what rank 0
+/// says about all of them.
+namespace tessera::checkpoint {
+
+/// What this rank writes, in the order of plan.mine: plain tensors that share the state's memory,
+/// and values.
+std::vector<StateValue> my_parts(const State& state, const StatePlan& plan);
+
+/// Writes and syncs this rank's file. Returns where the items are and the checksums, as text for
+/// write_description.
+std::string write_my_file(const StatePlan& plan, const std::vector<StateValue>& parts, int rank,
+                          const std::filesystem::path& directory);
+
+/// Writes and syncs .metadata and the checksums, from the reports of all ranks.
+void write_description(const StatePlan& plan, const std::vector<std::string>& reports,
+                       const std::map<std::string, dcp::Path>& paths,
+                       const std::filesystem::path& directory);
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "tessera/dcp/metadata.h"
+
+/// What PyTorch's loader does not check, before anything is read: that the chunks of a tensor are
+/// the tensor, and that files are inside of the directory.
+namespace tessera::dcp {
+
+/// Throws InvalidArgument that names the tensor if its chunks leave a hole, overlap, or reach
+/// beyond it, or if its shape is impossible.
+void check_chunks(const std::string& name, const TensorEntry& tensor, const std::string& document);
+
+/// The path of a file that the metadata names. Absolute paths, "..", and symbolic links that lead
+/// out of the directory are an InvalidArgument, as is a file that is missing.
+std::filesystem::path file_inside(const std::filesystem::path& directory, const std::string& file);
+
+}  // namespace tessera::dcp

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tessera::files {
+
+/// The CRC-32 of every block of a file, so that whoever reads a part of it can verify just that
+/// part. A file of 2.5 MiB has three sums; the last is of half a block.
+///
+///   BlockSums sums;
+///   OutputFile file(path, &sums);          // collects while the file is written
+///   ...
+///   block_sum_matches(bytes_of_file, sums.values(), i)
+class BlockSums {
+ public:
+  static constexpr uint64_t kBlock = uint64_t{1} << 20;
+
+  void add(std::span<const std::byte> bytes);
+  std::span<const uint32_t> values() const { return sums_; }
+
+ private:
+  std::vector<uint32_t> sums_;
+  uint64_t position_ = 0;
+};
+
+/// How many sums a file of this size has.
+inline uint64_t block_count(uint64_t size) {
+  return size / BlockSums::kBlock + (size % BlockSums::kBlock != 0 ? 1 : 0);
+}
+
+/// Whether block `i` of the file still has its sum. Reads the block.
+bool block_sum_matches(std::span<const std::byte> file, std::span<const uint32_t> sums, uint64_t i);
+
+}  // namespace tessera::files

@@ -1,0 +1,262 @@
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "tessera/base/errors.h"
+#include "tessera/checkpoint/async_save.h"
+#include "tessera/checkpoint/load.h"
+#include "tessera/checkpoint/save.h"
+#include "tessera/checkpoint/steps.h"
+#include "tessera/comm/threads.h"
+#include "tessera/dtensor/dtensor.h"
+#include "tests/support/processes.h"
+#include "tests/support_pure/expect_error.h"
+#include "tests/support_pure/temp_dir.h"
+
+/// Saves that are killed, fail or meet damage: what was there before is never harmed.
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using comm::init_device_mesh;
+using comm::run_ranks;
+using tessera::testing::Scenario;
+using test::expect_error;
+using test::TempDir;
+
+State state_of(double value) {
+  const DeviceMesh mesh = init_device_mesh("dp=2");
+  return {{"w", distribute_tensor(at::full({6, 3}, value), mesh, {Shard(0)})},
+          {"plain", at::full({5}, value)},
+          {"value", PlainValue(value)}};
+}
+
+/// The value that all of a checkpoint has; it is whole and of one save.
+double value_in(const fs::path& path) {
+  State state = {{"w", at::zeros({6, 3})}, {"plain", at::zeros({5})}, {"value", PlainValue()}};
+  load(state, path);
+  const double value = std::get<PlainValue>(state.at("value")).real();
+  EXPECT_TRUE(at::equal(std::get<at::Tensor>(state.at("w")), at::full({6, 3}, value)));
+  EXPECT_TRUE(at::equal(std::get<at::Tensor>(state.at("plain")), at::full({5}, value)));
+  return value;
+}
+
+std::vector<std::string> names_in(const fs::path& directory) {
+  std::vector<std::string> out;
+  for (const auto& item : fs::directory_iterator(directory)) {
+    out.push_back(item.path().filename().string());
+  }
+  std::ranges::sort(out);
+  return out;
+}
+
+const Scenario kKilled("killed in a save", [] {
+  const std::string path = std::getenv("CHECKPOINT");
+  const int victim = std::atoi(std::getenv("VICTIM"));
+  const auto stage = static_cast<SaveStage>(std::atoi(std::getenv("STAGE")));
+  const auto world = comm::process_world();
+  save(state_of(1), path);
+  SaveOptions options;
+  options.on_stage = [&](SaveStage reached) {
+    if (reached == stage && world->rank() == victim) ::kill(::getpid(), SIGKILL);
+  };
+  try {
+    save(state_of(2), path, options);
+  } catch (const PeerError&) {
+  }
+});
+
+TEST(KilledSave, LeavesALoadableCheckpointAtEveryStage) {
+  for (const int victim : {0, 1}) {
+    for (int stage = 0; stage <= static_cast<int>(SaveStage::committed); ++stage) {
+      // What follows is rank 0's; before that, one stage is like another for the other rank.
+      if (victim == 1 && stage != static_cast<int>(SaveStage::written)) continue;
+      const TempDir dir;
+      const fs::path path = dir / "ckpt";
+      testing::run_processes(kKilled, {.size = 2,
+                                       .environment = {{"CHECKPOINT", path.string()},
+                                                       {"VICTIM", std::to_string(victim)},
+                                                       {"STAGE", std::to_string(stage)},
+                                                       {"TESSERA_TIMEOUT_S", "20"}}});
+      const double expected = stage == static_cast<int>(SaveStage::committed) ? 2 : 1;
+      EXPECT_EQ(value_in(path), expected) << "rank " << victim << ", stage " << stage;
+      run_ranks(2, [&](int) { save(state_of(3), path); });
+      EXPECT_EQ(value_in(path), 3);
+      EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{"ckpt"});
+    }
+  }
+}
+
+/// As a crash between the two renames of a file system without exchange leaves it.
+TEST(KilledSave, BetweenTwoRenamesIsUndone) {
+  const TempDir dir;
+  run_ranks(2, [&](int) { save(state_of(1), dir / "ckpt"); });
+  fs::rename(dir / "ckpt", dir / ".ckpt.tessera-replaced");
+  EXPECT_EQ(value_in(dir / "ckpt"), 1);
+  run_ranks(2, [&](int) { save(state_of(2), dir / "ckpt"); });
+  EXPECT_EQ(value_in(dir / "ckpt"), 2);
+  EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{"ckpt"});
+}
+
+/// A disk without room, for this process.
+class SmallDisk {
+ public:
+  explicit SmallDisk(rlim_t bytes) : before_(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &limit_);
+    const rlimit small{bytes, limit_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  }
+  ~SmallDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &limit_);
+    ::signal(SIGXFSZ, before_);
+  }
+
+ private:
+  void (*before_)(int);
+  rlimit limit_{};
+};
+
+TEST(FailedSave, IsAnErrorOnEveryRankAndHarmsNothing) {
+  const TempDir dir;
+  run_ranks(2, [&](int) { save(state_of(1), dir / "ckpt"); });
+  const SmallDisk disk(1 << 20);
+  run_ranks(2, [&](int rank) {
+    State large = state_of(2);
+    if (rank == 1) large["only here"] = at::zeros({1 << 20});
+    const auto attempt = [&] { save(large, dir / "ckpt"); };
+    rank == 0 ? expect_error<PeerError>(attempt, {"rank 1: cannot write", "__1_0.distcp"})
+              : expect_error<Error>(attempt, {"cannot write", "__1_0.distcp"});
+    AsyncSaver saver;
+    saver.save(large, dir / "ckpt");
+    EXPECT_THROW(saver.wait(), Error);
+  });
+  EXPECT_EQ(value_in(dir / "ckpt"), 1);
+  EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{"ckpt"});
+}
+
+TEST(Save, RefusesADirectoryWithOtherFiles) {
+  const TempDir dir;
+  fs::create_directories(dir / "home");
+  std::ofstream(dir / "home/thesis.txt") << "years of work";
+  run_ranks(2, [&](int rank) {
+    const auto attempt = [&] { save(state_of(1), dir / "home"); };
+    rank == 0 ? expect_error<InvalidArgument>(attempt, {"thesis.txt"})
+              : expect_error<PeerError>(attempt, {"rank 0", "thesis.txt"});
+  });
+  EXPECT_TRUE(fs::exists(dir / "home/thesis.txt"));
+}
+
+TEST(Steps, KeepTheLastAndCleanUp) {
+  const TempDir dir;
+  EXPECT_FALSE(latest_step(dir / "run").has_value());
+  fs::create_directories(dir / "run/.step_7.tessera-saving");
+  fs::create_directories(dir / "run/.step_3.tessera-removing");
+  run_ranks(2, [&](int) {
+    for (const int step : {1, 2, 10, 20}) {
+      save_step(state_of(step), dir / "run", step, {.keep = 2});
+    }
+  });
+  EXPECT_EQ(saved_steps(dir / "run"), (std::vector<int64_t>{10, 20}));
+  EXPECT_EQ(names_in(dir / "run"), (std::vector<std::string>{"step_10", "step_20"}));
+  EXPECT_EQ(value_in(step_path(dir / "run", *latest_step(dir / "run"))), 20);
+}
+
+TEST(AsyncSave, WritesWhatTheStateWasWhenItWasCalled) {
+  const TempDir dir;
+  run_ranks(2, [&](int) {
+    AsyncSaver saver;
+    State state = state_of(1);
+    saver.save(state, dir / "a");
+    std::get<at::Tensor>(state.at("w")).fill_(9);
+    std::get<at::Tensor>(state.at("plain")).fill_(9);
+    saver.save(state_of(2), dir / "a");  // waits for the one before
+    saver.wait();
+    saver.wait();
+    EXPECT_FALSE(saver.busy());
+  });
+  EXPECT_EQ(value_in(dir / "a"), 2);
+  EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{"a"});
+}
+
+TEST(AsyncSave, ThrowsAtTheNextCallOnEveryRank) {
+  const TempDir dir;
+  run_ranks(2, [&](int rank) {
+    AsyncSaver saver;
+    saver.save(state_of(1), dir / "a");
+    saver.wait();
+    SaveOptions options;
+    options.on_stage = [&](SaveStage stage) {
+      if (stage == SaveStage::written && rank == 1) throw Error("the disk is on fire");
+    };
+    saver.save(state_of(2), dir / "a", options);
+    const auto next = [&] { saver.save(state_of(3), dir / "a"); };
+    rank == 1 ? expect_error<Error>(next, {"on fire"}) : expect_error<PeerError>(next, {"on fire"});
+    EXPECT_EQ(value_in(dir / "a"), 1);
+    saver.save(state_of(3), dir / "a");
+    saver.wait();
+  });
+  EXPECT_EQ(value_in(dir / "a"), 3);
+}
+
+TEST(AsyncSave, RefusesASecondOneIfAsked) {
+  const TempDir dir;
+  run_ranks(2, [&](int) {
+    AsyncSaver saver({.refuse_when_busy = true});
+    std::atomic<bool> go = false;
+    SaveOptions options;
+    options.on_stage = [&](SaveStage stage) {
+      while (stage == SaveStage::written && !go) std::this_thread::yield();
+    };
+    saver.save(state_of(1), dir / "a", options);
+    expect_error<InvalidArgument>([&] { saver.save(state_of(2), dir / "a"); }, {"has not ended"});
+    go = true;
+    saver.wait();
+  });
+  EXPECT_EQ(value_in(dir / "a"), 1);
+}
+
+void flip_byte(const fs::path& path, int64_t at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(at);
+  const char byte = static_cast<char>(file.get());
+  file.seekp(at);
+  file.put(static_cast<char>(byte ^ 0x10));
+}
+
+/// Any one flipped byte of any file is found, and no tensor has changed.
+TEST(DamagedCheckpoint, IsFoundBeforeAnythingChanges) {
+  const TempDir dir;
+  run_ranks(2, [&](int) { save(state_of(1), dir / "good"); });
+  for (const std::string name : {"__0_0.distcp", "__1_0.distcp", ".metadata", "checksums.json"}) {
+    const auto size = static_cast<int64_t>(fs::file_size(dir / "good" / name));
+    for (int64_t at = 0; at < size; at += 37) {
+      const fs::path path = dir / "bad";
+      fs::remove_all(path);
+      fs::copy(dir / "good", path, fs::copy_options::recursive);
+      flip_byte(path / name, at);
+      State state = {{"w", at::zeros({6, 3})}, {"plain", at::zeros({5})}, {"value", PlainValue()}};
+      EXPECT_THROW(load(state, path), Error) << name << " at " << at;
+      EXPECT_EQ(std::get<at::Tensor>(state.at("w")).abs().sum().item<double>(), 0);
+      EXPECT_EQ(std::get<at::Tensor>(state.at("plain")).abs().sum().item<double>(), 0);
+    }
+  }
+  for (const std::string name : {"__0_0.distcp", "__1_0.distcp", ".metadata", "checksums.json"}) {
+    const fs::path path = dir / "bad";
+    fs::remove_all(path);
+    fs::copy(dir / "good", path, fs::copy_options::recursive);
+    fs::resize_file(path / name, fs::file_size(path / name) / 2);
+    EXPECT_THROW(value_in(path), Error) << name;
+    fs::remove(path / name);
+    if (name != "checksums.json") {
+      EXPECT_THROW(value_in(path), Error) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera
