@@ -24,7 +24,7 @@ struct JobOptions {
   JobShape shape;
   OutputStyle style;
   std::chrono::milliseconds grace{5000};
-  std::string speaker = "tessera launch";  ///< in front of messages
+  std::string speaker = "tessera launch";  ///< prefix of messages
   std::string program;
   std::vector<std::string> arguments;
 };

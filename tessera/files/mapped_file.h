@@ -25,8 +25,8 @@ class MappedFile {
   std::span<std::byte> writable_bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
 
-  /// Copies a part of bytes() as read(2) does, without touching the mapping: a program that passes
-  /// through a large file once neither holds its pages nor takes a page fault for each. Throws
+  /// Copies a part of bytes() by read(2), without touching the mapping: reading a large file once
+  /// then neither keeps its pages resident nor takes a page fault for each. Throws
   /// Error if the file has become shorter.
   void read(std::span<const std::byte> part, std::byte* to) const;
 

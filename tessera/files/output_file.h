@@ -18,7 +18,7 @@ namespace tessera::files {
 /// The destructor closes without error reporting: call `close()` for data that must be on disk.
 class OutputFile {
  public:
-  /// Creates the file, or truncates it. `sums`, if given, gets every byte that is written.
+  /// Creates the file, or truncates it. `sums`, if given, is updated with every byte written.
   explicit OutputFile(const std::filesystem::path& path, BlockSums* sums = nullptr);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;

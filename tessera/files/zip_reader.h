@@ -48,7 +48,7 @@ class ZipReader {
   /// Throws InvalidArgument if the contents do not match the record's CRC. Reads all of them.
   void verify(const ZipRecord& record) const;
 
-  /// Names the archive in messages.
+  /// The name of the archive in error messages.
   const std::string& path() const { return path_; }
   /// Keeps the bytes of all records alive.
   const std::shared_ptr<const MappedFile>& file() const { return file_; }

@@ -18,14 +18,14 @@ struct Candidate {
   double memory = 0;   // of operands and results, as fractions of the whole
 };
 
-/// What is left out because a single call, seen alone, has no use for it. A search over many calls
-/// wants all of it.
+/// Rows that are left out because they are of no use to a single call. A search over many calls
+/// needs all of them.
 struct CandidateOptions {
   bool replicated_stays = true;  ///< operands that are all replicated on an axis stay so
-  bool given_partials = true;    ///< rows that pass a partial value on only if an operand is one
+  bool given_partials = true;    ///< pass partial values only if an operand is partial
 };
 
-/// Why rows, one for each axis of the mesh, are not legal together; empty if they are.
+/// Why rows, one per mesh axis, conflict; empty if they do not.
 std::string conflict_of(std::span<const Row* const> rows, std::span<const Sharding> operands,
                         const DeviceMesh& mesh);
 

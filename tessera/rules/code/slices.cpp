@@ -10,9 +10,9 @@
 ///
 ///   [10] as 3,3,3,1, slice 2:8   ->  S0[1,3,2,0]
 ///
-/// Of a strided shard, parts that are whole pieces of it can be kept; else it is gathered first:
+/// A strided shard is kept if the slice consists of whole pieces of it, else gathered first:
 ///
-///   [12] as SS0(3) over 2, slice 4:8   ->  S0      (the second of three pieces, cut in two)
+///   [12] as SS0(3) over 2, slice 4:8   ->  S0      (the second of three pieces, split in two)
 namespace tessera::rules {
 namespace {
 
