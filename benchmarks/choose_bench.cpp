@@ -1,5 +1,5 @@
-// Cold choice of a sharding rule's row: what an op costs the first time it meets a new sharding;
-// and what it takes to load the rules.
+// Uncached choice of a sharding rule's row: the cost of the first call of an op with a new
+// sharding; and the time to load the rules.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -36,7 +36,7 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
       .count();
 }
 
-/// Once a process: the tables are read when a rule is first asked for, a line when its op is.
+/// Once per process: the tables are read when the first rule is requested, a line when its op is.
 void measure_loading() {
   auto start = std::chrono::steady_clock::now();
   rules::find_rule("aten::mm");

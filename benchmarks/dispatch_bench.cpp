@@ -1,5 +1,5 @@
-// What a sharded tensor costs over the plain op on its local part: the same op on both in turns, on
-// one rank of a fake world, so that nothing is sent.
+// The overhead of a sharded tensor over the plain op on its local part: runs the same op on both
+// alternately, on one rank of a fake world, without communication.
 //
 //   dispatch_bench               the tables
 //   dispatch_bench count         runs each op a few times for callgrind (count_instructions.sh)
@@ -44,7 +44,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Microseconds a call, of the fastest batches: what the code takes when nobody interrupts it.
+/// Microseconds per call, of the fastest batches: without interruptions by other processes.
 double once(const std::function<void()>& run, int batch) {
   const auto start = Clock::now();
   for (int i = 0; i < batch; ++i) run();
@@ -169,7 +169,7 @@ double repeated(const std::function<void()>& run, int batch = 100, int repeats =
   return median(times);
 }
 
-/// With nothing remembered of the op, its shardings or its plans.
+/// With empty caches of the op, its shardings and its plans.
 double cold(const std::function<void()>& run) {
   std::vector<double> times;
   for (int i = 0; i < 41; ++i) {
@@ -212,7 +212,7 @@ void others() {
 
 constexpr int kCounted = 200;
 
-/// One dump for each op: what kCounted warm calls took.
+/// One dump per op: the cost of kCounted warm calls.
 int count() {
 #if __has_include(<valgrind/callgrind.h>)
   at::AutoGradMode mode(false);

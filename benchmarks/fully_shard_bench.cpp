@@ -1,19 +1,20 @@
-// A training step of an 8-layer MLP on two Gloo processes, each layer a group, in several forms:
+// A training step of an 8-layer MLP on two Gloo processes, one group per layer, in several
+// variants:
 //
 //   one process               no communication
-//   one process, then bare    and after its step the bytes that fully_shard moves, in bare calls:
-//                             two all_gathers and a reduce_scatter a layer
+//   one process, then bare    and after its step the bytes that fully_shard communicates, as bare
+//                             calls: two all_gathers and a reduce_scatter per layer
 //   replicate, fully_shard, fully_shard without resharding after forward
 //
-//   fully_shard_bench                     medians; the forms go in turns in one run, so that what
-//                                         else the machine does meets them alike
-//   fully_shard_bench touch               what the library itself takes: a step of tiny layers on
-//                                         fake ranks, beside the same step without the library and
-//                                         its messages as bare calls, in CPU time
-//   fully_shard_bench worker FORM WIDTH   one rank of one form (RANK, WORLD_SIZE, MASTER_* say
-//                                         which), told what to do by lines on its input: "steps N"
-//                                         gives N times in ms, "memory" the MiB before the model
-//                                         was made and the peak. For compare_fsdp.py.
+//   fully_shard_bench                     medians; the variants alternate within one run, so that
+//                                         other load on the machine affects them equally
+//   fully_shard_bench touch               the overhead of the library: a step of tiny layers on
+//                                         fake ranks, compared with the same step without the
+//                                         library and its messages as bare calls, in CPU time
+//   fully_shard_bench worker FORM WIDTH   one rank of one variant (given by RANK, WORLD_SIZE,
+//                                         MASTER_*), controlled by lines on its input: "steps N"
+//                                         prints N times in ms, "memory" the MiB before the model
+//                                         was created and the peak. For compare_fsdp.py.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <sys/wait.h>
@@ -48,7 +49,7 @@ using Clock = std::chrono::steady_clock;
 using namespace tessera;
 
 constexpr int kLayers = 8;
-constexpr int64_t kBatch = 64;  // of one rank
+constexpr int64_t kBatch = 64;  // per rank
 constexpr int kTurns = 15;
 constexpr int kWarm = 3;
 
@@ -150,7 +151,7 @@ double cpu_microseconds() {
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
-/// The least of many.
+/// The minimum of many runs.
 double least_cpu(const std::function<void()>& before, const std::function<void()>& what) {
   double least = 1e9;
   for (int i = 0; i < 2000; ++i) {
@@ -166,7 +167,7 @@ double least_cpu_of_step(torch::nn::Sequential& net, const at::Tensor& x) {
   return least_cpu([&] { net->zero_grad(); }, [&] { net->forward(x).sum().backward(); });
 }
 
-/// Of the messages of one step, as bare calls.
+/// The messages of one step, as bare calls.
 double least_cpu_of_messages(torch::nn::Sequential& net, const at::Tensor& x,
                              const DeviceMesh& mesh) {
   const comm::Recorder recorder(*comm::current_world());
@@ -209,7 +210,7 @@ void measure_touches() {
     }
     const double sharded = least_cpu_of_step(net, x);
     const double messages = least_cpu_of_messages(net, x, mesh);
-    // Each in forward, the weights but the first in backward, and each gradient.
+    // Each in forward, the weights except the first in backward, and each gradient.
     constexpr int kTouches = 2 * kLayers + kLayers - 1 + 2 * kLayers;
     const double more = sharded - alone - messages;
     std::printf("| %-10s | %9.1f | %7.1f | %8.1f | %14.2f | %10.2f |\n",
@@ -218,7 +219,7 @@ void measure_touches() {
   }
 }
 
-/// Of this process, MiB: "VmRSS" now, "VmHWM" at its peak.
+/// Memory of this process in MiB: "VmRSS" now, "VmHWM" at its peak.
 double memory(const std::string& field) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

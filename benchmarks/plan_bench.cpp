@@ -1,4 +1,4 @@
-// How long a plan takes: cold (make_plan, nothing cached) and warm (cached_plan).
+// The time to compute a plan: uncached (make_plan) and cached (cached_plan).
 //
 // PyTorch 2.13 takes 21 to 105 ms for the eight transitions on 8,8,16 with its least-cost planner.
 #include <benchmark/benchmark.h>
@@ -67,7 +67,7 @@ Sharding random_sharding(std::mt19937_64& rng, const DeviceMesh& mesh,
   return {mesh, placements, shape, {.order = order}};
 }
 
-/// Time of this thread alone: the machine may be shared.
+/// CPU time of this thread: the machine may be shared.
 double thread_seconds() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);

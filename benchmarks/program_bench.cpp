@@ -1,5 +1,5 @@
-// What running an exported program costs over its ops: chains of one op on tiny tensors, as a
-// program and as direct calls in turns.
+// The overhead of running an exported program over its ops: chains of one op on tiny tensors, as a
+// program and as direct calls, alternately.
 //
 //   program_bench                  the table
 //   program_bench once M.pt2       loads the program and runs it once on zeros (compare_program.py)

@@ -1,15 +1,16 @@
-// Redistribution between two Gloo processes beside the bare c10d call that does the same, in turns.
+// Redistribution between two Gloo processes, compared with the equivalent bare c10d call,
+// alternately.
 //
-//   bare      libtorch's own Gloo, the collective alone, on buffers that exist and lie as it wants
+//   bare      libtorch's own Gloo, only the collective, on existing buffers in its layout
 //   tessera   exec::redistribute: plan look-up, allocation of the result, copies, collective
 //
-// S0 -> S1 sends columns, which the bare call on flat buffers need not cut out. Every process
-// computes with one thread, as torchrun has it.
+// S0 -> S1 sends columns, which the bare call on flat buffers need not extract. Every process
+// computes with one thread, as under torchrun.
 //
 // Prints medians over the repeats and the median of the pairwise differences.
 //
 //   redistribute_bench            four sizes
-//   redistribute_bench 4096 60    a tensor of 4096 x 4096 alone, 60 times
+//   redistribute_bench 4096 60    only a tensor of 4096 x 4096, 60 times
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
 #include <sys/wait.h>
@@ -54,8 +55,8 @@ struct Case {
   std::function<void()> bare;
 };
 
-/// Lets both processes begin a call at the same time, over pipes: a collective would leave the
-/// threads of one of the two sides warm.
+/// Synchronizes the start of a call in both processes, over pipes: a collective would warm up the
+/// threads of one of the two sides.
 class Peer {
  public:
   Peer() {

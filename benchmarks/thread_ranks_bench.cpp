@@ -1,5 +1,5 @@
-// What a collective among thread ranks costs: a small one is waking and waiting, a large one is
-// memory.
+// The cost of a collective among thread ranks: small ones are dominated by wake-ups, large ones by
+// memory bandwidth.
 #include <ATen/ops/ones.h>
 
 #include <chrono>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace tessera;
 
-/// Seconds for one all_reduce of `count` floats among `n` ranks, over `rounds` of them.
+/// Seconds per all_reduce of `count` floats among `n` ranks, averaged over `rounds`.
 double all_reduce_seconds(int n, int rounds, int64_t count) {
   double seconds = 0;
   comm::run_ranks(n, [&](int rank) {

@@ -1,15 +1,15 @@
-// What a group of many processes on one machine costs, beside libtorch's own Gloo: sockets, memory,
-// threads, the time to make it, and the time of small and large calls.
+// The cost of a group of many processes on one machine, compared with libtorch's Gloo: sockets,
+// memory, threads, the time to create it, and the time of small and large calls.
 //
-//   gloo      libtorch's ProcessGroupGloo over a TCPStore, as torch.distributed makes it
+//   gloo      libtorch's ProcessGroupGloo over a TCPStore, as torch.distributed creates it
 //   tessera   a process world and its groups
 //
-// Every figure is the largest of all ranks; a group's are means over two groups of all ranks after
-// the first. Memory is private and dirty (what a process adds to the machine's use). Every process
-// computes with one thread.
+// Every figure is the maximum over all ranks; those of a group are means over two groups of all
+// ranks after the first. Memory is private and dirty (what a process adds to the machine's use).
+// Every process computes with one thread.
 //
 //   transport_bench            4, 16 and 64 processes
-//   transport_bench 16         16 alone
+//   transport_bench 16         only 16
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -41,7 +41,7 @@ using namespace tessera;
 using Clock = std::chrono::steady_clock;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-/// Besides the first and the last: four orders of ranks, which four ranks have.
+/// Besides the first and the last: four ranks allow four orders of ranks.
 constexpr int kGroups = 2;
 constexpr std::chrono::milliseconds kTimeout = std::chrono::minutes(5);
 
@@ -51,7 +51,7 @@ double millis(const std::function<void()>& call) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-/// What this process holds now.
+/// The resources that this process holds now.
 struct Holds {
   double sockets = 0;
   double kilobytes = 0;
@@ -82,7 +82,7 @@ Holds holds_now() {
   return now;
 }
 
-/// Makes group number `number` of all ranks.
+/// Creates group number `number` of all ranks.
 using MakeGroup = std::function<BackendPtr(int number)>;
 
 MakeGroup gloo_groups(int rank, int size, int port) {
@@ -103,7 +103,7 @@ MakeGroup gloo_groups(int rank, int size, int port) {
   };
 }
 
-/// A group is known by its ranks and their order, so each number is another order.
+/// A group is identified by its ranks and their order, so each number uses another order.
 MakeGroup tessera_groups(int rank, int size, int port) {
   comm::ProcessWorldOptions options;
   options.rank = rank;
@@ -121,7 +121,7 @@ MakeGroup tessera_groups(int rank, int size, int port) {
   };
 }
 
-/// Of `repeats` calls, in microseconds: the median.
+/// The median time of `repeats` calls, in microseconds.
 double call_time(int repeats, const std::function<void()>& call) {
   std::vector<double> times;
   for (int i = 0; i < repeats; ++i) times.push_back(1000 * millis(call));
@@ -183,7 +183,7 @@ void run_rank(bool ours, int rank, int size, int port) {
       of[8]);
 }
 
-/// Forked before anything of libtorch has started a thread.
+/// Forked before libtorch starts any thread.
 bool run(bool ours, int size, int port) {
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < size; ++rank) {

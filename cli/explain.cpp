@@ -12,7 +12,7 @@
 #include "tessera/cost/machine.h"
 #include "tessera/rules/registry/registry.h"
 
-/// tessera explain <op> <mesh> <argument>...: what the dispatcher would do, and what else it could.
+/// tessera explain <op> <mesh> <argument>...: the dispatcher's decision, and the alternatives.
 /// tessera explain M.pt2 --mesh <mesh>: the same for every node of a program (explain_file.h).
 namespace tessera::cli {
 namespace {
@@ -41,7 +41,7 @@ struct ExplainOptions {
   int candidates = 32;
 };
 
-/// Composite ops are gone before anything is sharded: autograd sees what they are made of.
+/// Composite ops are decomposed before dispatch reaches sharded kernels.
 void require_not_composite(const OpCallText& text) {
   const bool composite =
       text.op().hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&

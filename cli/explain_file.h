@@ -12,10 +12,10 @@ struct ExplainFileOptions {
   bool json = false;
 };
 
-/// tessera explain M.pt2 --mesh tp=8: what each node of the sharded program would do.
+/// tessera explain M.pt2 --mesh tp=8: the decision for each node of the sharded program.
 void explain_file(const ExplainFileOptions& options);
 
-/// True for what is meant as a file and not as the name of an op.
+/// Whether `word` is a file rather than the name of an op.
 bool is_program_file(const std::string& word);
 
 }  // namespace tessera::cli

@@ -21,9 +21,9 @@ ssize_t read_group(int pipe, pid_t& group) {
   return got;
 }
 
-/// The guard's whole life. Made by fork alone, so only async-signal-safe calls.
+/// The guard process. Created by fork without exec, so only async-signal-safe calls are allowed.
 [[noreturn]] void guard(int pipe) {
-  setpgid(0, 0);  // a Ctrl-C is not for it
+  setpgid(0, 0);  // not affected by Ctrl-C
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);

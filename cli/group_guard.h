@@ -2,15 +2,14 @@
 
 #include <sys/types.h>
 
-/// Outlives this process by a moment: when it is gone, however it went (kill -9 too), the process
-/// groups it watches are killed. A child's own PR_SET_PDEATHSIG does not reach what that child
-/// started; this does.
+/// A watchdog process: when this process ends, however it does (kill -9 included), it kills the
+/// process groups it watches. PR_SET_PDEATHSIG covers only direct children, not what they started.
 namespace tessera::cli {
 
 class GroupGuard {
  public:
   GroupGuard();
-  ~GroupGuard();  ///< the groups are nobody's business any more
+  ~GroupGuard();  ///< the groups are no longer watched
   GroupGuard(const GroupGuard&) = delete;
   GroupGuard& operator=(const GroupGuard&) = delete;
 

@@ -8,7 +8,7 @@
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
 
-/// tessera inspect M.pt2 | DIR: what is in an exported program.
+/// tessera inspect M.pt2 | DIR: the contents of an exported program.
 namespace tessera::cli {
 namespace {
 

@@ -10,13 +10,13 @@
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
 
-/// tessera launch -n 4 prog args...: the ranks of a job on this host.
+/// tessera launch -n 4 prog args...: starts the ranks of a job on this host.
 namespace tessera::cli {
 namespace {
 
 constexpr int kDefaultPort = 29500;  // torchrun's, for jobs of several hosts
 
-constexpr int kMost = 1 << 20;  // a typing error beyond it
+constexpr int kMost = 1 << 20;  // more is a typing error
 
 constexpr const char* kLaunchFooter = R"(
 Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, ROLE_RANK,
@@ -44,7 +44,7 @@ bool coloured(const std::string& wish, int file) {
   return isatty(file) != 0 && (no == nullptr || *no == '\0');
 }
 
-/// Where the ranks meet: several hosts must be told, one finds a free port.
+/// The rendezvous address: given by the user for several hosts, a free port for one.
 void settle_meeting_point(JobShape& shape, const CLI::App& verb,
                           std::optional<ReservedPort>& reserved) {
   require(shape.node_rank < shape.nodes, "launch: --node-rank is ", shape.node_rank,
@@ -55,7 +55,7 @@ void settle_meeting_point(JobShape& shape, const CLI::App& verb,
   }
   if (shape.master_port != 0) return;
   if (shape.nodes > 1 || verb.count("--master-addr") > 0) {
-    shape.master_port = kDefaultPort;  // all hosts must name the same
+    shape.master_port = kDefaultPort;  // all hosts must use the same
   } else {
     shape.master_port = reserved.emplace().number();
   }

@@ -18,7 +18,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(' ') - begin + 1));
 }
 
-/// "[a; b]" or "a;b" as its items.
+/// The items of "[a; b]" or "a;b".
 std::vector<std::string> items_of(std::string text, char between) {
   text = trimmed(text);
   if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
@@ -94,7 +94,7 @@ rules::Arg read_scalar(const std::string& text) {
   return whole ? rules::Arg(read_int(text)) : rules::Arg(read_double(text));
 }
 
-/// Schemas know an argument's element type (ScalarType) as an int: its name tells.
+/// Schemas declare an element type (ScalarType) as an int: identified by the argument's name.
 bool is_dtype(const c10::Argument& argument) {
   return argument.real_type()->kind() == TypeKind::ScalarTypeType ||
          (element(argument.type())->kind() == TypeKind::IntType &&
@@ -167,14 +167,14 @@ bool is_required(const c10::Argument& argument) {
   return !argument.default_value() && argument.type()->kind() != TypeKind::OptionalType;
 }
 
-/// "S0,R : 8x16" has no name; "dim=1" and "bias=S0 : 4" have. Placements hold no '='.
+/// "S0,R : 8x16" has no name; "dim=1" and "bias=S0 : 4" have one. Placements contain no '='.
 std::pair<std::string, std::string> split_word(const std::string& word) {
   const size_t equals = word.find('=');
   if (equals == std::string::npos) return {"", word};
   return {trimmed(word.substr(0, equals)), trimmed(word.substr(equals + 1))};
 }
 
-/// The word of each argument, by its place in the schema; throws if the words do not fit.
+/// The word of each argument, by its index in the schema; throws if the words do not match.
 std::map<size_t, std::string> assign(const c10::FunctionSchema& schema,
                                      std::span<const std::string> words) {
   const auto& arguments = schema.arguments();
@@ -204,7 +204,7 @@ std::map<size_t, std::string> assign(const c10::FunctionSchema& schema,
   return out;
 }
 
-/// Whether an overload could be meant: other=2 is then a number, not a tensor of two elements.
+/// Whether an overload accepts these words: other=2 is then a number, not a tensor of two elements.
 bool fits(const c10::OperatorHandle& op, std::span<const std::string> words) {
   try {
     const auto given = assign(op.schema(), words);
@@ -217,8 +217,8 @@ bool fits(const c10::OperatorHandle& op, std::span<const std::string> words) {
   }
 }
 
-/// The op of this name; if no overload is named and the plain one does not take these words, the
-/// one overload that does.
+/// The op of this name. If no overload is named and the default one does not accept these words,
+/// the single overload that does.
 c10::OperatorHandle resolve(const std::string& op, std::span<const std::string> words) {
   const auto exact = find_op(op);
   if (exact && (op.find('.') != std::string::npos || fits(*exact, words))) return *exact;
@@ -229,7 +229,7 @@ c10::OperatorHandle resolve(const std::string& op, std::span<const std::string> 
   std::ranges::copy_if(overloads, std::back_inserter(fitting),
                        [&](const auto& overload) { return fits(overload, words); });
   if (fitting.size() == 1) return fitting[0];
-  if (exact && fitting.empty()) return *exact;  // whose complaint is the clearest
+  if (exact && fitting.empty()) return *exact;  // its error is the clearest
   std::string list;
   for (const auto& one : fitting.empty() ? overloads : fitting)
     list += "\n  " + schema_text(one.schema());

@@ -13,7 +13,7 @@ c10::OperatorName parsed(const std::string& name) {
   return {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)};
 }
 
-/// How many letters must be put in, taken out or changed.
+/// The edit distance: insertions, deletions and replacements.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);

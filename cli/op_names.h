@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-/// Ops by name, and what to say when there is none of that name.
+/// Ops by name, and suggestions for unknown names.
 namespace tessera::cli {
 
-/// "aten::add.Tensor"; "aten::mm" where the overload has no name.
+/// "aten::add.Tensor"; "aten::mm" for the unnamed overload.
 std::string op_name(const c10::OperatorName& name);
 
 std::optional<c10::OperatorHandle> find_op(const std::string& name);
@@ -20,7 +20,7 @@ std::vector<c10::OperatorHandle> overloads_of(const std::string& packet);
 /// "aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, ...)"
 std::string schema_text(const c10::FunctionSchema& schema);
 
-/// "; did you mean aten::mm, aten::mv?", or nothing.
+/// "; did you mean aten::mm, aten::mv?", or "".
 std::string similar_text(const std::string& name);
 
 }  // namespace tessera::cli

@@ -35,7 +35,7 @@ LoadOptions load_options(const ProgramJob& job) {
   return options;
 }
 
-/// Numbers among the results are written as tensors without dims; None is left out.
+/// Numbers among the results are written as 0-dim tensors; None is left out.
 NamedTensors tensors_of(const Program::NamedValues& values) {
   NamedTensors out;
   for (const auto& [name, value] : values) {
@@ -116,7 +116,7 @@ ProgramRun read_run(const std::filesystem::path& path) {
 }
 
 int run_ranks_of(const ProgramJob& job) {
-  if (job.target.manifest) {  // a fault of one file is told before ranks start, and by one process
+  if (job.target.manifest) {  // one process reports a bad file before ranks start
     for (const auto& rank : job.target.manifest->ranks) {
       const auto archive = program::Archive::open(job.target.path / rank.file);
       check_program(archive->read_program(), archive->path());

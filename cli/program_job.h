@@ -9,19 +9,19 @@
 #include "tessera/interp/program.h"
 #include "tessera/partition/manifest.h"
 
-/// Programs run from the command line: a `.pt2` in this process, a directory of a sharded program
-/// on ranks that are processes of this host.
+/// Runs programs from the command line: a `.pt2` in this process, the directory of a sharded
+/// program on ranks that are processes of this host.
 namespace tessera::cli {
 
-/// What the command line names: M.pt2, or a directory with a manifest.
+/// The target on the command line: M.pt2, or a directory with a manifest.
 struct ProgramTarget {
   std::filesystem::path path;
   std::optional<partition::Manifest> manifest;  ///< of a directory
   int ranks = 1;
 
-  /// `ranks`: as asked for; absent: as many as the program needs.
+  /// `ranks`: as requested; absent: as many as the program needs.
   static ProgramTarget find(const std::filesystem::path& path, std::optional<int> ranks);
-  /// A file that any rank runs, for its description.
+  /// A file of any rank, for its description.
   std::filesystem::path a_file() const;
 };
 
@@ -34,20 +34,20 @@ struct ProgramRun {
 struct ProgramJob {
   ProgramTarget target;
   std::filesystem::path inputs;   ///< a safetensors file
-  std::filesystem::path outputs;  ///< likewise, made by the run
+  std::filesystem::path outputs;  ///< likewise, written by the run
   std::string device;             ///< "" as exported, "cpu", "cuda"
   int repeat = 1;
 };
 
 /// Runs the program `repeat` times and writes the results of the last run to the job's outputs
-/// file. One rank runs in this process, several are started and awaited: if they fail, ExitWith
-/// their code.
+/// file. One rank runs in this process; several are started and awaited. If they fail, throws
+/// ExitWith their code.
 ProgramRun run_job(const ProgramJob& job);
 
-/// What a started rank does: its part of the job. Rank 0 writes the outputs.
+/// The part of the job that a started rank runs. Rank 0 writes the outputs.
 void run_as_rank(const ProgramJob& job);
 
-/// A directory for files between this process and ranks; removed with what is in it.
+/// A temporary directory for files shared with ranks; removed with its contents.
 class ScratchDir {
  public:
   ScratchDir();
@@ -60,8 +60,7 @@ class ScratchDir {
   std::filesystem::path path_;
 };
 
-/// Calls `verb`. A program that this library cannot run is wrong input (exit code 2), as one that
-/// nobody can.
+/// Calls `verb`. A program that this library cannot run counts as invalid input (exit code 2).
 template <typename Verb>
 void as_input_error(const Verb& verb) {
   try {

@@ -9,7 +9,7 @@
 
 namespace tessera::cli {
 
-/// What there is to say of an exported program without running it.
+/// A description of an exported program, without running it.
 struct ProgramSummary {
   struct Tensor {
     std::string name;
@@ -19,7 +19,7 @@ struct ProgramSummary {
     std::string name;
     std::string kind;  ///< "parameter", "buffer", "constant"
     std::string type;
-    uint64_t bytes = 0;   ///< of its own; 0 if it shares the bytes of an earlier one
+    uint64_t bytes = 0;   ///< 0 if it shares the bytes of an earlier one
     std::string tied_to;  ///< that one
   };
   struct Op {
@@ -33,21 +33,21 @@ struct ProgramSummary {
   std::vector<Tensor> outputs;
   std::vector<Tensor> symbols;  ///< with their ranges
   std::vector<Weight> weights;
-  std::vector<Op> ops;                        ///< the most frequent first
+  std::vector<Op> ops;                        ///< most frequent first
   std::map<std::string, int> collectives_of;  ///< by group name
   int nodes = 0;
-  int64_t parameters = 0;  ///< elements, tied ones once
+  int64_t parameters = 0;  ///< elements, tied ones counted once
   uint64_t weight_bytes = 0;
   uint64_t file_bytes = 0;
   /// "" or why this library cannot run it.
   std::string not_runnable;
 };
 
-/// Checks a program as loading it does: InvalidArgument for one that is not sound, NotSupported for
+/// Checks a program as loading does: throws InvalidArgument for an invalid one, NotSupported for
 /// one that this library cannot run.
 void check_program(const program::ExportedProgram& program, const std::string& path);
 
-/// Throws InvalidArgument for a program that is not sound.
+/// Throws InvalidArgument for an invalid program.
 ProgramSummary summarize(const program::Archive& archive);
 
 }  // namespace tessera::cli

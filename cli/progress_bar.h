@@ -6,11 +6,11 @@
 
 namespace tessera::cli {
 
-/// A line on stderr that is drawn again as work goes on, at most ten times a second:
+/// A progress line on stderr, redrawn at most ten times a second:
 ///
 ///   writing [#########...........]  45 %  450.0 MiB of 1.0 GiB
 ///
-/// Nothing is drawn unless stderr is a terminal, nor for work that takes less than half a second.
+/// Drawn only if stderr is a terminal and the work takes longer than half a second.
 class ProgressBar {
  public:
   explicit ProgressBar(std::string what);

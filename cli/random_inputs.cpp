@@ -22,10 +22,10 @@ struct Wanted {
   std::string name;
   DType dtype;
   std::vector<int64_t> shape;
-  int64_t below = 2;  // of integers
+  int64_t below = 2;  // for integers
 };
 
-/// Rows of the table that a value indexes, if a node looks it up in an embedding.
+/// The number of rows of the embedding table that a value indexes, if it does.
 std::optional<int64_t> rows_indexed_by(const ExportedProgram& program, ValueId value) {
   for (const auto& node : program.graph.nodes) {
     if (node.op_name().first != "aten::embedding") continue;
@@ -41,7 +41,7 @@ std::optional<int64_t> rows_indexed_by(const ExportedProgram& program, ValueId v
   return std::nullopt;
 }
 
-/// The user's inputs that are tensors, with the sizes of the export.
+/// The user's tensor inputs, with the sizes of the export.
 std::vector<Wanted> wanted_by(const ExportedProgram& program) {
   std::vector<std::string> names;
   if (!program.in_spec.empty()) {

@@ -6,9 +6,8 @@
 #include "tessera/partition/manifest.h"
 #include "tessera/program/exported_program.h"
 
-/// Inputs for a program that are good enough to run it: floats from a normal distribution; indices
-/// of an embedding anywhere in its table, other integers 0 or 1; booleans by a coin. Dynamic sizes
-/// are those of the export.
+/// Random inputs that suffice to run a program: normally distributed floats; valid indexes for
+/// embeddings, other integers 0 or 1; random booleans. Dynamic sizes are those of the export.
 namespace tessera::cli {
 
 NamedTensors random_inputs(const program::ExportedProgram& program, uint64_t seed);

@@ -75,7 +75,7 @@ std::vector<std::string> rank_environment(const JobShape& shape, int local_rank)
   set("NODE_RANK", shape.node_rank);
   set("GROUP_RANK", shape.node_rank);
   set("GROUP_WORLD_SIZE", shape.nodes);
-  variables["ROLE_NAME"] = "default";  // torchrun's, where all ranks play one role
+  variables["ROLE_NAME"] = "default";  // torchrun's default for jobs with a single role
   set("ROLE_RANK", shape.rank(local_rank));
   set("ROLE_WORLD_SIZE", shape.world_size());
   variables["MASTER_ADDR"] = shape.master_addr;

@@ -14,9 +14,10 @@
 namespace tessera::cli {
 namespace {
 
-/// Output of a process that left its group may keep a pipe open; it is not waited for longer.
+/// A process that left its group may keep a pipe open; its output is not awaited any longer than
+/// this.
 constexpr auto kDrainTime = std::chrono::milliseconds(500);
-/// Of each of a dead rank's last lines, which were shown in full before.
+/// Limit for each of a failed rank's last lines, which were already shown in full.
 constexpr size_t kMostOfALine = 1000;
 
 std::string ranks_text(int count) {
@@ -70,7 +71,7 @@ int RankJob::run() {
     note_endings();
     enforce_deadline();
   }
-  note_endings();  // the last may have ended since it looked
+  note_endings();  // the last one may have ended meanwhile
   drain();
   report_others();
   return code_.value_or(0);
@@ -101,7 +102,7 @@ void RankJob::wait_for_news() {
   }
 }
 
-/// What there is now, one buffer of it: a rank that never stops printing does not starve the rest.
+/// Reads at most one buffer: a rank that prints continuously must not starve the others.
 void RankJob::read_output(Member& member, Stream stream) {
   std::array<char, kLongestLine> buffer;
   const int file = stream == Stream::out ? member.process.out() : member.process.err();
@@ -116,7 +117,7 @@ void RankJob::read_output(Member& member, Stream stream) {
 
 void RankJob::note_signals() {
   for (int number = 0; (number = signals_.next()) != 0;) {
-    if (number == SIGCHLD) continue;  // note_endings looks
+    if (number == SIGCHLD) continue;  // handled by note_endings
     if (code_) {
       say(signal_name(number) + " again: killing " + ranks_text(running()));
       for (auto& member : members_) member.process.signal(SIGKILL);
@@ -135,7 +136,7 @@ void RankJob::note_endings() {
     if (!ending || member.seen_ended) continue;
     member.seen_ended = true;
     if (ending->ok() || code_) continue;
-    // Of several at once, one that was killed is the cause: peers that miss it exit by themselves.
+    // Of several at once, a killed one is the cause: its peers exit because it is gone.
     const bool killed = ending->signal != 0;
     if (first == nullptr || (killed && first->process.poll_ending()->signal == 0)) first = &member;
   }
@@ -151,7 +152,7 @@ void RankJob::note_endings() {
 void RankJob::report_death(Member& member) {
   dead_ = &member;
   for (const auto stream : {Stream::out, Stream::err}) {
-    // What it said last is still in the pipe, which holds no more than a few buffers.
+    // Its last output is still in the pipe, which holds at most a few buffers.
     bool& open = stream == Stream::out ? member.out_open : member.err_open;
     pollfd ready{stream == Stream::out ? member.process.out() : member.process.err(), POLLIN, 0};
     for (int i = 0; i < 16 && open && poll(&ready, 1, 0) > 0; ++i) read_output(member, stream);
@@ -167,7 +168,7 @@ void RankJob::report_death(Member& member) {
   say(text);
 }
 
-/// After a failure: how the others ended, since the first to die need not be the one to blame.
+/// After a failure: reports how the others ended, since the first to die need not be the cause.
 void RankJob::report_others() {
   if (dead_ == nullptr || members_.size() == 1) return;
   std::string text = "the others:";
@@ -183,7 +184,7 @@ void RankJob::end_all(int signal) {
   for (auto& member : members_) {
     if (!member.process.running()) continue;
     member.process.signal(signal);
-    member.process.signal(SIGCONT);  // one that is stopped must hear it too
+    member.process.signal(SIGCONT);  // a stopped process must receive it too
   }
   kill_time_ = Clock::now() + options_.grace;
 }
@@ -197,8 +198,8 @@ void RankJob::enforce_deadline() {
   for (auto& member : members_) member.process.signal(SIGKILL);
 }
 
-/// All ranks have ended: whatever they left running ends too, and the rest of the output is passed
-/// on.
+/// All ranks have ended: kills remaining processes of their groups, and forwards the rest of the
+/// output.
 void RankJob::drain() {
   for (const auto& member : members_) member.process.signal(SIGKILL);
   kill_time_ = Clock::now() + kDrainTime;

@@ -15,7 +15,7 @@
 ///   all exit with 0                the job ends with 0
 ///   one ends otherwise             its last lines are shown, the others get SIGTERM, after the
 ///                                  grace time SIGKILL; the job ends with its code (128 + signal)
-///   SIGINT, SIGTERM, SIGHUP here   goes to all ranks, SIGKILL after the grace time or at the
+///   SIGINT, SIGTERM, SIGHUP here   forwarded to all ranks, SIGKILL after the grace time or at the
 ///                                  second signal; the job ends with 128 + signal
 ///   this process is killed         so are the ranks and what they started
 namespace tessera::cli {
@@ -24,12 +24,12 @@ struct JobOptions {
   JobShape shape;
   OutputStyle style;
   std::chrono::milliseconds grace{5000};
-  std::string speaker = "tessera launch";  ///< in front of messages
+  std::string speaker = "tessera launch";  ///< prefix of messages
   std::string program;
   std::vector<std::string> arguments;
 };
 
-/// Blocks, for the rest of this process, the signals that a job handles; must be there first.
+/// Blocks, for the rest of this process, the signals that a job handles; must be constructed first.
 class JobSignals {
  public:
   JobSignals();
@@ -39,7 +39,7 @@ class JobSignals {
 
   int file() const { return file_; }
   const sigset_t& mask_before() const { return before_; }
-  int next() const;  ///< a signal that came; 0 if none is left
+  int next() const;  ///< a pending signal; 0 if none is left
 
  private:
   sigset_t before_{};
@@ -50,7 +50,7 @@ class RankJob {
  public:
   explicit RankJob(const JobOptions& options);
 
-  /// Until every rank has ended; the exit code.
+  /// Blocks until every rank has ended; returns the exit code.
   int run();
 
  private:
@@ -83,7 +83,7 @@ class RankJob {
   std::vector<Member> members_;
   Member* dead_ = nullptr;                      // the first that failed
   std::optional<int> code_;                     // decided by the first rank or signal that ends it
-  std::optional<Clock::time_point> kill_time_;  // when those that are left are killed
+  std::optional<Clock::time_point> kill_time_;  // when the remaining ranks are killed
 };
 
 }  // namespace tessera::cli

@@ -68,7 +68,7 @@ void write_all(Stream stream, std::string_view text) {
     const ssize_t written = write(file, text.data(), text.size());
     if (written >= 0) {
       text.remove_prefix(static_cast<size_t>(written));
-    } else if (errno == EAGAIN) {  // somebody made the terminal non-blocking
+    } else if (errno == EAGAIN) {  // the terminal was made non-blocking
       pollfd ready{file, POLLOUT, 0};
       poll(&ready, 1, -1);
     } else if (errno != EINTR) {

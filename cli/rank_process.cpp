@@ -39,12 +39,12 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-/// In the child: only async-signal-safe calls, since libtorch may have threads. Returns if it
-/// failed, with errno set.
+/// In the child: only async-signal-safe calls, since libtorch may have threads. Returns only on
+/// failure, with errno set.
 void become_rank(const RankCommand& command, char** arguments, char** environment, pid_t launcher,
                  int out, int err) {
   setpgid(0, 0);
-  // The kernel's own promise, for a launcher that is killed; the guard sees to the group.
+  // Covers a launcher that is killed; the guard covers the process group.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(1);
   const int nothing = open("/dev/null", O_RDONLY);
@@ -87,7 +87,7 @@ RankProcess::RankProcess(const RankCommand& command) {
   err_ = err.read;
   int reason = pid_ < 0 ? errno : 0;
   if (pid_ > 0) {
-    setpgid(pid_, pid_);  // both sides do: whoever comes first
+    setpgid(pid_, pid_);  // in both processes, to avoid a race
     while (read(failure.read, &reason, sizeof(reason)) < 0 && errno == EINTR) {
     }
   }

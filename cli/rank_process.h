@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-/// One rank as a child process, in a process group of its own, so that a signal reaches what it
-/// started as well (a rank may be a shell script). Its stdin is empty; stdout and stderr are pipes.
+/// One rank as a child process, in its own process group, so that signals also reach its
+/// descendants (a rank may be a shell script). Its stdin is empty; stdout and stderr are pipes.
 namespace tessera::cli {
 
 /// How a process ended.
 struct Ending {
-  int exit_code = 0;  ///< of one that exited by itself
+  int exit_code = 0;  ///< if it exited by itself
   int signal = 0;     ///< that killed it; 0 if it exited
 
   bool ok() const { return exit_code == 0 && signal == 0; }
@@ -27,23 +27,23 @@ struct RankCommand {
   std::string program;  ///< a path; see find_program
   std::vector<std::string> arguments;
   std::vector<std::string> environment;
-  sigset_t signal_mask{};  ///< what the child starts with
+  sigset_t signal_mask{};  ///< the child's initial mask
 };
 
 class RankProcess {
  public:
-  /// Starts it; an error says why the program cannot be run.
+  /// Starts it; throws if the program cannot be run.
   explicit RankProcess(const RankCommand& command);
   RankProcess(RankProcess&& other) noexcept;
   RankProcess& operator=(RankProcess&&) = delete;
   ~RankProcess();  ///< kills the group and reaps the process
 
   pid_t pid() const { return pid_; }
-  int out() const { return out_; }  ///< to read from; not blocking
+  int out() const { return out_; }  ///< to read from; non-blocking
   int err() const { return err_; }
 
-  /// How it ended, once it has. The process stays a zombie until the destructor: its number cannot
-  /// go to another one, so signal() stays safe.
+  /// How it ended, once it has. The process stays a zombie until the destructor, so its pid is not
+  /// reused and signal() stays safe.
   const std::optional<Ending>& poll_ending();
   bool running() { return !poll_ending().has_value(); }
   void signal(int number) const;  ///< to the whole group
@@ -55,8 +55,8 @@ class RankProcess {
   std::optional<Ending> ending_;
 };
 
-/// The path that a shell would run: `name` itself if it holds a slash, else the first in PATH.
-/// InvalidArgument if there is none that can be run.
+/// The path that a shell would run: `name` itself if it contains a slash, else the first in PATH.
+/// Throws InvalidArgument if there is no executable.
 std::string find_program(const std::string& name);
 
 }  // namespace tessera::cli

@@ -12,7 +12,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/program/archive.h"
 
-/// tessera run M.pt2 | DIR: an exported program, sharded or not, on its inputs.
+/// tessera run M.pt2 | DIR: runs an exported program, sharded or not, on its inputs.
 namespace tessera::cli {
 namespace {
 
@@ -117,7 +117,7 @@ void add_run(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 30, "POSITIVE"))
       ->capture_default_str();
   verb->add_flag("--json", options->json, "machine-readable output");
-  verb->add_flag("--as-rank", options->as_rank)->group("");  // how run starts its own ranks
+  verb->add_flag("--as-rank", options->as_rank)->group("");  // used by run to start its own ranks
   verb->footer(kFooter);
   verb->callback([options] { as_input_error([&] { run(*options); }); });
 }

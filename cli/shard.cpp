@@ -12,7 +12,7 @@
 #include "tessera/partition/explain_program.h"
 #include "tessera/partition/partition.h"
 
-/// tessera shard M.pt2 --mesh tp=4 -o DIR: a program for each rank.
+/// tessera shard M.pt2 --mesh tp=4 -o DIR: writes a program per rank.
 namespace tessera::cli {
 namespace {
 

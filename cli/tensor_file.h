@@ -8,15 +8,15 @@
 #include <utility>
 #include <vector>
 
-/// Tensors by name in safetensors files: what programs take and give on the command line.
+/// Named tensors in safetensors files: inputs and outputs of programs on the command line.
 namespace tessera::cli {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// In the order of the file. The tensors are views of the mapped file.
+/// In file order. The tensors are views of the mapped file.
 NamedTensors read_tensors(const std::filesystem::path& path);
 
-/// Written aside and renamed, so that the file is complete or not there.
+/// Written to a temporary file and renamed, so that the file is complete or absent.
 void write_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
                    const std::map<std::string, std::string>& metadata = {});
 

@@ -6,14 +6,14 @@ namespace CLI {
 class App;
 }
 
-/// The verbs of the command line: one file each, which adds its subcommand to the app. A verb's
-/// callback prints its result to stdout and throws what goes wrong; main.cpp turns that into a
+/// The subcommands of the command line: one file each, which adds its subcommand to the app. A
+/// callback prints its result to stdout and throws on errors; main.cpp converts exceptions to a
 /// message on stderr and an exit code.
 ///
-///   0  done        1  it failed        2  the call was wrong        (launch: as its ranks ended)
+///   0  success     1  failure          2  invalid usage             (launch: as its ranks ended)
 namespace tessera::cli {
 
-/// Thrown by a verb that has said all there is to say: the program ends with this code.
+/// Thrown by a subcommand that has already reported everything: the program exits with this code.
 struct ExitWith {
   int code;
 };

@@ -12,7 +12,8 @@
 #include "tessera/base/errors.h"
 #include "tessera/program/archive.h"
 
-/// tessera verify M.pt2 DIR: whether the sharded program computes what the whole one does.
+/// tessera verify M.pt2 DIR: compares the results of the sharded program with those of the whole
+/// one.
 namespace tessera::cli {
 namespace {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Everything a program needs.
+/// Includes the public API.
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/async_save.h"
 #include "tessera/checkpoint/chunks.h"

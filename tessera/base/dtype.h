@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-/// Element types, numbered as c10::ScalarType numbers them, so that below the torch line a cast
-/// converts. Names in text are f32, bf16, i64, ... as `dtype_name` gives them.
+/// Element types, with the numbers of c10::ScalarType, so that code that uses torch converts by a
+/// cast. Names in text are f32, bf16, i64, ... as returned by `dtype_name`.
 enum class DType : int8_t {
   u8 = 0,
   i8 = 1,
@@ -32,7 +32,7 @@ enum class DType : int8_t {
   f8_e8m0fnu = 44,
 };
 
-/// "f32". Types that cannot be sharded (quantized, sub-byte) are NotSupported.
+/// "f32". Throws NotSupported for types that cannot be sharded (quantized, sub-byte).
 std::string_view dtype_name(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
 /// Bytes of one element.

@@ -7,13 +7,13 @@
 
 #include "tessera/base/text.h"
 
-/// Errors by kind. A caller can tell by type whose move it is:
+/// Errors by kind. The type identifies who can fix it:
 ///
 ///   InvalidArgument   the caller's mistake: the message says what was asked, what was found, what
 ///                     to do
-///   NotSupported      a sound request that this library, build or machine cannot serve
-///   PeerError         another rank or a link failed; this rank is fine
-///   InternalError     our bug: the message ends with the source line
+///   NotSupported      a valid request that this library, build or machine cannot serve
+///   PeerError         another rank or a connection failed; this rank is fine
+///   InternalError     a bug of the library: the message ends with the source line
 ///
 /// Expected outcomes are return values, not errors. The library never prints, aborts or exits.
 namespace tessera {
@@ -45,8 +45,8 @@ class InternalError : public Error {
 
 /// Throws InvalidArgument with the parts joined unless `ok`:
 ///   require(dim < ndim, "Shard(", dim, ") of a tensor with ", ndim, " dims");
-/// Parts become text only when it throws: pass `mesh`, not `mesh.to_text()`, and costly text as a
-/// lambda, `[&] { return shape_text(shape); }`.
+/// Parts are formatted only when it throws: pass `mesh`, not `mesh.to_text()`, and expensive text
+/// as a lambda, `[&] { return shape_text(shape); }`.
 template <typename... Parts>
 inline void require(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]] {
@@ -54,7 +54,7 @@ inline void require(bool ok, const Parts&... parts) {
   }
 }
 
-/// Throws InternalError naming the place unless `ok`. For what cannot happen if the code is right.
+/// Throws InternalError with the source location unless `ok`. For invariants of the code.
 void ensure(bool ok, std::string_view what,
             std::source_location where = std::source_location::current());
 

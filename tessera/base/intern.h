@@ -9,8 +9,8 @@
 
 /// One canonical object per value, so that equality and hashing are pointer operations.
 ///
-/// `Value` needs `size_t hash() const` and `==`. The table does not keep values alive: the last
-/// handle takes the entry out, so a program that sees ever new shapes does not grow.
+/// `Value` needs `size_t hash() const` and `==`. The table does not keep values alive: dropping the
+/// last handle removes the entry, so memory does not grow with the number of shapes seen.
 ///
 ///   auto a = table.intern(Node{...});
 ///   auto b = table.intern(Node{...});   // equal value -> a.get() == b.get()
@@ -27,11 +27,11 @@ class InternTable {
  public:
   std::shared_ptr<const Value> intern(Value value) {
     const size_t hash = value.hash();
-    std::shared_ptr<const Value> made;  // outlives the lock: letting go of a handle takes it
+    std::shared_ptr<const Value> made;  // outlives the lock, which dropping a handle takes
     std::lock_guard lock(mutex_);
     auto [begin, end] = entries_.equal_range(hash);
     for (auto it = begin; it != end; ++it) {
-      // A value in the table is not yet deleted, so it may be read. A handle whose count fell to
+      // A value in the table is not yet deleted, so it may be read. A handle whose count reached
       // zero cannot be revived; its deleter waits for our lock.
       if (!(*it->second.raw == value)) continue;
       if (auto alive = it->second.handle.lock()) return alive;
@@ -64,7 +64,7 @@ class InternTable {
         }
       }
     }
-    delete value;  // outside the lock: a value may hold handles into this very table
+    delete value;  // outside the lock: a value may hold handles into this table
   }
 
   mutable std::mutex mutex_;

@@ -9,13 +9,12 @@
 
 #include "tessera/base/intern.h"
 
-/// A bounded cache from two interned values to something costly made of them, shared by all
-/// threads. `Handle` is a handle to an interned value with `id()`, its address. An entry holds both
-/// handles: an address in a key means the same value for as long as the entry exists.
+/// A bounded cache from two interned values to something expensive computed from them, shared by
+/// all threads. `Handle` is a handle to an interned value with `id()`, its address. An entry holds
+/// both handles, so an address in a key identifies the value as long as the entry exists.
 ///
-/// A look-up is a reader's lock and a hash of two addresses. A full cache starts over: a program
-/// that sees ever new shapes does not grow for ever. Entries made under another `version` are
-/// stale.
+/// A look-up takes a reader lock and hashes two addresses. A full cache is cleared, so memory does
+/// not grow with the number of shapes seen. Entries made under another `version` are stale.
 namespace tessera {
 
 template <typename Handle, typename Value>
@@ -23,7 +22,7 @@ class PairCache {
  public:
   explicit PairCache(size_t max_entries) : max_entries_(max_entries) {}
 
-  /// The entry, or what `make()` gives; `make` runs outside the lock and may run twice at a race.
+  /// The entry, or the result of `make()`, which runs outside the lock and may run twice in a race.
   template <typename Make>
   std::shared_ptr<const Value> get(const Handle& a, const Handle& b, uint64_t version,
                                    const Make& make) {
@@ -39,7 +38,7 @@ class PairCache {
     }
     misses_.fetch_add(1, std::memory_order_relaxed);
     std::shared_ptr<const Value> made = make();
-    Entries old;  // let go of outside the lock: values may hold the last handle to much else
+    Entries old;  // freed outside the lock: values may hold the last handle to others
     std::unique_lock lock(mutex_);
     if (version_ != version || entries_.size() >= max_entries_) {
       old.swap(entries_);
@@ -51,7 +50,7 @@ class PairCache {
     return kept;
   }
 
-  /// Drops the entries for which `stale(a, b)` holds.
+  /// Drops the entries for which `stale(a, b)` is true.
   template <typename Stale>
   void erase_if(const Stale& stale) {
     Entries old;

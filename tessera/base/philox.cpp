@@ -7,8 +7,8 @@ namespace {
 
 using namespace philox;
 
-/// So many counters are ciphered side by side: the inner loops have no dependence from lane to
-/// lane, which lets the compiler use vector registers.
+/// The number of counters processed together: the inner loops have no dependences between lanes, so
+/// the compiler can vectorize them.
 constexpr size_t kLanes = 16;
 using Lane = std::array<uint32_t, kLanes>;
 

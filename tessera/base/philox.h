@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <span>
 
-/// Random words that are a function of where they stand: Philox4x32-10 (Salmon et al., 2011). Word
-/// `i` of a stream under a key is the same whoever computes it and whatever else they compute, so
-/// ranks that hold different parts of a tensor draw exactly what one rank would have drawn.
+/// Counter-based random numbers: Philox4x32-10 (Salmon et al., 2011). Word `i` of a stream under a
+/// key is a pure function of its position, so ranks that hold different parts of a tensor draw
+/// exactly what one rank would have drawn.
 namespace tessera {
 
 /// Words [first, first + out.size()) of stream `stream` under `key`.
@@ -16,7 +16,7 @@ void philox_words(uint64_t key, uint64_t stream, uint64_t first, std::span<uint3
 std::array<uint32_t, 4> philox_block(uint64_t key, uint64_t stream, uint64_t block);
 
 namespace philox {
-// The constants of the cipher, for those who compute it with other means (on a device, say).
+// The constants of the cipher, for other implementations (on a device).
 constexpr int kRounds = 10;
 constexpr uint32_t kMultiplier0 = 0xD2511F53;
 constexpr uint32_t kMultiplier1 = 0xCD9E8D57;

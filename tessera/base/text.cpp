@@ -19,7 +19,7 @@ std::string joined(std::span<const T> values, std::string_view separator) {
   return out;
 }
 
-// <cctype> and printf follow the locale; text that is parsed again must not.
+// <cctype> and printf depend on the locale; text that is parsed again must not.
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_name_char(char c) {
@@ -60,7 +60,7 @@ std::string bytes_text(int64_t bytes) {
     ++unit;
   }
   std::string out;
-  // Three digits, but 1000 to 1023 of a unit whole: never "1e+03 KiB".
+  // Three digits, but 1000 to 1023 of a unit in full: never "1e+03 KiB".
   if (unit == 0 || value >= 99.95) {
     append_number(out, value, std::chars_format::fixed, 0);
   } else {

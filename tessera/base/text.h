@@ -8,14 +8,15 @@
 #include <string_view>
 #include <vector>
 
-/// Text in and out: joining parts for messages, and a small scanner for the parse functions.
+/// Text formatting and parsing: joining parts for messages, and a small scanner for parse
+/// functions.
 ///
 ///   join_text("k is ", 6, " on ", mesh)   -> "k is 6 on dp=2,tp=4"
 ///   list_text(sizes)                      -> "3,3,1"
 ///
-/// A type takes part by having `std::string to_text() const`. A part may also be a function that
-/// makes the text, for text that is costly and seldom wanted (see `require`). The locale of the
-/// program does not matter.
+/// A type is supported if it has `std::string to_text() const`. A part may also be a function that
+/// returns the text, for text that is expensive and rarely needed (see `require`). Independent of
+/// the program's locale.
 namespace tessera {
 
 template <typename T>
@@ -58,23 +59,23 @@ std::string shape_text(std::span<const int64_t> shape);
 /// "1.5 MiB", "12 B".
 std::string bytes_text(int64_t bytes);
 
-/// Rows of cells as lines, columns padded to their widest cell. Rows may differ in length.
+/// Formats rows of cells as lines, columns padded to their widest cell. Rows may differ in length.
 std::string table_text(std::span<const std::vector<std::string>> rows);
 
-/// A cursor over text for hand-written parsers. Skips blanks between tokens; every failure is an
-/// InvalidArgument that shows the text, the position and what was expected.
+/// A cursor over text for hand-written parsers. Skips blanks between tokens; every failure throws
+/// InvalidArgument with the text, the position and what was expected.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text) {}
 
-  bool done();                           ///< nothing but blanks left
-  bool accept(char c);                   ///< eats `c` if it is next
-  void expect(char c);                   ///< eats `c` or fails
-  bool accept_word(std::string_view w);  ///< eats `w` if it is next as a whole word
+  bool done();                           ///< only blanks are left
+  bool accept(char c);                   ///< consumes `c` if it is next
+  void expect(char c);                   ///< consumes `c` or throws
+  bool accept_word(std::string_view w);  ///< consumes `w` if it is next as a whole word
   char peek();                           ///< next character, '\0' at the end
-  std::optional<int64_t> accept_int();   ///< eats digits, with a leading '-' allowed
+  std::optional<int64_t> accept_int();   ///< consumes digits, with an optional leading '-'
   int64_t expect_int(std::string_view what);
-  std::optional<std::string> accept_name();  ///< eats [A-Za-z_][A-Za-z0-9_]*
+  std::optional<std::string> accept_name();  ///< consumes [A-Za-z_][A-Za-z0-9_]*
   std::string expect_name(std::string_view what);
   void expect_done();
   [[noreturn]] void fail(std::string_view expected) const;

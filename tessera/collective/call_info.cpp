@@ -100,8 +100,8 @@ void put_row(std::ostream& out, const Row& row) {
   for (const int64_t x : row) out << x << ' ';
 }
 
-/// Numbers with spaces between them, as encode() writes them. They come from another process: text
-/// that is no number, and a count that cannot be right, end the reading.
+/// Reads numbers separated by spaces, as written by encode(). They come from another process:
+/// invalid numbers and implausible counts end the parsing.
 class NumberReader {
  public:
   explicit NumberReader(std::string_view text) : text_(text) {}
@@ -259,7 +259,7 @@ std::optional<std::string> first_difference(std::span<const RankCall> calls,
       const RankCall& b = calls[j];
       if (a.sequence != b.sequence) continue;
       if (auto found = difference(a, b, group)) return found;
-      if (a.call.op() != CommOp::all_to_all) break;  // a stands for all that came before b
+      if (a.call.op() != CommOp::all_to_all) break;  // `a` represents all calls before `b`
       if (auto found = pair_difference(a, b, group)) return found;
       if (auto found = pair_difference(b, a, group)) return found;
     }

@@ -20,7 +20,7 @@ thread_local RankGenerators* current_generators = nullptr;
 
 bool can_have_own(c10::DeviceType type) { return type == c10::kCPU || type == c10::kCUDA; }
 
-/// Fills in a missing generator and redispatches. One object per op, which knows the indexes of the
+/// Fills in a missing generator and redispatches. One object per op; stores the indexes of the
 /// relevant arguments.
 class FillGenerator final : public c10::OperatorKernel {
  public:

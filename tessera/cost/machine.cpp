@@ -19,7 +19,7 @@ double share(int64_t ranks, int64_t bytes) {
   return static_cast<double>(bytes) * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
 }
 
-// A group of an axis is every `stride`-th rank of a block of consecutive places in the row-major
+// A group of an axis is every `stride`-th rank of a block of consecutive positions in the row-major
 // list; blocks follow one another.
 
 bool groups_stay_in_host(std::span<const int> ranks, int64_t block, int64_t stride, int per_host) {
@@ -33,12 +33,12 @@ bool groups_stay_in_host(std::span<const int> ranks, int64_t block, int64_t stri
 }
 
 bool count_up(std::span<const int> ranks) {
-  bool all = true;  // no early exit, so that the loop is vectorised
+  bool all = true;  // no early exit, so that the loop is vectorized
   for (size_t i = 0; i < ranks.size(); ++i) all &= ranks[i] == ranks[0] + static_cast<int>(i);
   return all;
 }
 
-/// The same for ranks that count up: mostly without looking at each.
+/// The same for consecutive ranks: mostly without checking each.
 bool runs_stay_in_host(std::span<const int> ranks, int64_t block, int64_t stride, int per_host) {
   if (block == stride) return true;                                 // groups of one
   if (block - stride >= per_host) return false;                     // first to last of a group
@@ -51,7 +51,7 @@ struct Default {
   std::map<std::string, Machine> by_device = {{"cpu", Machine::cpu_processes()}};
 };
 
-/// Apart from the machines: read by every look-up of a cached decision.
+/// Separate from the machines: read by every look-up of a cached decision.
 constinit std::atomic<uint64_t> versions{0};
 
 Default& the_default() {
@@ -71,8 +71,8 @@ Link slowest(std::span<const Link> links) {
   return out;
 }
 
-// benchmarks/redistribute_bench on two quiet cores: an all_gather of 1 KiB takes 23 us, one of
-// 64 MiB, of which a rank receives half, 18.9 ms; a reduce_scatter 26 us and 17.8 ms.
+// benchmarks/redistribute_bench on two idle cores: an all_gather of 1 KiB takes 23 us, one of 64
+// MiB, of which a rank receives half, 18.9 ms; a reduce_scatter 26 us and 17.8 ms.
 Machine Machine::cpu_processes() {
   Machine m;
   m.within_host = {2e-5, 5e-6, 1.8e9};

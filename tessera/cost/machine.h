@@ -7,27 +7,27 @@
 
 #include "tessera/mesh/device_mesh.h"
 
-/// What moving bytes costs: a latency/bandwidth model of the links under each mesh axis.
+/// Communication cost model: latency and bandwidth of the links of each mesh axis.
 ///
-/// A collective over n ranks costs a start, ceil(log2 n) hops, and the bytes a rank must send and
-/// receive over the link's bandwidth:
+/// A collective over n ranks costs a start, ceil(log2 n) hops, and the bytes that a rank sends and
+/// receives divided by the link's bandwidth:
 ///
 ///   all_gather        (n-1)/n of the gathered bytes        reduce_scatter   the same
 ///   all_reduce        twice that, twice the hops
 ///   all_to_all        (n-1)/n of the local bytes, n-1 messages
 ///
-/// The numbers rank alternatives; they are no promise in seconds. Defaults are those of a host with
-/// 8 accelerators; a CPU cluster or a measured machine sets its own.
+/// The numbers rank alternatives; they do not predict wall time. The defaults describe a host with
+/// 8 accelerators; set others for a CPU cluster or a measured machine.
 namespace tessera::cost {
 
 struct Link {
-  double start_s = 0;      ///< to get a collective going
-  double hop_s = 0;        ///< each further rank on the critical path
+  double start_s = 0;      ///< start-up of a collective
+  double hop_s = 0;        ///< per further rank on the critical path
   double bytes_per_s = 1;  ///< one direction, one rank
   bool operator==(const Link&) const = default;
 };
 
-/// The link that a collective over several axes sees: the slowest of each part.
+/// The effective link of a collective over several axes: the slowest value of each field.
 Link slowest(std::span<const Link> links);
 
 struct Machine {
@@ -38,11 +38,12 @@ struct Machine {
   double copy_bytes_per_s = 1e12;
   bool operator==(const Machine&) const = default;
 
-  /// A few cores, processes on one host as measured (machine.cpp); other hosts are a guess.
+  /// A few cores, processes on one host as measured (machine.cpp); the values for other hosts are
+  /// estimates.
   static Machine cpu_processes();
 };
 
-/// One link for each axis of the mesh: within a host if every group of the axis stays in one.
+/// One link per mesh axis: within a host if every group of the axis is.
 std::vector<Link> links_of(const DeviceMesh& mesh, const Machine& machine);
 
 double all_gather_seconds(const Link& link, int64_t ranks, int64_t gathered_bytes);
@@ -51,11 +52,11 @@ double all_reduce_seconds(const Link& link, int64_t ranks, int64_t bytes);
 double all_to_all_seconds(const Link& link, int64_t ranks, int64_t local_bytes);
 double copy_seconds(const Machine& machine, int64_t bytes);
 
-/// The machine that plans for meshes of a device ("cpu", "cuda", ...) are priced for when none is
-/// given. Setting it makes cached plans stale.
+/// The machine used to price plans for meshes of a device ("cpu", "cuda", ...) if none is given.
+/// Setting it makes cached plans stale.
 Machine default_machine(const std::string& device);
 void set_default_machine(const std::string& device, const Machine& machine);
-/// Grows by one with every set_default_machine.
+/// Increases by one with every set_default_machine.
 uint64_t default_machine_version();
 
 }  // namespace tessera::cost

@@ -12,10 +12,10 @@
 namespace tessera::exec {
 namespace {
 
-/// Below this a second thread costs more than it copies.
+/// Below this size a second thread costs more than it saves.
 constexpr int64_t kParallelBytes = 4 << 20;
 
-/// Drops dims of size 1 and joins a dim with the next where both sides step through them as one.
+/// Drops dims of size 1 and merges a dim with the next if both sides traverse them as one.
 void merge_dims(Block& block) {
   Block out{block.from, block.to, {}, {}, {}};
   for (size_t d = 0; d < block.sizes.size(); ++d) {
@@ -56,7 +56,7 @@ void copy_nested(const Block& block, size_t dim, const char* from, char* to, int
   }
 }
 
-/// Elements [begin, end) of a block, counted as the destination has them, to `to`.
+/// Copies elements [begin, end) of a block, in destination order, to `to`.
 void copy_stretch(const Block& block, size_t dim, const char* from, char* to, int64_t bytes,
                   int64_t begin, int64_t end) {
   const int64_t step = block.from_strides[dim] * bytes;
@@ -159,7 +159,7 @@ void BlockCopy::add(const Overlap& overlap, std::span<const int64_t> from_shape,
   for (auto& block : blocks) {
     merge_dims(block);
     numel_ += block.numel();
-    // A block that goes on where the last one ended, on both sides, is one with it.
+    // Merges a block that continues the last one on both sides.
     if (!blocks_.empty() && block.sizes.size() == 1 && blocks_.back().sizes.size() == 1) {
       Block& last = blocks_.back();
       const bool dense = last.from_strides[0] == 1 && last.to_strides[0] == 1 &&

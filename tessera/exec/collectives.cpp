@@ -37,12 +37,12 @@ c10d::ReduceOp c10d_op(ReduceOp op) {
 
 namespace {
 
-/// The send buffer: the input itself where it lies as the collective wants it.
+/// The send buffer: the input itself if it already has the required layout.
 at::Tensor packed(const Action& action, const at::Tensor& input) {
   at::Tensor contiguous = input.contiguous();
   if (!action.packs) return contiguous;
   at::Tensor send = empty_like_device(input, {action.send_numel}, input.scalar_type());
-  // Padding is reduced with the rest and thrown away, but must not be a trap value.
+  // Padding is reduced with the rest and discarded, but must not contain trap values.
   if (action.move == plan::Move::reduce_scatter && !send.is_meta()) send.zero_();
   action.pack.run(contiguous, send);
   return send;
@@ -52,7 +52,7 @@ c10d::Backend& backend_for(const Action& action, const at::Tensor& tensor) {
   return action.group->backend(tensor.device().type());
 }
 
-/// Makes the buffer, or the result, that the messages come into; returns it as they see it.
+/// Allocates the receive buffer, or the result itself; returns it as the messages see it.
 at::Tensor landing(const Action& action, const at::Tensor& input, InFlight& flight) {
   if (!action.copies_self) {
     flight.receive = empty_like_device(input, {action.receive_numel}, input.scalar_type());
@@ -65,7 +65,7 @@ at::Tensor landing(const Action& action, const at::Tensor& input, InFlight& flig
   return as_movable(alias(flight.receive, {action.receive_numel}, action.receive_offset));
 }
 
-/// Counts of elements in those that messages carry.
+/// Converts element counts to counts of the elements that messages carry.
 std::vector<int64_t> movable(std::vector<int64_t> counts, const at::Tensor& input) {
   const int64_t scale = movable_scale(input.scalar_type());
   if (scale != 1) {
@@ -74,7 +74,7 @@ std::vector<int64_t> movable(std::vector<int64_t> counts, const at::Tensor& inpu
   return counts;
 }
 
-/// Whether it pays to pack chunk by chunk as the messages leave.
+/// Whether packing chunk by chunk while sending pays off.
 bool packs_on_the_way(const Action& action, const at::Tensor& input, bool async) {
   constexpr int64_t kWorthwhileBytes = 1 << 20;
   return action.packs && action.move != plan::Move::all_gather && !async && input.is_cpu() &&
@@ -123,7 +123,7 @@ InFlight start_moving(const Action& action, const at::Tensor& input, bool async)
   c10d::AllToAllOptions options;
   options.asyncOp = async;
   flight.work = backend.alltoall_base(out, in, receive_counts, send_counts, options);
-  // While the messages are on their way.
+  // Overlaps with the messages in flight.
   if (action.copies_self) action.keep.run(input.contiguous(), flight.result);
   return flight;
 }

@@ -10,7 +10,7 @@
 namespace tessera::exec {
 namespace {
 
-/// The ranks that take part in a step, with their coordinates, and my place among them.
+/// The ranks that take part in a step, with their coordinates, and my index among them.
 struct Members {
   std::vector<int> ranks;
   std::vector<Coordinate> coordinates;
@@ -23,7 +23,7 @@ Members members_of(const DeviceMesh& mesh, std::span<const int> axes) {
   Members out;
   const int my_rank = *mesh.my_rank();
   out.ranks = mesh.group(axes, my_rank);
-  // Coordinates follow from the place in the group; asking the mesh for each would search it.
+  // Coordinates follow from the index in the group; querying the mesh for each would search it.
   for (size_t i = 0; i < out.ranks.size(); ++i) {
     Coordinate coordinate = *mesh.my_coordinate();
     auto rest = static_cast<int64_t>(i);
@@ -129,7 +129,7 @@ void compile_local(Action& action, const plan::Step& step, const Coordinate& me)
       continue;
     }
     action.reduce_op = to.reduce_op();
-    // The value is kept once where the reduction would count it again, by all where it would not.
+    // One rank keeps the value if the reduction would count it repeatedly, otherwise all do.
     const bool counts = to.reduce_op() == ReduceOp::sum || to.reduce_op() == ReduceOp::product ||
                         to.reduce_op() == ReduceOp::bxor;
     if (counts && me[static_cast<size_t>(axis)] != 0) action.keeps = false;

@@ -12,7 +12,7 @@
 namespace tessera::exec {
 namespace {
 
-/// The pieces for each peer one after another, but none for peer `without`.
+/// The pieces for each peer, concatenated, except for peer `without`.
 BlockCopy pack_pieces(const Action& action, std::span<const Overlap> to_peer,
                       std::optional<size_t> without = std::nullopt) {
   BlockCopy out;
@@ -25,7 +25,7 @@ BlockCopy pack_pieces(const Action& action, std::span<const Overlap> to_peer,
   return out;
 }
 
-/// The same for pieces that came.
+/// The same for received pieces.
 BlockCopy unpack_pieces(const Action& action, std::span<const Overlap> from_peer,
                         std::optional<size_t> without = std::nullopt) {
   BlockCopy out;
@@ -38,7 +38,7 @@ BlockCopy unpack_pieces(const Action& action, std::span<const Overlap> from_peer
   return out;
 }
 
-/// What I share with myself goes past the messages, see Action::keep.
+/// The piece for this rank itself bypasses the messages, see Action::keep.
 void keep_apart(Action& action, std::span<const Overlap> to_peer,
                 std::span<const Overlap> from_peer, size_t me) {
   const int64_t kept = to_peer[me].numel();
@@ -47,15 +47,15 @@ void keep_apart(Action& action, std::span<const Overlap> to_peer,
   action.send_counts[me] = action.receive_counts[me] = 0;
   action.send_numel -= kept;
   action.receive_numel -= kept;
-  // Buffers of their own hold the messages alone.
+  // Separate buffers then contain only the messages.
   if (action.packs) action.pack = pack_pieces(action, to_peer, me);
   if (action.unpacks) action.unpack = unpack_pieces(action, from_peer, me);
   if (me == 0 && !action.packs) action.send_offset = kept;
   if (me == 0 && !action.unpacks) action.receive_offset = kept;
 }
 
-/// Who sends what in a transfer. Where several ranks hold the same part, a receiver that is one of
-/// them takes its own; the others are shared out evenly.
+/// Who sends what in a transfer. If several ranks hold the same part, a receiver that is one of
+/// them uses its own copy; the others are distributed evenly over the holders.
 class Senders {
  public:
   explicit Senders(const Sharding& from) {
@@ -70,7 +70,7 @@ class Senders {
     }
   }
 
-  /// True if `sender` is the one who gives its part to `receiver`.
+  /// Whether `sender` sends its part to `receiver`.
   bool gives(int sender, int receiver) const {
     for (const auto& [part, ranks] : holders_) {
       if (std::ranges::find(ranks, sender) == ranks.end()) continue;
@@ -87,7 +87,7 @@ class Senders {
 
 Overlap nothing(int ndim) {
   Overlap out;
-  // A 0-dim tensor has no dim to be empty in; one empty dim makes the product zero.
+  // A 0-dim tensor has no dim that could be empty; one empty dim makes the product zero.
   out.runs.resize(static_cast<size_t>(std::max(ndim, 1)));
   return out;
 }

@@ -8,7 +8,7 @@ namespace {
 
 PairCache<Sharding, Program>& the_cache();
 
-/// Programs and plans of a world would keep it alive.
+/// Cached programs and plans would keep their world alive.
 void forget(const World& world) {
   the_cache().erase_if([&](const Sharding& from, const Sharding& to) {
     return from.mesh().world().get() == &world || to.mesh().world().get() == &world;

@@ -11,23 +11,23 @@
 #include "tessera/exec/blocks.h"
 #include "tessera/plan/plan.h"
 
-/// A plan made ready for one rank: groups resolved, every copy and split computed. Every move runs
-/// in the same three parts, and the copies are skipped where the data already lies as needed:
+/// A plan compiled for one rank: groups resolved, every copy and split computed. Every move runs in
+/// the same three stages; copies are skipped where the data already has the required layout:
 ///
 ///   local tensor --pack--> send buffer --collective--> receive buffer --unpack--> new local tensor
 ///
-///   S0 -> R   even             no pack, no unpack: gathered straight into the result
+///   S0 -> R   even             no pack, no unpack: gathered directly into the result
 ///   S0 -> R   [10] over 4      the last rank pads; the result is the buffer's first 10
-///   S1 -> R                    no pack; unpack puts the columns side by side
-///   S0 -> S1                   pack cuts the columns, large ones as they are sent; received rows
-///                              are the result
+///   S1 -> R                    no pack; unpack concatenates the columns
+///   S0 -> S1                   pack extracts the columns, large ones while sending; the received
+///                              rows are the result
 namespace tessera::exec {
 
 /// One step for one rank.
 struct Action {
   plan::Move move{};
-  std::shared_ptr<const comm::Group> group;  // null: nobody to talk to
-  std::string axis;                          // names the mesh axes in records and errors
+  std::shared_ptr<const comm::Group> group;  // null: no communication
+  std::string axis;                          // the mesh axes, for records and errors
   std::vector<int64_t> in_shape;             // of the local tensors before and after
   std::vector<int64_t> out_shape;
 
@@ -39,8 +39,8 @@ struct Action {
   int64_t receive_numel = 0;
   std::vector<int64_t> send_counts;  // all_to_all and transfer
   std::vector<int64_t> receive_counts;
-  /// all_to_all: what I keep goes straight from the old local tensor to the new one, where both its
-  /// places are at an end of the buffers, so that the messages beside it stay in one piece.
+  /// all_to_all: the piece that I keep is copied directly from the old local tensor to the new one,
+  /// if it is at an end of both buffers, so that the other pieces stay contiguous.
   BlockCopy keep;
   bool copies_self = false;
   int64_t send_offset = 0;     // where the messages begin in the input, if it is the send buffer
@@ -49,8 +49,8 @@ struct Action {
   ReduceOp reduce_op = ReduceOp::sum;
   int64_t divide_by = 1;    // after a sum, for averages
   int64_t multiply_by = 1;  // rescale
-  bool keeps = true;        // keep_one: am I the one
-  /// slice: where my part of each dim begins, if it is one stretch of every dim.
+  bool keeps = true;        // keep_one: this rank keeps the value
+  /// slice: where my part of each dim begins, if it is a contiguous range of every dim.
   std::optional<std::vector<int64_t>> starts;
 };
 
@@ -64,10 +64,10 @@ class Program {
   std::vector<Action> actions_;
 };
 
-/// Makes the groups that it needs: every rank of the meshes compiles the same plan.
+/// Creates the required groups: every rank of the meshes must compile the same plan.
 std::shared_ptr<const Program> compile(const plan::Plan& plan);
 
-/// The program for the cheapest plan, from a cache that all threads share.
+/// The program for the cheapest plan, from a cache shared by all threads.
 std::shared_ptr<const Program> cached_program(const Sharding& from, const Sharding& to);
 
 void clear_program_cache();

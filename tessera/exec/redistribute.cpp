@@ -18,7 +18,7 @@ namespace {
 
 at::ScalarType scalar_type(DType dtype) { return static_cast<at::ScalarType>(dtype); }
 
-/// A slice that may share memory: each dim is one stretch of the input's.
+/// A slice that may share memory: a contiguous range of each dim of the input.
 std::optional<at::Tensor> slice_view(const Action& action, const at::Tensor& input) {
   if (!action.starts) return std::nullopt;
   int64_t offset = input.storage_offset();
@@ -54,12 +54,12 @@ at::Tensor run_local(const Action& action, const at::Tensor& input, bool may_ali
       return input.mul(static_cast<double>(action.multiply_by) /
                        static_cast<double>(action.divide_by));
     default:
-      // A group of one rank: nothing to say to anyone, the data is the same.
+      // A group of one rank: no communication, the data is the same.
       return alias(input.contiguous(), action.out_shape);
   }
 }
 
-/// The local tensor as it takes part: a rank outside the mesh brings nothing, whatever it passed.
+/// The local tensor as used here: a rank outside the mesh contributes nothing, whatever it passed.
 at::Tensor checked_input(const at::Tensor& local, const Sharding& from) {
   require(local.defined(), "redistribute: an undefined tensor, expected the local part of ", from);
   if (!from.mesh().contains_me() && from.mesh().my_rank()) {
@@ -69,20 +69,20 @@ at::Tensor checked_input(const at::Tensor& local, const Sharding& from) {
           "redistribute: the local tensor is ", shape_text(local.sizes()), ", rank ",
           from.mesh().my_rank().value_or(0), "'s part of ", from, " is ",
           shape_text(from.local_shape()));
-  // Messages carry bytes, not the bits that say how to read them.
+  // Messages carry raw bytes, so lazy zeros, conjugation and negation are resolved.
   if (local._is_zerotensor()) [[unlikely]]
     return at::zeros(local.sizes(), local.options());
   return local.is_conj() || local.is_neg() ? local.resolve_conj().resolve_neg() : local;
 }
 
-/// Types in which a sum of few numbers is what it is in a wider one, but for rounding.
+/// Dtypes in which a sum of few numbers equals that in a wider dtype, up to rounding.
 bool adds_up(at::ScalarType dtype) {
   return dtype == at::kDouble || dtype == at::kFloat || dtype == at::kHalf ||
          dtype == at::kBFloat16;
 }
 
-/// The smaller type travels, unless values are still to be combined and it could not hold them:
-/// 0.5 + 0.5 is 1, but as integers it is 0 + 0.
+/// The smaller dtype is sent, unless values are still to be reduced and it could not represent
+/// them: 0.5 + 0.5 is 1, but as integers it is 0 + 0.
 at::ScalarType wire_dtype(const Sharding& from, at::ScalarType now, at::ScalarType then,
                           const RedistributeOptions& options) {
   if (options.wire_dtype) return *options.wire_dtype;
@@ -90,10 +90,10 @@ at::ScalarType wire_dtype(const Sharding& from, at::ScalarType now, at::ScalarTy
   return c10::elementSize(then) < c10::elementSize(now) ? then : now;
 }
 
-/// A local tensor on its way through the actions.
+/// A local tensor between actions.
 struct LocalState {
   at::Tensor value;
-  bool mine = false;  // nobody else sees the value: it may be written to
+  bool mine = false;  // not shared: it may be overwritten
 
   LocalState(const at::Tensor& local, at::ScalarType wire, const RedistributeOptions& options)
       : value(local.scalar_type() == wire ? local : local.to(wire)),
@@ -115,10 +115,10 @@ struct LocalState {
 
 struct Pending::State {
   std::shared_ptr<const Program> program;
-  const Action* last = nullptr;     // the action under way, if any
+  const Action* last = nullptr;     // the action in flight, if any
   std::span<const Action> after{};  // local ones
   InFlight in_flight;
-  at::Tensor value;  // the result if nothing is under way
+  at::Tensor value;  // the result if nothing is in flight
   at::ScalarType dtype = at::kFloat;
 
   at::Tensor finish() {

@@ -7,34 +7,35 @@
 
 #include "tessera/sharding/sharding.h"
 
-/// Moves local tensors from one sharding to another.
+/// Redistributes local tensors from one sharding to another.
 ///
 ///   at::Tensor rows = ...;                                  // my part of "tp=4 : S0 : 8x16"
 ///   at::Tensor columns = redistribute(rows, from, to);      // my part of "tp=4 : S1 : 8x16"
 ///
-/// Every rank of the mesh calls it with the same shardings. The plan and its buffers' layout are
-/// made at the first call and kept. Ranks outside the mesh pass and get an empty tensor.
+/// Must be called on every rank of the mesh with the same shardings. The plan and its buffer
+/// layouts are computed at the first call and cached. Ranks outside the mesh pass and get an empty
+/// tensor.
 ///
-/// No autograd here: tensors are taken as data.
+/// No autograd: tensors are treated as data.
 namespace tessera::exec {
 
 struct RedistributeOptions {
-  /// Cast to this before the first message, and to the target's dtype after the last; by default
-  /// the target's dtype if it is the smaller one, except that partial values are not cast between
-  /// other types than floating point ones before they are reduced.
+  /// Cast to this dtype before the first message, and to the target's after the last. Default: the
+  /// target's dtype if it is smaller, except that partial values are not cast before they are
+  /// reduced unless both dtypes are floating point.
   std::optional<at::ScalarType> wire_dtype = std::nullopt;
-  /// The result may share memory with the input (a slice is then a view). Without it, the result is
-  /// fresh unless there is nothing to do.
+  /// The result may share memory with the input (a slice is then a view). Otherwise it is new
+  /// unless there is nothing to do.
   bool may_alias = false;
-  /// The input is given up and may be overwritten (an all_reduce then needs no copy).
+  /// The input is not needed any more and may be overwritten (saves the copy of an all_reduce).
   bool consume = false;
 };
 
 at::Tensor redistribute(const at::Tensor& local, const Sharding& from, const Sharding& to,
                         const RedistributeOptions& options = {});
 
-/// A redistribution under way. The input must not change until wait(). Dropping it unwaited is
-/// allowed; the messages then still run to their end.
+/// A redistribution in flight. The input must not be modified before wait(). It may be destroyed
+/// without waiting; the messages then still complete.
 class Pending {
  public:
   Pending() = default;
@@ -42,9 +43,9 @@ class Pending {
   Pending& operator=(Pending&&) noexcept;
   ~Pending();
 
-  /// Blocks (CUDA: orders the current stream) and gives the new local tensor. Once.
+  /// Blocks (CUDA: orders the current stream) and returns the new local tensor. May be called once.
   at::Tensor wait();
-  bool done() const;  ///< wait() would not block
+  bool done() const;  ///< whether wait() would not block
 
  private:
   friend Pending redistribute_async(const at::Tensor&, const Sharding&, const Sharding&,
@@ -53,7 +54,7 @@ class Pending {
   std::unique_ptr<State> state_;
 };
 
-/// Starts the move; what precedes the last message has happened when it returns.
+/// Starts the redistribution; everything before the last message is complete when it returns.
 Pending redistribute_async(const at::Tensor& local, const Sharding& from, const Sharding& to,
                            const RedistributeOptions& options = {});
 

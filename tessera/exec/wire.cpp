@@ -46,7 +46,7 @@ at::Tensor as_movable(const at::Tensor& contiguous) {
 
 ReduceForm reduce_form(at::ScalarType dtype, ReduceOp op) {
   if (dtype == at::kBool) {
-    // On truth values: a sum is an or, a product an and.
+    // For bool: a sum is an or, a product an and.
     switch (op) {
       case ReduceOp::sum:
       case ReduceOp::max:

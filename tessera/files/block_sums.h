@@ -7,8 +7,8 @@
 
 namespace tessera::files {
 
-/// The CRC-32 of every block of a file, so that whoever reads a part of it can verify just that
-/// part. A file of 2.5 MiB has three sums; the last is of half a block.
+/// The CRC-32 of every block of a file, so that a reader of a part can verify just that part. A
+/// file of 2.5 MiB has three sums; the last covers half a block.
 ///
 ///   BlockSums sums;
 ///   OutputFile file(path, &sums);          // collects while the file is written
@@ -26,12 +26,12 @@ class BlockSums {
   uint64_t position_ = 0;
 };
 
-/// How many sums a file of this size has.
+/// The number of sums of a file of this size.
 inline uint64_t block_count(uint64_t size) {
   return size / BlockSums::kBlock + (size % BlockSums::kBlock != 0 ? 1 : 0);
 }
 
-/// Whether block `i` of the file still has its sum. Reads the block.
+/// Whether block `i` of the file matches its sum. Reads the block.
 bool block_sum_matches(std::span<const std::byte> file, std::span<const uint32_t> sums, uint64_t i);
 
 }  // namespace tessera::files

@@ -11,8 +11,7 @@
 namespace tessera::files {
 namespace {
 
-// x^n modulo the polynomial, bits reversed: what a 64-bit half is multiplied by when it moves n
-// bits ahead.
+// x^n modulo the polynomial, bits reversed: the multiplier that moves a 64-bit half n bits ahead.
 constexpr std::array<uint64_t, 2> kAhead512 = {0x0154442bd4, 0x01c6e41596};
 constexpr std::array<uint64_t, 2> kAhead128 = {0x01751997d0, 0x00ccaa009e};
 constexpr std::array<uint64_t, 2> kAhead64 = {0x0163cd6124, 0};
@@ -26,7 +25,7 @@ __m128i load(const void* from) { return _mm_loadu_si128(static_cast<const __m128
   return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-/// 128 bits to the 32 of the register, by Barrett's reduction.
+/// Reduces 128 bits to the 32 of the register, by Barrett reduction.
 [[gnu::target("pclmul,sse4.1")]] uint32_t reduce(__m128i value) {
   const __m128i low_words = _mm_setr_epi32(~0, 0, ~0, 0);
   value = _mm_xor_si128(_mm_srli_si128(value, 8),

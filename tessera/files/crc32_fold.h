@@ -6,11 +6,11 @@
 
 namespace tessera::files {
 
-/// Whether this machine has an instruction for carry-less products (PCLMULQDQ).
+/// Whether this CPU has an instruction for carry-less multiplication (PCLMULQDQ).
 bool has_crc32_fold();
 
-/// The register of the CRC after `bytes`, of which there are a multiple of 16, at least 64. Folds
-/// 64 bytes a step by carry-less products: about 10 GB/s.
+/// The CRC register after `bytes`, whose number must be a multiple of 16 and at least 64. Folds 64
+/// bytes per step by carry-less multiplication: about 10 GB/s.
 uint32_t crc32_fold(std::span<const std::byte> bytes, uint32_t state);
 
 }  // namespace tessera::files

@@ -11,7 +11,7 @@ constexpr int kMaxDepth = 500;
 
 using Json = JsonCursor::Json;
 
-/// Appends the path from `from` to `wanted`, "nodes[3].target"; false if it is not below.
+/// Appends the path from `from` to `wanted`, "nodes[3].target"; returns false if it is not inside.
 bool path_to(const Json& from, const Json* wanted, std::string& path) {
   if (&from == wanted) return true;
   const size_t length = path.size();

@@ -8,14 +8,14 @@
 
 namespace tessera::files {
 
-/// A value inside a JSON document that knows its place, so that every error names the file and the
+/// A value inside a JSON document with its location, so that every error names the file and the
 /// path: "model.pt2: models/model.json: graph_module.graph.nodes[3].target is a number, not text".
 ///
 ///   JsonCursor root(json, "model.pt2: models/model.json");
 ///   for (const JsonCursor node : root.at("graph").at("nodes")) node.text("target");
 ///
-/// A cursor refers to the document, which must outlive it. A step costs no allocation: the path is
-/// looked for only when an error needs it.
+/// A cursor references the document, which must outlive it. A step does not allocate: the path is
+/// computed only when an error needs it.
 class JsonCursor {
  public:
   using Json = nlohmann::ordered_json;
@@ -25,9 +25,9 @@ class JsonCursor {
 
   const Json& json() const { return *json_; }
 
-  /// The member `key`; throws InvalidArgument if this is no object or lacks it.
+  /// The member `key`; throws InvalidArgument if this is not an object or lacks it.
   JsonCursor at(std::string_view key) const;
-  /// The same, or nothing where it is missing or null.
+  /// The same, or nullopt if it is missing or null.
   std::optional<JsonCursor> find(std::string_view key) const;
   /// Element `i` of an array.
   JsonCursor at(size_t i) const;
@@ -39,8 +39,7 @@ class JsonCursor {
   std::string text() const;
   int64_t integer() const;
   bool boolean() const;
-  /// A number; also the words by which JSON without infinities spells them: "Infinity",
-  /// "-Infinity", "NaN".
+  /// A number, or the text that represents a non-finite one: "Infinity", "-Infinity", "NaN".
   double number() const;
 
   std::string text(std::string_view key) const { return at(key).text(); }
@@ -55,7 +54,7 @@ class JsonCursor {
   /// Over an array; throws InvalidArgument for anything else.
   Iterator begin() const;
   Iterator end() const;
-  /// Calls `visit(key, value)` for every member of an object, in the order of the text.
+  /// Calls `visit(key, value)` for every member of an object, in document order.
   template <typename Visit>
   void each_member(const Visit& visit) const {
     require_object();
@@ -96,8 +95,8 @@ class JsonCursor::Iterator {
 
 inline JsonCursor::Iterator JsonCursor::end() const { return {*this, json_->size()}; }
 
-/// Parses `text`; throws InvalidArgument that names `document` and the position. Nesting deeper
-/// than any real file's is refused, since the parse would use up the stack.
+/// Parses `text`; throws InvalidArgument that names `document` and the position. Rejects nesting
+/// deeper than in any real file, since parsing it would exhaust the stack.
 nlohmann::ordered_json parse_json(std::string_view text, std::string_view document);
 
 }  // namespace tessera::files

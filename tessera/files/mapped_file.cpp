@@ -45,7 +45,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
   require(S_ISREG(status.st_mode), name, " is not a regular file");
   const auto size = static_cast<size_t>(status.st_size);
   std::byte* data = nullptr;
-  if (size > 0) {  // mmap refuses a length of zero
+  if (size > 0) {  // mmap rejects a length of zero
     void* mapped =
         ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd, 0);
     if (mapped == MAP_FAILED) fail(name);

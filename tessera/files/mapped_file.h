@@ -8,11 +8,11 @@
 
 namespace tessera::files {
 
-/// A whole file mapped into memory. Pages are read when they are touched and shared with other
-/// processes that map the file; writes to them go to a private copy and never to the file, so a
-/// tensor over mapped bytes may be written to.
+/// A whole file mapped into memory. Pages are read on first access and shared with other processes
+/// that map the file. Writes go to a private copy and never to the file, so a tensor over mapped
+/// bytes may be written to.
 ///
-/// The file must not be truncated while it is mapped: touching a page that is gone raises SIGBUS.
+/// The file must not be truncated while it is mapped: accessing a lost page raises SIGBUS.
 class MappedFile {
  public:
   /// Throws InvalidArgument with the path and the system's reason.
@@ -25,8 +25,8 @@ class MappedFile {
   std::span<std::byte> writable_bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
 
-  /// Copies a part of bytes() as read(2) does, without touching the mapping: a program that passes
-  /// through a large file once neither holds its pages nor takes a page fault for each. Throws
+  /// Copies a part of bytes() by read(2), without touching the mapping: reading a large file once
+  /// then neither keeps its pages resident nor takes a page fault for each. Throws
   /// Error if the file has become shorter.
   void read(std::span<const std::byte> part, std::byte* to) const;
 

@@ -9,11 +9,11 @@
 
 namespace tessera::files {
 
-/// A file of known size that several processes write to at once, each its own bytes: mapped and
+/// A file of known size that several processes write concurrently, each its own bytes: mapped and
 /// shared. One of them creates it, then all open it.
 ///
-/// Its disk space is reserved when it is created: a full disk is an error there, not a signal when
-/// the memory is written to.
+/// Its disk space is reserved at creation: a full disk is an error there, not a signal when the
+/// memory is written to.
 class MappedOutput {
  public:
   /// Creates or replaces the file, filled with zeros. Throws Error with the system's reason.
@@ -24,7 +24,7 @@ class MappedOutput {
   MappedOutput& operator=(const MappedOutput&) = delete;
 
   std::span<std::byte> bytes() const { return {data_, size_}; }
-  /// Blocks until what this process has written is on the device.
+  /// Blocks until the data written by this process is on the device.
   void sync();
 
  private:

@@ -12,13 +12,13 @@
 
 namespace tessera::files {
 
-/// A file that is written from its start to its end. Small writes are collected; every failure of
-/// the system (a full disk, say) throws an Error that names the path and the reason.
+/// A file that is written sequentially. Small writes are buffered; every system error (e.g. a full
+/// disk) throws an Error that names the path and the reason.
 ///
-/// The destructor closes without a promise: what must be on disk needs `close()`.
+/// The destructor closes without error reporting: call `close()` for data that must be on disk.
 class OutputFile {
  public:
-  /// Creates the file, or truncates it. `sums`, if given, gets every byte that is written.
+  /// Creates the file, or truncates it. `sums`, if given, is updated with every byte written.
   explicit OutputFile(const std::filesystem::path& path, BlockSums* sums = nullptr);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -30,7 +30,7 @@ class OutputFile {
   uint64_t position() const { return position_; }
 
   struct CloseOptions {
-    bool sync = false;  ///< also wait until the device has the bytes (fsync)
+    bool sync = false;  ///< also wait until the data is on the device (fsync)
   };
   void close(CloseOptions options);
   void close() { close({}); }

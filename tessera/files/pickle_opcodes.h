@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-/// The opcodes of Python's pickle format that reader and writer share; the others are not read.
+/// The opcodes of Python's pickle format that reader and writer support.
 namespace tessera::files::pickle {
 
 enum Opcode : uint8_t {

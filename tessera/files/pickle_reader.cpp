@@ -11,7 +11,7 @@
 
 namespace tessera::files {
 
-/// The stack machine that a pickle is a program of, without the opcodes that run code.
+/// The stack machine that executes a pickle, without the opcodes that run code.
 class PickleMachine {
  public:
   PickleMachine(std::span<const std::byte> bytes, const Pickle::Options& options, Pickle& out)
@@ -81,7 +81,7 @@ class PickleMachine {
     if (stack_.size() <= floor()) fail("a value is missing on its stack");
     return out_.nodes_[stack_.back()];
   }
-  /// What was pushed since the last mark.
+  /// The values pushed since the last mark.
   std::vector<Index> pop_marked() {
     if (marks_.empty()) fail("a mark is missing on its stack");
     const auto begin = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
@@ -105,7 +105,7 @@ class PickleMachine {
   }
 
   void push_real() {
-    uint64_t bits = __builtin_bswap64(read<uint64_t>());  // the one big-endian number
+    uint64_t bits = __builtin_bswap64(read<uint64_t>());  // the only big-endian number
     push({.kind = Kind::real, .real = std::bit_cast<double>(bits)});
   }
 
@@ -288,7 +288,7 @@ class PickleMachine {
   std::span<const std::byte> bytes_;
   const Pickle::Options& options_;
   Pickle& out_;
-  size_t at_ = 0;  // of the opcode, for messages
+  size_t at_ = 0;  // of the opcode, for error messages
   size_t next_ = 0;
   std::vector<Index> stack_;
   std::vector<size_t> marks_;

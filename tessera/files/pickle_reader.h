@@ -8,16 +8,16 @@
 #include <string_view>
 #include <vector>
 
-/// Python's pickle format, read as data. Nothing is imported, called or executed: a class is a
+/// Reads Python's pickle format as data. Nothing is imported, called or executed: a class is a
 /// name, a constructed object is that name with its arguments and its state, and only names that
-/// the caller lists may occur at all.
+/// the caller lists are accepted.
 ///
 ///   constexpr std::string_view kAllowed[] = {"torch.Size", "collections.OrderedDict"};
 ///   const Pickle pickle = Pickle::parse(bytes, {.document = "d/.metadata", .globals = kAllowed});
 ///   for (auto [key, value] : pickle.root().members()) key.text(), value.integer();
 ///
 /// Protocols 0 to 5 as far as PyTorch's files use them (no in-memory buffers, no sets, no class
-/// registry). Everything else, also a pickle that is cut off, is an InvalidArgument that names the
+/// registry). Anything else, including a truncated pickle, throws InvalidArgument that names the
 /// document and the byte.
 namespace tessera::files {
 
@@ -37,7 +37,7 @@ class Pickle {
     dict,
     global,      ///< "module.name"
     object,      ///< a global called with arguments
-    persistent,  ///< a value that refers to something outside, as torch.save's storages
+    persistent,  ///< a reference to something outside, such as torch.save's storages
   };
 
   struct Options {
@@ -45,7 +45,7 @@ class Pickle {
     std::span<const std::string_view> globals;
   };
 
-  /// The bytes must outlive the result: texts refer to them.
+  /// The bytes must outlive the result: texts reference them.
   static Pickle parse(std::span<const std::byte> bytes, const Options& options);
 
   PickleRef root() const;
@@ -56,7 +56,7 @@ class Pickle {
   friend class PickleRef;
 
   using Index = uint32_t;
-  /// Nodes refer to each other by index, so a list that contains itself is harmless.
+  /// Nodes reference each other by index, so a list that contains itself is harmless.
   struct Node {
     Kind kind = Kind::none;
     int64_t integer = 0;  // also boolean
@@ -68,12 +68,12 @@ class Pickle {
 
   std::string document_;
   std::deque<Node> nodes_;
-  std::deque<std::string> names_;  // what globals' texts refer to
+  std::deque<std::string> names_;  // storage of globals' texts
   Index root_ = 0;
 };
 
 /// A value inside a Pickle, which must outlive it. Accessors throw InvalidArgument, with the
-/// document and `what`, where the value is of another kind.
+/// document and `what`, if the value is of another kind.
 class PickleRef {
  public:
   using Kind = Pickle::Kind;
@@ -86,14 +86,14 @@ class PickleRef {
 
   bool boolean() const;
   int64_t integer() const;
-  double real() const;  ///< of an integer too
+  double real() const;  ///< also from an integer
   std::string_view text() const;
   std::string_view bytes() const;
   std::string_view global() const;
 
   /// Elements of a tuple or list.
   std::vector<PickleRef> items() const;
-  /// Whole numbers of a tuple, list, or a torch.Size of one.
+  /// The integers of a tuple, a list, or a torch.Size of one.
   std::vector<int64_t> integers() const;
 
   struct Member;
@@ -104,14 +104,15 @@ class PickleRef {
   bool is_object(std::string_view name) const;
   std::string_view object_name() const;
   std::vector<PickleRef> arguments() const;
-  /// What the object was given after its construction; none if nothing.
+  /// The state that was set after construction; None if there is none.
   PickleRef state() const;
   bool has_state() const;
-  /// A field of an object: from its state (a dict), or else argument `position`. Throws if neither.
+  /// A field of an object: from its state (a dict), else argument `position`. Throws if there is
+  /// neither.
   PickleRef field(std::string_view name, size_t position) const;
-  /// The same; false where it is missing or None.
+  /// Whether the field exists and is not None.
   bool has_field(std::string_view name, size_t position) const;
-  /// What a persistent value refers to.
+  /// The id of a persistent value.
   PickleRef persistent_id() const;
 
   [[noreturn]] void fail(std::string_view what) const;

@@ -8,14 +8,14 @@
 
 namespace tessera::files {
 
-/// Writes a pickle, value by value, as the stack machine of the format takes it:
+/// Writes a pickle, value by value, in the order of the format's stack machine:
 ///
 ///   PickleWriter out;
 ///   out.global("torch", "Size").mark().integer(2).integer(3).tuple().tuple1().reduce();
 ///   out.finish()                       // torch.Size((2, 3)), as bytes
 ///
-/// Protocol 2, which every reader of PyTorch takes, except that bytes need protocol 3. A class is
-/// written out once and then recalled.
+/// Protocol 2, which all readers of PyTorch accept, except that bytes need protocol 3. A class is
+/// written once and then referenced from the memo.
 class PickleWriter {
  public:
   PickleWriter();
@@ -29,15 +29,15 @@ class PickleWriter {
   PickleWriter& global(std::string_view module, std::string_view name);
 
   PickleWriter& mark();
-  PickleWriter& tuple();   ///< of what was written since the mark
+  PickleWriter& tuple();   ///< of the values since the mark
   PickleWriter& tuple1();  ///< of the last value
-  /// A tuple of whole numbers.
+  /// A tuple of integers.
   PickleWriter& integers(std::span<const int64_t> values);
   PickleWriter& empty_list();
-  PickleWriter& appends();  ///< what was written since the mark, to the list before it
+  PickleWriter& appends();  ///< appends the values since the mark to the list before it
   PickleWriter& empty_dict();
-  PickleWriter& set_items();  ///< keys and values since the mark, into the dict before it
-  PickleWriter& reduce();     ///< the function before the last tuple, called with it
+  PickleWriter& set_items();  ///< stores keys and values since the mark in the dict before it
+  PickleWriter& reduce();     ///< calls the function before the last tuple with that tuple
   PickleWriter& persistent_id();
 
   /// The whole pickle; no call may follow.

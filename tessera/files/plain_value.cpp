@@ -12,11 +12,11 @@ constexpr int kMaxDepth = 64;
 constexpr int64_t kMaxValues = 1'000'000;
 constexpr size_t kMaxBytes = size_t{1} << 32;
 
-/// Python 2's pickles hold bytes as text in latin-1 beside this function; so does protocol 2.
+/// Python 2 and protocol 2 store bytes as latin-1 text with a call of this function.
 constexpr std::string_view kEncode = "_codecs.encode";
 constexpr std::array<std::string_view, 2> kGlobals = {"collections.OrderedDict", kEncode};
 
-/// Each character of latin-1 is one byte: code points below 256 in UTF-8.
+/// Each latin-1 character is one byte: code points below 256 in UTF-8.
 std::string latin1(PickleRef pickled) {
   const std::string_view text = pickled.text();
   std::string out;

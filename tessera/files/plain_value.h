@@ -11,8 +11,8 @@
 #include "tessera/files/pickle_reader.h"
 #include "tessera/files/pickle_writer.h"
 
-/// What a program stores beside its tensors: None, truth values, whole numbers, floats, text,
-/// bytes, and tuples, lists and dicts of them. Python's plain data, without classes.
+/// Data that a program stores besides its tensors: None, booleans, integers, floats, text, bytes,
+/// and tuples, lists and dicts of them. Python's plain data, without classes.
 ///
 ///   PlainValue betas = PlainValue::tuple({0.9, 0.999});
 ///   PlainValue step = 100;
@@ -53,14 +53,14 @@ class PlainValue {
 
   const Data& data() const { return data_; }
 
-  /// The value as that kind, or an InvalidArgument that says what it is instead.
+  /// The value as that kind; throws InvalidArgument that names its actual kind.
   bool boolean() const;
   int64_t integer() const;
-  double real() const;  ///< of a whole number too
+  double real() const;  ///< also from an integer
   const std::string& text() const;
   const std::string& blob() const;
 
-  /// As Python prints it, at most about `limit` characters of it.
+  /// As Python prints it, truncated to about `limit` characters.
   std::string to_text(size_t limit = 80) const;
   bool operator==(const PlainValue& other) const;
 
@@ -70,8 +70,9 @@ class PlainValue {
   Data data_;
 };
 
-/// Reads a value; objects and tensors in it, and nesting or sizes beyond any real file's, are an
-/// InvalidArgument (a pickle may refer to one value many times, so a small one can be huge).
+/// Converts a pickled value. Throws InvalidArgument for objects and tensors in it, and for nesting
+/// or sizes beyond any real file (a pickle may reference one value many times, so a small one can
+/// be huge).
 PlainValue plain_value(PickleRef pickled);
 
 /// The names that may occur in the pickle of a plain value.

@@ -45,7 +45,7 @@ void append_value(std::string& out, const Json& value) {
     case Json::value_t::number_float:
       out += python_float(value.get<double>());
       return;
-    default:  // text, integers, true, false, null: alike in both
+    default:  // text, integers, true, false, null: the same in both
       out += value.dump(-1, ' ', /*ensure_ascii=*/true);
   }
 }

@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr uint64_t kMaxHeader = 100'000'000;  // as the format's own library has it
+constexpr uint64_t kMaxHeader = 100'000'000;  // the limit of the format's own library
 constexpr uint64_t kHeaderAlignment = 8;
 
 struct Name {
@@ -50,7 +50,7 @@ std::string_view format_name(DType dtype, std::string_view tensor) {
   return found->name;
 }
 
-/// The bytes of a tensor; nothing if that overflows or a size is negative.
+/// The size of a tensor in bytes; nullopt if that overflows or a size is negative.
 std::optional<uint64_t> bytes_of(DType dtype, std::span<const int64_t> shape) {
   auto bytes = static_cast<uint64_t>(dtype_bytes(dtype));
   for (const int64_t size : shape) {
@@ -83,7 +83,7 @@ SafetensorsEntry entry_from_json(std::string_view name, const JsonCursor& json, 
   return entry;
 }
 
-/// Bytes that no tensor or two tensors own are a way to hide data, or a broken writer.
+/// Bytes that belong to no tensor, or to two, may hide data or indicate a broken writer.
 void check_cover(const std::vector<SafetensorsEntry>& entries, const std::string& path,
                  uint64_t start, uint64_t end) {
   std::vector<const SafetensorsEntry*> sorted;

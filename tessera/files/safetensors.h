@@ -32,11 +32,11 @@ struct SafetensorsEntry {
 
 class SafetensorsFile {
  public:
-  /// Maps the file and checks its header: ranges inside the file that match dtype and shape, do not
-  /// overlap and leave no gap. Throws InvalidArgument that names the file and the tensor.
+  /// Maps the file and checks its header: ranges must be inside the file, match dtype and shape,
+  /// not overlap and leave no gap. Throws InvalidArgument that names the file and the tensor.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
-  /// In the order of the header.
+  /// In header order.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   const SafetensorsEntry* find(std::string_view name) const;
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
@@ -51,34 +51,34 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Where everything of a file to be written goes.
+/// The layout of a file to be written.
 struct SafetensorsLayout {
-  std::string start;  ///< the file's first bytes: length and header
+  std::string start;  ///< the first bytes of the file: length and header
   std::vector<SafetensorsEntry> entries;
   uint64_t size = 0;  ///< of the whole file
 };
 
-/// Lays out tensors of the given names, types and shapes, in this order. Throws InvalidArgument for
-/// a name that occurs twice, NotSupported for a type that the format does not have.
+/// Lays out tensors of the given names, dtypes and shapes, in this order. Throws InvalidArgument
+/// for a duplicate name, NotSupported for a dtype that the format does not have.
 SafetensorsLayout layout_safetensors(std::vector<SafetensorsEntry> tensors,
                                      const std::map<std::string, std::string>& metadata);
 
-/// A tensor to be written: its bytes are asked for when their turn comes.
+/// A tensor to be written: its bytes are requested when they are written.
 struct SafetensorsTensor {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
-  /// Calls the sink with all bytes in order, in any parts.
+  /// Must call the sink with all bytes in order, in any number of parts.
   std::function<void(const std::function<void(std::span<const std::byte>)>& sink)> write;
 };
 
 struct SafetensorsOptions {
   std::map<std::string, std::string> metadata;
-  bool sync = false;  ///< wait until the device has the bytes
+  bool sync = false;  ///< wait until the data is on the device
 };
 
-/// Writes the file; tensors come in the given order, the widest element types first if the caller
-/// wants aligned reads. Throws InvalidArgument for a name that occurs twice.
+/// Writes the file with the tensors in the given order; for aligned reads, pass the widest element
+/// types first. Throws InvalidArgument for a duplicate name.
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<SafetensorsTensor>& tensors,
                        const SafetensorsOptions& options);

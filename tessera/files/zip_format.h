@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The constants of the zip format that reader and writer share. All numbers are little-endian.
+/// Constants of the zip format, shared by reader and writer. All numbers are little-endian.
 namespace tessera::files::zip {
 
 constexpr uint32_t kLocalHeader = 0x04034b50;

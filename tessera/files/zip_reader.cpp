@@ -24,8 +24,8 @@ std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// Replaces the values that read "see the ZIP64 field" by those of the field, in the order in which
-/// the format lists them. Returns false if the field is missing or too short.
+/// Replaces the values that mean "see the ZIP64 field" by those of the field, in the format's
+/// order. Returns false if the field is missing or too short.
 bool apply_zip64(std::span<const std::byte> extra, std::span<uint64_t* const> values) {
   const auto stands_for = [](const uint64_t* value) { return *value == zip::kMax32; };
   if (std::ranges::none_of(values, stands_for)) return true;

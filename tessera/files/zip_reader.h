@@ -12,12 +12,12 @@
 
 #include "tessera/files/mapped_file.h"
 
-/// Zip archives as PyTorch writes them: every record stored without compression, so that a record
-/// is a range of the mapped file. ZIP64 is understood.
+/// Zip archives as PyTorch writes them: every record is stored without compression, so that it is a
+/// range of the mapped file. Supports ZIP64.
 ///
-/// The reader trusts nothing: every offset and size is checked against the file before it is used,
-/// a record that overlaps another, occurs twice, is compressed or encrypted is refused, and errors
-/// name the file and the record. Contents are not read (`verify` checks a record's CRC).
+/// The input is not trusted: every offset and size is checked against the file before it is used;
+/// records that overlap, occur twice, are compressed or encrypted are rejected; errors name the
+/// file and the record. Contents are not read (`verify` checks a record's CRC).
 namespace tessera::files {
 
 struct ZipRecord {
@@ -36,19 +36,19 @@ class ZipReader {
   ZipReader(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size);
   ZipReader(ZipReader&&) = default;
   ZipReader& operator=(ZipReader&&) = default;
-  ZipReader(const ZipReader&) = delete;  // by_name_ refers to records_
+  ZipReader(const ZipReader&) = delete;  // by_name_ references records_
   ZipReader& operator=(const ZipReader&) = delete;
 
   /// In the order of the archive's directory, which is the order of writing.
   const std::vector<ZipRecord>& records() const { return records_; }
-  /// nullptr if there is none of that name.
+  /// nullptr if there is no record of that name.
   const ZipRecord* find(std::string_view name) const;
   std::span<const std::byte> bytes(const ZipRecord& record) const;
   std::string_view text(const ZipRecord& record) const;
-  /// Throws InvalidArgument if the contents do not have the record's CRC. Reads all of them.
+  /// Throws InvalidArgument if the contents do not match the record's CRC. Reads all of them.
   void verify(const ZipRecord& record) const;
 
-  /// Names the archive in messages.
+  /// The name of the archive in error messages.
   const std::string& path() const { return path_; }
   /// Keeps the bytes of all records alive.
   const std::shared_ptr<const MappedFile>& file() const { return file_; }
@@ -71,7 +71,7 @@ class ZipReader {
   std::span<const std::byte> archive_;
   std::string path_;
   std::vector<ZipRecord> records_;
-  std::unordered_map<std::string_view, size_t> by_name_;  // keys refer to records_
+  std::unordered_map<std::string_view, size_t> by_name_;  // keys reference records_
 };
 
 }  // namespace tessera::files

@@ -26,12 +26,12 @@ uint32_t narrow(uint64_t value) {
   return is_wide(value) ? zip::kMax32 : static_cast<uint32_t>(value);
 }
 
-/// The ZIP64 extra field, or nothing where 32 bits are enough.
+/// The ZIP64 extra field, or empty if 32 bits suffice.
 std::string zip64_extra(uint64_t size, uint64_t header) {
   std::string values;
   if (is_wide(size)) {
     put<uint64_t>(values, size);
-    put<uint64_t>(values, size);  // stored as it is
+    put<uint64_t>(values, size);  // stored without compression
   }
   if (is_wide(header)) put<uint64_t>(values, header);
   if (values.empty()) return values;
@@ -78,7 +78,7 @@ void ZipWriter::begin(std::string_view name, uint64_t size) {
   put<uint16_t>(header, 0);  // version
   put<uint16_t>(header, flags_of(size));
   header.append(2 + 4, '\0');      // stored; no time
-  header.append(4 + 4 + 4, '\0');  // checksum and sizes are behind the contents
+  header.append(4 + 4 + 4, '\0');  // checksum and sizes follow the contents
   put<uint16_t>(header, static_cast<uint16_t>(name.size()));
   put<uint16_t>(header, static_cast<uint16_t>(extra.size()));
   file_.write(header);

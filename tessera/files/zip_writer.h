@@ -15,9 +15,9 @@
 
 namespace tessera::files {
 
-/// Writes a zip archive byte for byte as PyTorch's own writer does: records stored without
-/// compression, contents at multiples of 64 bytes (the gap is an extra field "FB" filled with 'Z'),
-/// sizes in a data descriptor behind the contents, ZIP64 where a size or offset needs it.
+/// Writes a zip archive byte for byte as PyTorch's writer does: records stored without compression,
+/// contents at multiples of 64 bytes (padded by an extra field "FB" filled with 'Z'), sizes in a
+/// data descriptor after the contents, ZIP64 where a size or offset needs it.
 ///
 ///   ZipWriter zip("model.pt2");
 ///   zip.add("model/archive_format", "pt2");
@@ -33,13 +33,13 @@ class ZipWriter {
 
   void add(std::string_view name, std::span<const std::byte> contents);
   void add(std::string_view name, std::string_view contents);
-  /// Copies a record with the checksum that it has, right or wrong.
+  /// Copies a record with its stored checksum, valid or not.
   void copy(const ZipReader& from, const ZipRecord& record);
 
   void begin(std::string_view name, uint64_t size);
   void write(std::span<const std::byte> part);
 
-  /// The directory, and the end of the archive. No call may follow.
+  /// Writes the directory and the end of the archive. No call may follow.
   void finish(OutputFile::CloseOptions options);
   void finish() { finish({}); }
 
@@ -61,7 +61,7 @@ class ZipWriter {
   uint64_t start_ = 0;  // of the archive in the file
   std::vector<Entry> entries_;
   std::optional<uint32_t> copied_crc_;
-  uint64_t left_ = 0;  // bytes that the last record still lacks
+  uint64_t left_ = 0;  // bytes still to be written of the last record
   bool open_ = false;  // the last record has no data descriptor yet
 };
 

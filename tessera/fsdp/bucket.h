@@ -46,7 +46,7 @@ class Bucket : public std::enable_shared_from_this<Bucket> {
   void gather_for(const ParamGroup& member);
   /// Whether the parameters of `member` are neither gathered nor in flight.
   bool needs_gather(const ParamGroup& member) const;
-  void gather_anew();                            ///< gathers even if already gathered; collective
+  void gather_anew();                            ///< releases, then gathers over the shard axis
   void finish_gather() { gathered_.wait(); }     ///< waits for the one in flight, if any
   void drop_prefetch() { gathered_.release(); }  ///< discards an unused gather
   void release();
@@ -87,7 +87,7 @@ class Bucket : public std::enable_shared_from_this<Bucket> {
   std::vector<int64_t> versions_;         // versions of the members' shards at the gather
   std::vector<at::Tensor> parts_;         // inputs of a gather in the smaller group
   std::shared_ptr<Reduction> reduction_;  // accumulates gradients
-  int awaited_ = -1;                      // gradients not yet arrived; -1: no backward has started
+  int awaited_ = -1;                      // gradients not yet arrived; -1: none has arrived
 };
 
 }  // namespace tessera::fsdp

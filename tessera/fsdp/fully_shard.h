@@ -88,7 +88,7 @@ struct FullyShardOptions {
 /// placements in addition.
 void fully_shard(torch::nn::Module& module, const DeviceMesh& mesh,
                  const FullyShardOptions& options = {});
-/// Overload for a mesh whose type says how parameters are distributed.
+/// Overload for a mesh whose type determines how parameters are distributed.
 void fully_shard(torch::nn::Module& module, const DataParallelMesh& mesh,
                  const FullyShardOptions& options = {});
 /// Overload for a list of tensors.

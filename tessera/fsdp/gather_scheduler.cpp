@@ -208,7 +208,7 @@ void GatherScheduler::touched(ParamGroup& group) {
   if (bucket == order_.current() && order_.is_last_touch() && !agrees()) reshard(*bucket);
 }
 
-/// Frees what the op held before the next bucket is gathered.
+/// Reshards what only that op held, then prefetches the next bucket.
 void GatherScheduler::end_op_on_several() {
   for (const auto& weak : std::exchange(held_by_op_, {})) {
     const auto bucket = weak.lock();

@@ -10,7 +10,8 @@
 ///
 ///                      rest          compute
 ///   default            the device    the same
-///   offloaded          the host      the mesh's device; page-locked, if that is an accelerator
+///   offloaded          the host      the mesh's device (if an accelerator, the host memory is
+///                                    page-locked)
 ///   made on meta       no memory     compute is an error
 namespace tessera::fsdp {
 

@@ -85,7 +85,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   // Gradients.
   void accept(size_t param, at::Tensor gradient);
-  int params_with_gradient() const;  ///< the number of gradients a complete backward brings
+  int params_with_gradient() const;  ///< gradients that a complete backward produces
   /// Adds the gradients that earlier backwards kept unreduced to the bucket's reduction, unless
   /// this backward keeps them as well, and zeros for unused parameters if the options request it.
   void add_kept();

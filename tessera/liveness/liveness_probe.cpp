@@ -25,8 +25,9 @@ constexpr int kTimesTheSlowest = 10;
 constexpr milliseconds kPollOtherStores(500);
 constexpr auto kProbeEndsWithin = std::chrono::seconds(3);
 
-/// Ranks share a bell in blocks: with a bell per rank a probe would be many requests, with a single
-/// one all ranks would wake up whenever one leaves.
+/// A *bell* is a sequence of store keys that wake the answering threads of a block of ranks. With a
+/// bell per rank a probe would be many requests; with a single one all ranks would wake up whenever
+/// one leaves.
 constexpr int kRanksPerBell = 32;
 
 int bell_of(int rank) { return rank / kRanksPerBell; }

@@ -11,7 +11,8 @@
 /// Determines which ranks are alive. A running process answers immediately, whatever its other
 /// threads do; one that was killed, is stopped, or is disconnected from the store does not.
 ///
-/// A thread of each process waits on the store for a request; there is no traffic otherwise.
+/// A thread of each process waits on the store for a probe. This causes no traffic on a TCPStore;
+/// other stores are polled twice a second.
 namespace tessera::comm {
 
 class LivenessProbe {

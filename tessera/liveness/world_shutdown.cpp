@@ -71,7 +71,7 @@ void WorldShutdown::outlast_the_others(std::vector<int> silent) {
   const auto all_left = [&] {
     return options_.store->add(StoreBarrier::kLeft, 0) >= options_.size;
   };
-  // A rank that reported its own failure does not read any more: one probe suffices.
+  // A rank that reported its own failure does not read any more: one missed probe suffices.
   if (const auto failed = PeerDiagnostics::first_failure(board)) silent.push_back(failed->rank);
   while (!poll_until(kLastWords, all_left)) {
     if (Schedule::current().now() >= deadline) {

@@ -36,7 +36,7 @@ class WorldShutdown : public std::enable_shared_from_this<WorldShutdown> {
   /// Barrier before shutdown: no connection is closed while others may need it. Returns once all
   /// ranks arrived, or after `patience`.
   BarrierResult arrive_and_wait();
-  /// Tells ranks at the barrier not to wait for this one.
+  /// Lets the other ranks leave the barrier without this one.
   BarrierResult cancel_barrier();
 
   /// Counts this rank as gone. If it hosts the store, first waits until the others have read what

@@ -1,5 +1,5 @@
-// Meshes made from meshes: submesh, flatten, unflatten, concatenate. Each only rewrites the lineage
-// (how the axes stride through the root) and reads the ranks off it.
+// Meshes derived from meshes: submesh, flatten, unflatten, concatenate. Each only rewrites the
+// lineage (the strides of the axes in the root) and reads the ranks from it.
 #include <algorithm>
 #include <set>
 
@@ -37,7 +37,7 @@ void require_distinct(std::string_view asked, const DeviceMesh& mesh,
           " of ", mesh, ": an axis is named twice in ", [&] { return names_text(names); });
 }
 
-/// Joins neighbours that walk the root as one: (2, stride 4) (4, stride 1) is (8, stride 1).
+/// Merges neighbours that traverse the root as one: (2, stride 4) (4, stride 1) is (8, stride 1).
 std::vector<Mode> coalesce(std::span<const Mode> modes) {
   std::vector<Mode> out;
   for (const Mode& mode : modes) {
@@ -51,8 +51,8 @@ std::vector<Mode> coalesce(std::span<const Mode> modes) {
   return out;
 }
 
-/// Splits a list of modes into groups of the given sizes, outermost first. None if a part ends
-/// within a mode in a way that strides cannot say: (3)(2) as 2x3.
+/// Splits a list of modes into groups of the given sizes, outermost first. nullopt if a part ends
+/// within a mode such that strides cannot express it: (3)(2) as 2x3.
 std::optional<std::vector<std::vector<Mode>>> split_modes(std::span<const Mode> modes,
                                                           std::span<const MeshAxis> into) {
   std::vector<Mode> left = coalesce(modes);
@@ -80,7 +80,7 @@ bool same_root(const DeviceMesh::Node& a, const DeviceMesh::Node& b) {
 }  // namespace
 
 std::shared_ptr<const Lineage> DeviceMesh::lineage() const {
-  node();  // throws on an undefined mesh
+  node();  // throws for an undefined mesh
   return lineage_ ? lineage_ : row_major(node_);
 }
 
@@ -99,7 +99,8 @@ DeviceMesh DeviceMesh::from_lineage(Lineage lineage, std::vector<MeshAxis> axes)
     int64_t index = lineage.offset;
     for (size_t a = 0; a < coordinate.size(); ++a) index += lineage.root_index(a, coordinate[a]);
     const auto at = static_cast<size_t>(index);
-    // Two parts that share an axis of the root walk off it or meet a rank twice; nothing else can.
+    // Parts that share an axis of the root, and only those, leave the root's range or reach a rank
+    // twice.
     require(index >= 0 && at < used.size() && !used[at],
             "concatenate: the parts overlap: each axis of the root mesh may appear once");
     used[at] = true;
@@ -145,7 +146,7 @@ std::vector<DeviceMesh> DeviceMesh::all_submeshes(std::span<const std::string> n
     if (std::ranges::find(names, axis_name(i)) == names.end()) others.push_back(i);
   }
   std::vector<DeviceMesh> all;
-  // The ranks that differ only on the other axes: each lies in a different submesh.
+  // The ranks that differ only on the other axes: each is in a different submesh.
   for (int rank : group(others, node().ranks.front())) {
     Node seen = node();
     seen.my_rank = rank;
@@ -216,8 +217,8 @@ DeviceMesh DeviceMesh::unflatten(std::string_view name, std::vector<MeshAxis> in
   const auto modes_at = derived.modes.begin() + whole;
   const auto parts = split_modes(*modes_at, into);
   if (!parts) {
-    // The ranks in row-major order stay as they are, but the parts do not stride through the root:
-    // the new mesh is a root of its own.
+    // The row-major order of ranks is kept, but the parts cannot be expressed as strides in the
+    // root: the new mesh becomes a root.
     Node made = node();
     made.axes = std::move(axes);
     return make(std::move(made), nullptr);
@@ -232,7 +233,7 @@ DeviceMesh DeviceMesh::concatenate(std::span<const DeviceMesh> parts) {
   Lineage derived;
   derived.root = first.lineage()->root;
   std::vector<MeshAxis> axes;
-  std::optional<int64_t> crossing;  // where all parts meet: the root index of my rank
+  std::optional<int64_t> crossing;  // the root index of the own rank, which all parts contain
   int64_t way_back = 0;             // from there to the first rank of the result
   for (const auto& part : parts) {
     const auto from = part.lineage();

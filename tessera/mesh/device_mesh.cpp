@@ -16,7 +16,7 @@ DeviceMesh::DeviceMesh(std::shared_ptr<const Node> node, std::shared_ptr<const L
 DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes, std::string device) {
   int64_t count = 1;
   for (const auto& axis : axes) count = std::min(count * std::max(axis.size, 1), kMaxRanks + 1);
-  // What is wrong beyond that (a size of 0, too many ranks) the other constructor says.
+  // Other errors (a size of 0, too many ranks) are reported by the other constructor.
   std::vector<int> ranks(static_cast<size_t>(count <= kMaxRanks ? count : 0));
   std::iota(ranks.begin(), ranks.end(), 0);
   *this = DeviceMesh(std::move(axes), std::move(ranks), std::move(device));

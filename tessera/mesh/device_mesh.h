@@ -10,26 +10,26 @@
 #include <utility>
 #include <vector>
 
-/// A mesh: ranks laid out on named axes.
+/// A device mesh: ranks arranged on named axes.
 ///
 ///   dp=2,tp=4            axis tp ->
 ///                        0 1 2 3
 ///                 dp |   4 5 6 7        rank 6 is at dp=1, tp=2
 ///                    v
 ///
-/// A DeviceMesh is an immutable value: cheap to copy, compare and hash. It says which ranks there
-/// are, which of them is "mine" and which World they live in. A mesh without a world is a mesh on
-/// paper: good for planning, not for communicating. Equality looks at axes, ranks, device, own rank
-/// and world; not at how the mesh was derived. Text holds axes, ranks and device, so for a mesh
-/// seen from nowhere parse(to_text()) is the same mesh.
+/// A DeviceMesh is an immutable value: cheap to copy, compare and hash. It knows its ranks, which
+/// of them is the own one, and their World. A mesh without a world can be used for planning, not
+/// for communication. Equality compares axes, ranks, device, own rank and world, not how the mesh
+/// was derived. The text contains axes, ranks and device, so for a mesh without an own rank
+/// parse(to_text()) is the same mesh.
 namespace tessera {
 
-/// The ranks that a mesh was made over; comm implements it (processes, threads, fake). A mesh keeps
-/// its world alive.
+/// The ranks that a mesh was created over; implemented by comm (processes, threads, fake). A mesh
+/// keeps its world alive.
 class World {
  public:
   virtual ~World() = default;
-  virtual int rank() const = 0;  ///< the rank that holds this object
+  virtual int rank() const = 0;  ///< the own rank
   virtual int size() const = 0;
 };
 
@@ -45,9 +45,9 @@ using Coordinate = std::vector<int>;
 class DeviceMesh {
  public:
   struct Node;     // the interned value
-  struct Lineage;  // the root mesh and how the axes stride through it
+  struct Lineage;  // the root mesh and the strides of the axes in it
 
-  /// No mesh. Most calls on it are errors; `defined()` tells.
+  /// Undefined. Most calls on it are errors; see `defined()`.
   DeviceMesh() = default;
 
   /// Ranks 0..n-1 in row-major order.
@@ -69,7 +69,7 @@ class DeviceMesh {
   int size(int axis) const;
   std::span<const MeshAxis> axes() const;
   const std::string& axis_name(int axis) const;
-  /// Index of an axis; an error lists the names there are.
+  /// Index of an axis; the error for an unknown name lists the axes.
   int axis(std::string_view name) const;
   bool has_axis(std::string_view name) const;
   /// "cpu", "cuda", "meta".
@@ -79,50 +79,50 @@ class DeviceMesh {
   std::span<const int> ranks() const;
   int rank_at(std::span<const int> coordinate) const;
   int rank_at(std::initializer_list<int> coordinate) const;
-  /// None for a rank outside the mesh.
+  /// nullopt for a rank outside the mesh.
   std::optional<Coordinate> coordinate_of(int rank) const;
 
-  /// The rank this mesh is seen from, if any: the world's rank, or the one `seen_from` gave.
+  /// The own rank, if any: the world's rank, or the one given by `seen_from`.
   std::optional<int> my_rank() const;
-  /// My place on the axes; empty optional for a rank outside the mesh or a mesh seen from nowhere.
+  /// The own coordinate; nullopt for a rank outside the mesh or a mesh without an own rank.
   const std::optional<Coordinate>& my_coordinate() const;
   bool contains_me() const { return my_coordinate().has_value(); }
-  /// My coordinate on one axis; an error if I am outside.
+  /// The own coordinate on one axis; throws outside of the mesh.
   int local_rank(int axis) const;
   int local_rank(std::string_view name) const;
 
-  /// The same mesh on paper as `rank` sees it.
+  /// The same mesh without a world, with `rank` as the own rank.
   DeviceMesh seen_from(int rank) const;
-  /// The same mesh, living in `world` and seen from its rank.
+  /// The same mesh in `world`, with its rank as the own rank.
   DeviceMesh in_world(std::shared_ptr<const World> world) const;
   const std::shared_ptr<const World>& world() const;
 
-  /// The mesh of the given axes, in the given order, through my coordinate on the others (through
-  /// coordinate 0 where I am outside or nowhere).
+  /// The mesh of the given axes, in the given order, through the own coordinate on the others
+  /// (coordinate 0 if there is none).
   DeviceMesh submesh(std::span<const std::string> names) const;
   DeviceMesh operator[](std::string_view name) const;
   DeviceMesh operator[](std::initializer_list<std::string> names) const;
-  /// Every mesh of the given axes, one for each coordinate on the others.
+  /// All meshes of the given axes, one per coordinate on the others.
   std::vector<DeviceMesh> all_submeshes(std::span<const std::string> names) const;
 
-  /// The given axes, in the given order, become one axis in the place of the first of them.
+  /// Merges the given axes, in the given order, into one axis at the position of the first of them.
   ///   dp=2,tp=4  flatten({"dp","tp"}, "world")  ->  world=8
   DeviceMesh flatten(std::span<const std::string> names, std::string new_name) const;
   DeviceMesh flatten(std::initializer_list<std::string> names, std::string new_name) const;
   DeviceMesh flatten(std::string new_name) const;  ///< all axes
 
-  /// One axis becomes several, outermost first; the sizes must multiply to the axis's size.
+  /// Splits one axis into several, outermost first; the sizes must multiply to the axis's size.
   DeviceMesh unflatten(std::string_view name, std::vector<MeshAxis> into) const;
 
-  /// The axes of several submeshes of one root side by side: concatenate({root["dp"], root["tp"]}).
-  /// All must run through one rank (mine), and no axis of the root may appear twice.
+  /// The axes of several submeshes of one root combined: concatenate({root["dp"], root["tp"]}). All
+  /// must contain the own rank, and no axis of the root may appear twice.
   static DeviceMesh concatenate(std::span<const DeviceMesh> parts);
   static DeviceMesh concatenate(std::initializer_list<DeviceMesh> parts);
 
   /// The ranks that share all coordinates with `rank` except on `axes` (row-major in that order).
   std::vector<int> group(std::span<const int> axes, int rank) const;
   std::vector<int> group(std::initializer_list<int> axes, int rank) const;
-  /// Every such group, each rank in exactly one.
+  /// All such groups; each rank is in exactly one.
   std::vector<std::vector<int>> groups(std::span<const int> axes) const;
   std::vector<std::vector<int>> groups(std::initializer_list<int> axes) const;
   std::vector<std::vector<int>> groups(std::string_view axis_name) const;

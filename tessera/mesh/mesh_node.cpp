@@ -8,7 +8,7 @@
 namespace tessera {
 
 InternTable<DeviceMesh::Node>& mesh_table() {
-  // Never destroyed: handles in other static objects may outlive any order of destruction.
+  // Never destroyed: handles in other static objects may outlive it otherwise.
   static auto* table = new InternTable<DeviceMesh::Node>();
   return *table;
 }

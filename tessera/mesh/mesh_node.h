@@ -3,10 +3,10 @@
 #include "tessera/base/intern.h"
 #include "tessera/mesh/device_mesh.h"
 
-/// What is behind a DeviceMesh; only mesh/ includes this.
+/// The representation of a DeviceMesh; included only by mesh/.
 namespace tessera {
 
-/// A mesh lists all its ranks, so a slip like dp=1000000000 must not eat the memory.
+/// A mesh lists all its ranks, so a typo like dp=1000000000 must not exhaust the memory.
 constexpr int64_t kMaxRanks = int64_t{1} << 24;
 
 struct DeviceMesh::Node {
@@ -28,7 +28,7 @@ struct DeviceMesh::Node {
   std::string to_text() const;
 };
 
-/// How a derived mesh walks its root: the rank at a coordinate is
+/// The mapping of a derived mesh to its root: the rank at a coordinate is
 ///   root->ranks[offset + sum over axes, over the axis's modes, of digit * stride]
 /// where an axis of several modes (after flatten) counts through them with the last one fastest,
 /// and one without modes has size 1.
@@ -47,7 +47,7 @@ struct DeviceMesh::Lineage {
 
 InternTable<DeviceMesh::Node>& mesh_table();
 
-/// [A-Za-z_][A-Za-z0-9_./-]*: what the text of a mesh can hold.
+/// [A-Za-z_][A-Za-z0-9_./-]*: what the text form of a mesh supports.
 bool is_axis_name(std::string_view name);
 
 }  // namespace tessera

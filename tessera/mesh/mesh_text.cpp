@@ -41,7 +41,7 @@ std::vector<int> parse_ranks(Scanner& scanner) {
   return ranks;
 }
 
-/// Beside letters, digits and '_', PyTorch's programs use '-', '.' and '/': "mesh-0".
+/// Besides letters, digits and '_', PyTorch programs use '-', '.' and '/': "mesh-0".
 std::string read_axis_name(Scanner& scanner, std::string_view what) {
   std::string name = scanner.expect_name(what);
   for (char c = scanner.peek(); is_axis_name(name + c); c = scanner.peek()) {

@@ -24,7 +24,7 @@ AxisSet LowerBound::placed_axes(const Layout& layout) const {
   return out;
 }
 
-/// Those that shard as in the source, in its order, with nobody before them who came later.
+/// Axes that shard as in the source, in its order, with no axis before them that came later.
 AxisSet LowerBound::start_axes(const Layout& layout, AxisSet in_place) const {
   AxisSet out = 0;
   for (int l = 0; l < problem_.slots(); ++l) {
@@ -62,8 +62,8 @@ double LowerBound::operator()(const Layout& layout) const {
   return states_.empty() ? guess(layout) : states_[static_cast<size_t>(state_of(layout))].left;
 }
 
-/// What each axis would cost by itself from here: no bound, but a guide; weighed so that a path is
-/// found soon.
+/// The sum of what each axis would cost alone: not a bound but an estimate, weighted so that a path
+/// is found soon.
 double LowerBound::guess(const Layout& layout) const {
   const AxisSet in_place = placed_axes(layout);
   const int64_t bytes = problem_.local_bytes(layout);

@@ -12,20 +12,21 @@ namespace tessera::plan {
 ///
 ///   whole         replicated                                                tp: R
 ///   partial_from  Partial as in the source                                  tp: P(sum)
-///   partial_to    Partial as in the goal, where that is another kind        (no example here)
+///   partial_to    Partial as in the goal, if that is another kind           (no example here)
 ///   start         sharded as in the source, not moved yet                   dp: S0
 ///   placed        sharded as in the goal, and never has to move again       dp: S1, first on dim 1
-///   lined         cuts the dim that it cuts in the goal, not yet placed     tp: S1 before dp: S1
+///   lined         shards the same dim as in the goal, not yet placed        tp: S1 before dp: S1
 ///   other         sharded in some other way, which one is not tracked       tp: S0
 ///
-/// An axis is placed if the axes that precede it on its dim in the goal, and only those, cut that
-/// dim before it. An axis is at its start if it shards as in the source, in the source's order,
-/// and no axis that moved cuts its dim before it. `lined` is tracked only where sizes do not divide
-/// evenly, since only then does the order of cuts change what a rank holds.
+/// An axis is placed if exactly the axes that precede it on its dim in the goal shard that dim
+/// before it. An axis is at its start if it shards as in the source, in the source's order, and no
+/// axis that moved shards its dim before it. `lined` is tracked only if sizes do not divide evenly,
+/// since only then does the order of axes change what a rank holds.
 ///
-/// Cost of a state: axes in `other` are assumed to cut so as to leave the fewest bytes. Every move
-/// of the real problem exists in the relaxed one at no higher cost, so the bound is admissible.
-/// Four axes have a few hundred states; all of them are solved once, when the bound is made.
+/// Cost of a state: axes in `other` are assumed to shard so as to leave the fewest bytes. Every
+/// move of the real problem exists in the relaxed one at no higher cost, so the bound is
+/// admissible. Four axes have a few hundred states; all of them are solved once, when the bound is
+/// constructed.
 class LowerBound {
  public:
   explicit LowerBound(const Problem& problem);
@@ -44,15 +45,15 @@ class LowerBound {
   struct State {
     std::array<AxisSet, kKinds> of{};
     bool exists = true;
-    int64_t bytes = 0;  // the least that a layout of this state can have
-    double left = 0;    // the answer
+    int64_t bytes = 0;  // the fewest local bytes of any layout of this state
+    double left = 0;    // the remaining cost: the answer
   };
   class Solver;
 
-  /// The axes on each slot at one end of the problem, first cut first.
+  /// The axes that shard each slot in the source or in the goal, outermost first.
   using Orders = std::array<std::vector<int>, kMaxSlots>;
 
-  /// What is known of the cuts of one slot: they come before all others.
+  /// The known axes of one slot, which come before all others.
   struct Known {
     AxisSet cuts;
     int64_t extent;  // after them
@@ -77,12 +78,12 @@ class LowerBound {
   const Problem& problem_;
   Orders start_order_;  // by slot
   Orders goal_order_;
-  // By axis at its start: those that the source has outside it and inside it.
+  // By axis at its start: the axes outside and inside it in the source.
   std::array<AxisSet, kMaxAxes> outside_{};
   std::array<AxisSet, kMaxAxes> inside_{};
-  AxisSet keep_code_ = 0;    // sharded, and of one code at both ends
+  AxisSet keep_code_ = 0;    // sharded, with the same code in source and goal
   bool knows_start_ = true;  // false: there would be too many states
-  /// A state's number has one digit for each axis: its kind among those that it can be of.
+  /// A state's number has one digit per axis: its kind among those that the axis can have.
   std::array<std::vector<Kind>, kMaxAxes> kinds_;
   std::array<std::array<int, kKinds>, kMaxAxes> digit_{};  // times the digit's weight; -1: never
   std::vector<State> states_;                              // empty if there are too many

@@ -6,8 +6,8 @@
 
 namespace tessera::plan {
 
-/// Dijkstra backwards from the goal over the states. `to_` is the state at hand; the members
-/// before_...() name the states from which one move leads there.
+/// Dijkstra's algorithm backwards from the goal over the states. `to_` is the current state; the
+/// members before_...() enumerate the states from which one move leads to it.
 class LowerBound::Solver {
  public:
   explicit Solver(LowerBound& bound) : bound_(bound), problem_(bound.problem_) {}
@@ -36,11 +36,11 @@ class LowerBound::Solver {
 
  private:
   bool can(int axis, Kind kind) const { return bound_.digit_[axis][kind] >= 0; }
-  /// The axes that may have come where they are by the last move.
+  /// The axes that may have reached their current state by the last move.
   AxisSet arrived() const { return here_.of[other] | here_.of[lined] | here_.of[placed]; }
-  /// What an axis is that cuts as in the goal, but is not placed.
+  /// The kind of an axis that shards as in the goal but is not placed.
   Kind astray(int axis) const { return can(axis, lined) ? lined : other; }
-  /// `number` with another kind for an axis that is there as it is here.
+  /// `number` with another kind for an axis that has its current kind there.
   int with(int number, int axis, Kind kind) const {
     return number - digit_here_[axis] + bound_.digit_[axis][kind];
   }
@@ -57,7 +57,7 @@ class LowerBound::Solver {
     relax(from, problem_.seconds(move, group, bytes(from), here_.bytes));
   }
 
-  /// What is known to cut inside an axis at its start, besides those of `also` at theirs.
+  /// Axes known to be inside an axis at its start, including those of `also` at theirs.
   AxisSet inside(int axis, AxisSet also) const {
     return bound_.inside_[axis] & (here_.of[start] | also);
   }
@@ -73,14 +73,14 @@ class LowerBound::Solver {
     });
   }
 
-  // The next three take the axes of `rest` one by one, each into the group or not.
+  // The next three decide for each axis of `rest` whether it is in the group.
 
   void before_gathers(AxisSet rest, int from, AxisSet group) {
     if (group != 0) relax(from, Move::all_gather, group);
     for_each_axis(rest, [&](int axis) {
       const AxisSet later = rest & ~(only(axis + 1) - 1);
       for (Kind kind : {start, other, lined, placed}) {
-        // What is inside it and stays would have to go first.
+        // Axes inside it that stay would have to be gathered first.
         const bool blocked = kind == start && inside(axis, 0) != 0;
         if (can(axis, kind) && !blocked) {
           before_gathers(later, with(from, axis, kind), group | only(axis));
@@ -111,8 +111,9 @@ class LowerBound::Solver {
     });
   }
 
-  /// One axis moves by itself, or all that are to shard the tensor find their places together.
-  /// Those that are not to shard it leave their start then, to cut after them.
+  /// One axis moves alone, or all that shard the tensor in the goal move to their places together.
+  /// In the latter case axes that do not shard it in the goal leave their start and become
+  /// innermost.
   void before_exchanges() {
     AxisSet to_be_placed = 0;
     for (int axis = 0; axis < problem_.axes(); ++axis) {
@@ -145,14 +146,15 @@ class LowerBound::Solver {
     });
   }
 
-  /// What is inside an axis that leaves its start takes part.
+  /// Axes inside one that leaves its start take part.
   void before_exchange(int from, AxisSet group, AxisSet at_start) {
     for_each_axis(at_start, [&](int axis) { group |= inside(axis, at_start); });
     relax(from, Move::all_to_all, group);
   }
 
-  /// A stranger leaves its place before others of the dim, to cut after all of them or elsewhere,
-  /// by an all_to_all of its own, and those at the end of the goal's order are placed.
+  /// An axis that does not belong there (`stranger`) leaves its place before other axes of the dim,
+  /// by an all_to_all, to become innermost or shard another dim; axes at the end of the goal's
+  /// order are then placed.
   void before_making_way() {
     for (int l = 0; l < problem_.slots(); ++l) {
       const auto& order = bound_.goal_order_[l];
@@ -172,8 +174,8 @@ class LowerBound::Solver {
     }
   }
 
-  /// Each of `freed` was lined up or, inside a stranger at its own start, at its start. A ragged
-  /// one stands behind a stranger only there.
+  /// Each of `freed` was lined or, inside a `stranger` that is at its start, at its start. A ragged
+  /// one can follow a `stranger` only in the latter case.
   void before_freeing(int stranger, AxisSet freed, int slot) {
     int from = to_;
     AxisSet ragged = 0;
@@ -200,7 +202,8 @@ class LowerBound::Solver {
     });
   }
 
-  /// When an axis leaves its place, those after it are out of place too, at no cost of theirs.
+  /// When an axis leaves its place, those after it are no longer placed either, at no cost of their
+  /// own.
   void before_losing_a_place() {
     for_each_axis(here_.of[other] | here_.of[lined], [&](int axis) {
       if (can(axis, placed) && has(here_.of[astray(axis)], axis)) {

@@ -1,4 +1,5 @@
-// The states of the easier question: which there are, and how little a layout of each can hold.
+// The states of the relaxed problem: which exist, and the fewest bytes that a layout of each can
+// have.
 #include <algorithm>
 #include <limits>
 
@@ -8,7 +9,8 @@ namespace tessera::plan {
 namespace {
 
 constexpr double kFar = std::numeric_limits<double>::infinity();
-/// Six axes of four kinds, or eight of three. Beyond, the table would cost tens of milliseconds.
+/// Six axes of four kinds, or eight of three. Beyond that, the table would take tens of
+/// milliseconds.
 constexpr size_t kMaxStates = 8192;
 
 }  // namespace
@@ -38,9 +40,9 @@ void LowerBound::list_insides() {
   }
 }
 
-/// Where cuts divide evenly it holds no more than elsewhere, and a ragged table does not hold out
-/// of its place. It decides where three or more are to cut one dim; states for all others, or on
-/// more axes, would cost more than they save.
+/// If sizes divide evenly, a lined axis leaves no more than any other, and a ragged table does not
+/// apply out of its place. Tracking it matters if three or more axes shard one dim in the goal;
+/// states for all others, or on more axes, would cost more than they save.
 bool LowerBound::can_be_lined(int axis) const {
   const Code code = problem_.goal().code(axis);
   if (!is_shard(code) || problem_.is_ragged(axis, code) || problem_.axes() > 4) return false;
@@ -51,7 +53,7 @@ bool LowerBound::can_be_lined(int axis) const {
   return problem_.plain_extent(l, cuts) * problem_.ranks(cuts) != problem_.plain_extent(l, 0);
 }
 
-/// The number of states.
+/// Returns the number of states.
 size_t LowerBound::list_kinds() {
   size_t states = 1;
   for (int axis = 0; axis < problem_.axes(); ++axis) {
@@ -96,9 +98,8 @@ void LowerBound::list_states() {
   }
 }
 
-/// An axis is placed only after all that cut its dim before it. Axes at their start follow placed
-/// ones only if those never moved either; a ragged one, only while all that cut before it are
-/// there.
+/// An axis is placed only after all that shard its dim before it. Axes at their start follow placed
+/// ones only if those never moved either; a ragged one, only while all that precede it are there.
 bool LowerBound::exists(const State& state) const {
   for (int l = 0; l < problem_.slots(); ++l) {
     bool all = true;
@@ -119,7 +120,7 @@ bool LowerBound::exists(const State& state) const {
   return true;
 }
 
-/// Those in place cut first, then those at their start, then all others.
+/// Placed axes come first, then those at their start, then all others.
 LowerBound::Known LowerBound::known_cuts(const State& state, int slot) const {
   Layout cut;
   AxisSet cuts = 0;
@@ -138,7 +139,7 @@ LowerBound::Known LowerBound::known_cuts(const State& state, int slot) const {
   return {cuts, problem_.extent(cut, slot), state.of[lined] & in_goal};
 }
 
-/// What the known cuts leave is shared out among the ranks of the cuts that follow.
+/// The extent after the known axes is divided among the ranks of the remaining ones.
 int64_t LowerBound::least_extent(const Known& known, int slot, AxisSet others) const {
   const AxisSet after = known.lined | others;
   const int64_t rest = problem_.ranks(after);
@@ -146,7 +147,7 @@ int64_t LowerBound::least_extent(const Known& known, int slot, AxisSet others) c
                   (known.extent + rest - 1) / rest);
 }
 
-/// The other axes may cut any slot: the best way to share them out, one slot after the other.
+/// The other axes may shard any slot: finds their best assignment, slot by slot.
 int64_t LowerBound::least_bytes(const State& state) const {
   constexpr int64_t kNoWay = INT64_MAX;
   std::array<int64_t, size_t{1} << kMaxAxes> least;
@@ -155,7 +156,7 @@ int64_t LowerBound::least_bytes(const State& state) const {
   for (int l = 0; l < problem_.slots(); ++l) {
     const Known known = known_cuts(state, l);
     const int64_t alone = least_extent(known, l, 0);
-    // Larger sets first: the smaller ones are then still without this slot.
+    // Larger sets first: the smaller ones do not include this slot yet.
     for_each_part(others, [&](AxisSet set) {
       int64_t best = least[set] == kNoWay ? kNoWay : least[set] * alone;
       for_each_subset(set, [&](AxisSet mine) {

@@ -16,7 +16,7 @@ struct Cutter {
   bool is(Placement::Kind kind) const { return placement->kind() == kind; }
 };
 
-/// A table that says what torch.chunk would say; each row of it sums to one outer piece.
+/// Whether a ragged table equals torch.chunk; each row of it sums to one outer piece.
 bool chunks_alike(const Placement& ragged, int64_t ranks) {
   const auto sizes = ragged.sizes();
   for (size_t row = 0; row < sizes.size(); row += static_cast<size_t>(ranks)) {
@@ -29,7 +29,7 @@ bool chunks_alike(const Placement& ragged, int64_t ranks) {
   return true;
 }
 
-/// What each piece of a dim of n has after the levels, if it is the same for all; else -1.
+/// The size of every piece of a dim of n after the levels, if all are equal; else -1.
 int64_t even_piece(int64_t n, std::span<const Cutter> levels) {
   for (const auto& level : levels) {
     const bool ragged = level.is(Placement::Kind::ragged);
@@ -39,8 +39,8 @@ int64_t even_piece(int64_t n, std::span<const Cutter> levels) {
   return n;
 }
 
-/// Cut in s pieces, each over k ranks, and then by plain cuts into s: each of those finds one of
-/// the pieces, so they may as well cut first, and the strided shard is a plain one inside.
+/// A strided shard of `split` pieces followed by plain shards into `split`: each of those selects
+/// one of the pieces, so they are equivalent to sharding first, with a plain shard inside.
 void unstride(int64_t n, std::vector<Cutter>& levels, size_t at, const Placement& plain) {
   const int64_t split = levels[at].placement->split();
   const int64_t piece = even_piece(n, std::span<const Cutter>(levels).first(at));
@@ -51,7 +51,7 @@ void unstride(int64_t n, std::vector<Cutter>& levels, size_t at, const Placement
     inside *= levels[end++].ranks;
   }
   if (inside != split) return;
-  // A ragged table further in counts the outer pieces in cutting order.
+  // A ragged table further inside counts the outer pieces in nesting order.
   const auto is_ragged = [](const Cutter& level) { return level.is(Placement::Kind::ragged); };
   if (std::ranges::any_of(std::span<const Cutter>(levels).subspan(end), is_ragged)) return;
   levels[at].placement = &plain;
@@ -73,8 +73,7 @@ bool is_plain(const Sharding& sharding) {
 Sharding canonical(const Sharding& sharding) {
   if (is_plain(sharding)) return sharding;
   const auto& mesh = sharding.mesh();
-  std::vector<Placement>
-      placements;  // empty while they are the sharding's own: tables may be large
+  std::vector<Placement> placements;  // empty while unchanged: tables may be large
   std::vector<int> order;
   const auto change = [&](int axis, const Placement& placement) {
     if (placements.empty()) {
@@ -107,7 +106,7 @@ Sharding canonical(const Sharding& sharding) {
       order.push_back(level.axis);
     }
   }
-  // Axes only change places with one that changes too.
+  // Axes are only exchanged with axes that change as well.
   if (placements.empty()) return sharding;
   return sharding.with_placements(std::move(placements), std::move(order));
 }

@@ -10,7 +10,7 @@ namespace {
 
 bool is_kind(const Level& cut, Placement::Kind kind) { return cut.placement->kind() == kind; }
 
-/// What rank `rank` gets of a piece of n; a plain shard is a strided one of a single split.
+/// What rank `rank` gets of a piece of n; a plain shard is a strided one with a single split.
 int64_t part(int64_t n, const Level& cut, int64_t rank) {
   const int64_t split = cut.placement->split();
   int64_t sum = 0;
@@ -36,12 +36,13 @@ int64_t largest_extent(int64_t n, std::span<const Level> cuts) {
   for (size_t i = 0; i < cuts.size(); ++i) {
     if (is_kind(cuts[i], Placement::Kind::strided)) past_strided = i + 1;
     if (!is_kind(cuts[i], Placement::Kind::ragged)) continue;
-    // Its table lists all pieces there are now, whatever was cut before.
+    // Its table lists all current pieces, whatever came before.
     const auto table = cuts[i].placement->sizes();
     pieces.assign(table.begin(), table.end());
     next = i + 1;
   }
-  // A strided cut may leave more of a smaller piece: up to there all sizes count; they are few.
+  // A strided shard may leave more of a smaller piece, so all sizes are tracked up to there; they
+  // are few.
   for (; next < past_strided; ++next) {
     keep_different(pieces);
     std::vector<int64_t> parts;

@@ -6,7 +6,7 @@
 namespace tessera::plan {
 namespace {
 
-/// What a slice from `second` to `third` makes of `first`.
+/// Applies the slice from `second` to `third` to `first`.
 Layout slice_only(const Layout& first, const Layout& second, const Layout& third) {
   Layout out = first;
   for (int axis = 0; axis < kMaxAxes; ++axis) {
@@ -15,7 +15,8 @@ Layout slice_only(const Layout& first, const Layout& second, const Layout& third
   return out;
 }
 
-/// Neighbouring local steps act on different axes: slices may go first, so that they meet.
+/// Neighbouring local steps act on different axes: moves slices to the front, so that they can
+/// merge.
 Path slices_first(Path path) {
   for (size_t end = 1; end < path.size(); ++end) {
     for (size_t i = end; i > 0 && path[i].move == Move::slice; --i) {
@@ -46,7 +47,7 @@ Path fuse(const Problem& problem, const Path& unsorted) {
       const double cost =
           best[first] +
           problem.seconds(path[first].move, group, problem.local_bytes(path[first].from), to_bytes);
-      if (cost <= best[end]) {  // of equal ones the longest run
+      if (cost <= best[end]) {  // prefers the longest run
         best[end] = cost;
         begin[end] = first;
       }

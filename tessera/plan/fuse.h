@@ -4,10 +4,10 @@
 
 namespace tessera::plan {
 
-/// Merges neighbouring steps of one kind into one step over the flattened group, where the machine
-/// says that this is cheaper: the best way to part the path into runs. The search has merged what
-/// communicates already (but for all_to_alls); this is for local steps, which always merge, and for
-/// paths that no search made.
+/// Merges neighbouring steps of one kind into one step over the flattened group where the cost
+/// model says that this is cheaper: the optimal partition of the path into runs. The search has
+/// already merged communicating steps (except all_to_alls); this is for local steps, which always
+/// merge, and for paths that were not searched.
 ///
 ///   slice dp, slice tp   ->  slice over dp x tp
 Path fuse(const Problem& problem, const Path& path);

@@ -3,19 +3,20 @@
 #include <bit>
 #include <cstdint>
 
-/// The small picture of a sharding that the search works on: eight bytes, one for each axis of more
-/// than one rank. Axes of one rank hold the same whatever their placement, so they have none.
+/// The compact representation of a sharding in the search: eight bytes, one per axis of more than
+/// one rank. Axes of one rank are left out, since their placement does not affect what a rank
+/// holds.
 namespace tessera::plan {
 
 constexpr int kMaxAxes = 8;
 
-/// A placement in five bits. The tensor dims that matter get a slot each.
+/// A placement in five bits. Each tensor dim that matters gets a slot.
 using Code = uint8_t;
 constexpr Code kReplicate = 0;
-constexpr Code kPartialFrom = 1;    // the source's partial
-constexpr Code kPartialTo = 2;      // the target's, where it is another one
-constexpr Code kIrregularFrom = 3;  // the source's strided or ragged shard on this very axis
-constexpr Code kIrregularTo = 4;    // the target's, where it is another one
+constexpr Code kPartialFrom = 1;    // the source's Partial
+constexpr Code kPartialTo = 2;      // the target's, if it is another one
+constexpr Code kIrregularFrom = 3;  // the source's strided or ragged shard on this axis
+constexpr Code kIrregularTo = 4;    // the target's, if it is another one
 constexpr Code kFirstSlot = 5;      // kFirstSlot + i: Shard(dim of slot i)
 constexpr int kMaxSlots = 2 * kMaxAxes;
 constexpr int kCodes = kFirstSlot + kMaxSlots;
@@ -24,13 +25,14 @@ constexpr bool is_partial(Code c) { return c == kPartialFrom || c == kPartialTo;
 constexpr bool is_shard(Code c) { return c >= kIrregularFrom; }
 constexpr bool is_irregular(Code c) { return c == kIrregularFrom || c == kIrregularTo; }
 
-/// Codes by axis and, for sharding axes, the place: how many axes cut the dim before it. It is one
-/// number, a byte for each axis: made byte by byte in memory, it would be waited for when read.
+/// Codes by axis and, for sharding axes, the place: how many axes shard the dim before it. Stored
+/// as one integer, a byte per axis: writing single bytes and then reading the whole would stall on
+/// store forwarding.
 class Layout {
  public:
   Code code(int axis) const { return cell(axis) >> 3; }
   int place(int axis) const { return cell(axis) & 7; }
-  /// Code and place in one.
+  /// Code and place together.
   uint8_t cell(int axis) const { return static_cast<uint8_t>(cells_ >> 8 * axis); }
 
   void set(int axis, Code code, int place = 0) {
@@ -47,12 +49,12 @@ class Layout {
   uint64_t cells_ = 0;
 };
 
-/// A set of axes: bit a stands for axis a.
+/// A set of axes: bit a represents axis a.
 using AxisSet = uint32_t;
 
 constexpr AxisSet only(int axis) { return AxisSet{1} << axis; }
 constexpr bool has(AxisSet set, int axis) { return (set >> axis & 1U) != 0; }
-/// Without an instruction of its own for this, std::popcount is a call of a library.
+/// Without a hardware instruction, std::popcount is a library call.
 constexpr int count(AxisSet set) {
   int n = 0;
   for (; set != 0; set &= set - 1) ++n;
@@ -65,7 +67,7 @@ constexpr void for_each_axis(AxisSet set, const F& f) {
   for (; set != 0; set &= set - 1) f(std::countr_zero(set));
 }
 
-/// Calls f(subset) for each subset of the set that is not empty, larger ones before their subsets.
+/// Calls f(subset) for each non-empty subset of the set, larger ones before their subsets.
 template <typename F>
 constexpr void for_each_subset(AxisSet set, const F& f) {
   for (AxisSet subset = set; subset != 0; subset = (subset - 1) & set) f(subset);

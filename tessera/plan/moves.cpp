@@ -5,7 +5,7 @@
 namespace tessera::plan {
 namespace {
 
-/// More axes than this are not merged into one reduce_scatter: there are too many ways.
+/// More axes than this are not merged into one reduce_scatter: there are too many combinations.
 constexpr int kMaxScatterAxes = 4;
 
 class Moves {
@@ -53,14 +53,14 @@ class Moves {
  private:
   AxisSet cutters_of(int axis) const { return cutters_[problem_.slot(axis, from_.code(axis))]; }
 
-  /// Of two uncut dims that are as good as each other only the first is cut.
+  /// Of several equivalent unsharded dims only the first is considered.
   bool is_needless(int slot) const {
     return (uncut_ >> slot & 1U) != 0 && (problem_.equivalent(slot) & uncut_) != 0;
   }
 
   void add(Move move, AxisSet group, const Layout& to) { out_.push_back({move, group, to}); }
 
-  /// `axis` takes a shard as the last to cut.
+  /// `axis` takes a shard and becomes innermost.
   Layout sharded(Layout layout, int axis, Code code) const {
     const int slot = problem_.slot(axis, code);
     layout.set(axis, code, depth_[slot] - (has(cutters_[slot], axis) ? 1 : 0));
@@ -99,13 +99,13 @@ class Moves {
       without.set(inner, from_.code(inner), from_.place(inner) - 1);
     });
     for (Code code : problem_.shards(axis)) {
-      if (code == from_.code(axis) && inside_[axis] == 0) continue;  // already the last
+      if (code == from_.code(axis) && inside_[axis] == 0) continue;  // already innermost
       if (is_needless(problem_.slot(axis, code))) continue;
       add(Move::all_to_all, only(axis) | inside_[axis], sharded(without, axis, code));
     }
   }
 
-  /// Each axis of `rest` into the group or not, with all that are inside those in it.
+  /// Decides for each axis of `rest` whether it is in the group, with all that are inside.
   void add_gathers(const Layout& layout, AxisSet group, AxisSet inside, AxisSet rest) {
     if (group != 0 && (inside & ~group) == 0) add(Move::all_gather, group, layout);
     for (; rest != 0; rest &= rest - 1) {
@@ -125,7 +125,7 @@ class Moves {
   }
 
   /// Every way to scatter two or more of the partial axes `rest`, after those in `group`. An axis
-  /// may cut before others of the group, so each order comes up once.
+  /// may be outside others of the group, so each order is generated once.
   void add_scatters(const Layout& layout, AxisSet group, AxisSet rest, int most) {
     if (count(group) > 1) add(Move::reduce_scatter, group, layout);
     if (most == 0) return;
@@ -154,8 +154,8 @@ class Moves {
     });
   }
 
-  /// All axes that are to shard the tensor go to their places; those that shard it now but are not
-  /// to cut after them, so that they can be gathered next.
+  /// All axes that shard the tensor in the goal move to their places; axes that shard it only now
+  /// become innermost, so that they can be gathered next.
   void add_exchange_to_goal() {
     const Layout& goal = problem_.goal();
     Layout to = from_;
@@ -185,11 +185,11 @@ class Moves {
   std::vector<Edge>& out_;
   AxisSet sharded_ = 0;
   AxisSet partial_ = 0;
-  uint32_t uncut_ = 0;                          // slots that nobody cuts
+  uint32_t uncut_ = 0;                          // unsharded slots
   std::array<AxisSet, kMaxSlots> cutters_{};    // by slot
-  std::array<int, kMaxSlots> depth_{};          // by slot: how many they are
-  std::array<AxisSet, kMaxSlots> scattered_{};  // by slot: of the group that add_scatters is at
-  std::array<AxisSet, kMaxAxes> inside_{};      // by axis: those that cut its dim after it
+  std::array<int, kMaxSlots> depth_{};          // by slot: their number
+  std::array<AxisSet, kMaxSlots> scattered_{};  // by slot: of the current group of add_scatters
+  std::array<AxisSet, kMaxAxes> inside_{};      // by axis: those inside it on its dim
 };
 
 }  // namespace

@@ -16,8 +16,8 @@ constexpr std::array<std::string_view, 8> kMoveNames = {
     "slice",      "keep_one",       "rescale",    "all_gather",
     "all_reduce", "reduce_scatter", "all_to_all", "transfer"};
 
-/// The group's axes such that its ranks, in row-major order, hold consecutive pieces where they
-/// can: in cutting order of the side that is cut.
+/// The group's axes in an order such that its ranks, row-major, hold consecutive pieces if
+/// possible: the nesting order of the sharded side.
 std::vector<int> group_axes(const Problem& problem, AxisSet group, const Step& step) {
   std::vector<bool> wanted(static_cast<size_t>(step.from.mesh().ndim()), false);
   for_each_axis(group,
@@ -46,7 +46,7 @@ bool same_ranks(const DeviceMesh& a, const DeviceMesh& b) {
                     std::ranges::equal(a.axes(), b.axes(), {}, &MeshAxis::size, &MeshAxis::size));
 }
 
-/// The target's placements on the source's mesh, dtype and strides.
+/// The target's placements with the source's mesh, dtype and strides.
 Sharding as_source(const Sharding& from, const Sharding& to) {
   const bool alike = from.mesh() == to.mesh() && from.dtype() == to.dtype() &&
                      std::ranges::equal(from.stride(), to.stride());
@@ -61,7 +61,7 @@ std::vector<Step> steps_on_one_mesh(const Sharding& from, const Sharding& to,
   if (from == to) return {};
   const Problem problem(from, to, machine);
   Path path = fuse(problem, cheapest_path(problem));
-  // The search does not know that local steps merge; where that decides, the plain path may win.
+  // The search does not model that local steps merge; if that matters, the simple path may win.
   Path rival = fuse(problem, path_through_replication(problem));
   if (path_seconds(problem, rival) < path_seconds(problem, path)) path = std::move(rival);
 
@@ -69,7 +69,7 @@ std::vector<Step> steps_on_one_mesh(const Sharding& from, const Sharding& to,
   Sharding here = from;
   for (const auto& step : path) {
     Step made{step.move, {}, here, problem.sharding(step.to)};
-    // Local moves list the axes they act on, so that exec knows whose part is cut or kept.
+    // Local moves list the axes they act on, so that exec knows which placements change.
     const AxisSet group = is_local(step.move) ? changed_axes(problem, step) : step.group;
     made.axes = group_axes(problem, group, made);
     const int64_t from_bytes = problem.local_bytes(step.from);
@@ -125,7 +125,8 @@ Plan make_plan(const Sharding& from, const Sharding& to, const cost::Machine& ma
   if (!same_ranks(from.mesh(), to.mesh())) {
     return {from, to, steps_across_meshes(from, to, machine)};
   }
-  // The same ranks in the same places, perhaps under other names: plan on the source's mesh.
+  // The same ranks in the same positions, possibly with other axis names: plan on the source's
+  // mesh.
   return {from, to, steps_on_one_mesh(canonical(from), canonical(as_source(from, to)), machine)};
 }
 

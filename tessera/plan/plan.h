@@ -10,20 +10,20 @@
 #include "tessera/cost/machine.h"
 #include "tessera/sharding/sharding.h"
 
-/// A plan: the steps that bring a tensor from one sharding to another.
+/// A plan: the steps that redistribute a tensor from one sharding to another.
 ///
 ///   dp=2,tp=4 : S0,S0 : 4096x4096  ->  dp=2,tp=4 : R,S1 : 4096x4096
 ///     all_to_all over tp    S0,S0 -> S0,S1
 ///     all_gather over dp    S0,S1 -> R,S1
 ///
-/// Each step is one move of the table in moves.h, over one axis or, where axes were merged, over
-/// the flattened group of several. A plan is a pure function of (from, to, machine): every rank
-/// makes the same one.
+/// Each step is one move of the table in moves.h, over one axis or, if merged, over the flattened
+/// group of several. A plan is a pure function of (from, to, machine): every rank computes the same
+/// one.
 ///
-/// Steps are between shardings in their plainest form (canonical.h): the first begins with, and the
-/// last ends with, what holds the same as `from` and `to` under perhaps other names. A plan without
-/// steps means that the local tensor is already what it is to be; `from` and `to` may still differ,
-/// in the placement of an axis of one rank, say.
+/// Steps connect canonical shardings (canonical.h): the first starts with, and the last ends with,
+/// the canonical form of `from` and `to`. A plan without steps means that the local tensor is
+/// already the result; `from` and `to` may still differ, for example in the placement of an axis of
+/// one rank.
 namespace tessera::plan {
 
 enum class Move : uint8_t {
@@ -36,25 +36,25 @@ enum class Move : uint8_t {
   all_to_all,      // S -> S
   transfer,        // one mesh to another, over the ranks of both
 };
-// keep_one: where the reduction would count the value again (sum, product, bxor) the first rank of
-// the axis keeps it and the others get the neutral element; else all keep it.
+// keep_one: if the reduction would count the value repeatedly (sum, product, bxor), the first rank
+// of the axis keeps it and the others get the neutral element; otherwise all keep it.
 // Reductions over several axes may mix sum and avg: one sum, divided by the ranks of the avg axes.
 
 constexpr int kMoves = 8;
 
 std::string_view move_name(Move move);
-/// True for the moves that cost no message.
+/// Whether the move needs no communication.
 bool is_local(Move move);
 
 struct Step {
   Move move;
-  /// Mesh axes of the group, outermost first; of a local move, those whose placement changes; of a
-  /// transfer, none.
+  /// Mesh axes of the group, outermost first; for a local move, those whose placement changes;
+  /// empty for a transfer.
   std::vector<int> axes;
   Sharding from;
   Sharding to;
-  int64_t bytes = 0;   ///< the most that one rank sends
-  double seconds = 0;  ///< by the machine it was planned for
+  int64_t bytes = 0;   ///< the largest number of bytes that one rank sends
+  double seconds = 0;  ///< by the cost model of the machine
 
   /// "all_gather over dp  S0,S1 -> R,S1"
   std::string to_text() const;
@@ -68,19 +68,18 @@ struct Plan {
   double seconds() const;
   int64_t bytes() const;
   bool communicates() const;
-  /// One line a step.
+  /// One line per step.
   std::string to_text() const;
 };
 
-/// The least-cost plan, made anew: 5 to 50 us for up to three axes, below 1 ms for four or five (a
-/// few ms where strided or ragged shards do not divide). Throws InvalidArgument if the shardings
-/// are of different tensors (shape), NotSupported for a mesh with more than eight axes of several
-/// ranks. The dtype may differ: plans do not look at it but for the bytes (the source's); stride
-/// differences need no step.
+/// Computes the least-cost plan, uncached: 5 to 50 us for up to three axes, below 1 ms for four or
+/// five (a few ms if strided or ragged shards do not divide). Throws InvalidArgument if the shapes
+/// differ, NotSupported for a mesh with more than eight axes of several ranks. The dtype may
+/// differ: only the source's size in bytes matters; stride differences need no step.
 Plan make_plan(const Sharding& from, const Sharding& to, const cost::Machine& machine);
 
-/// The plan for the default machine, from a cache that all threads share.
-/// A warm look-up takes a hash of two pointers.
+/// The plan for the default machine, from a cache shared by all threads. A warm look-up hashes two
+/// pointers.
 std::shared_ptr<const Plan> cached_plan(const Sharding& from, const Sharding& to);
 
 struct CacheStats {

@@ -65,8 +65,8 @@ void Problem::read_axes() {
   }
 }
 
-/// Those that either side shards, then the largest of the others, which can lend themselves to
-/// shards on the way.
+/// The dims that either side shards, then the largest of the others, which intermediate shardings
+/// may use.
 void Problem::read_slots() {
   std::vector<int> others;
   for (int dim = 0; dim < from_.ndim(); ++dim) {
@@ -88,7 +88,7 @@ void Problem::read_slots() {
   }
 }
 
-/// Where the target keeps the source's partial or irregular shard, it has the source's code.
+/// If the target keeps the source's partial or irregular shard, it gets the source's code.
 Layout Problem::read(const Sharding& sharding) const {
   Layout out;
   for (int axis = 0; axis < axes(); ++axis) {
@@ -127,7 +127,7 @@ void Problem::list_shards() {
   }
 }
 
-/// A piece of ceil(ceil(n/a)/b) has ceil(n/ab), whatever the order.
+/// ceil(ceil(n/a)/b) equals ceil(n/ab), whatever the order.
 void Problem::fill_extents() {
   const size_t sets = size_t{1} << axes();
   std::vector<int64_t> pieces(sets, 1);
@@ -175,7 +175,7 @@ void Problem::fill_prices() {
   }
 }
 
-/// All of cost/ is a start and a rate.
+/// Every cost function is a start-up time plus a rate.
 void Problem::fill_rates(Price& price) const {
   const auto set = [&](Move move, const auto& seconds) {
     constexpr int64_t kMany = int64_t{1} << 40;
@@ -210,7 +210,7 @@ bool Problem::exists_slow(const Layout& layout) const {
   return !(partials_clash_ && partial_from && partial_to);
 }
 
-/// True if the same axes cut the dim of `axis` in the same way up to it.
+/// Whether the same axes shard the dim of `axis` in the same way up to it.
 bool Problem::same_before(const Layout& a, const Layout& b, int axis) const {
   if (a.cell(axis) != b.cell(axis)) return false;
   int same = 0;

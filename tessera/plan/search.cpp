@@ -11,7 +11,7 @@
 namespace tessera::plan {
 namespace {
 
-/// More than there are layouts of a tensor of five dims on four axes.
+/// More than the number of layouts of a tensor of five dims on four axes.
 constexpr size_t kMaxExpanded = 10'000;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -41,8 +41,8 @@ class Search {
   }
 
  private:
-  /// The least estimate first; of equal ones the deepest, then the first found. Both are rounded,
-  /// so that the same moves in another order come out equal, and compared by their bits.
+  /// Least estimate first; among equal ones the deepest, then the first found. Both are rounded, so
+  /// that the same moves in another order compare equal, and compared by their bits.
   struct Open {
     uint64_t rank;
     int number;
@@ -55,7 +55,7 @@ class Search {
     static uint32_t bits(double x) { return std::bit_cast<uint32_t>(static_cast<float>(x)); }
   };
 
-  /// A way to a layout: its cost, and its last step.
+  /// A path to a layout: its cost and its last step.
   struct Way {
     double cost;
     int parent = -1;
@@ -70,7 +70,7 @@ class Search {
     });
   }
 
-  /// Not if it is only cheaper by what rounding does to sums.
+  /// False if it is cheaper only by rounding errors of sums.
   bool can_win(double cost, const Visit& visit) const {
     return cost + visit.left < best_cost_ * (1 - 1e-13);
   }
@@ -89,8 +89,8 @@ class Search {
     }
   }
 
-  /// The axes whose last move could as well have led to where another all_to_all of theirs would
-  /// lead, at no more cost.
+  /// The axes for which another all_to_all is useless, because their last move could have led to
+  /// the same layout at no higher cost.
   AxisSet settled(const Visit& visit) const {
     if (visit.move == Move::reduce_scatter) return visit.group;
     if (visit.move == Move::all_to_all) return count(visit.group) == 1 ? visit.group : 0;
@@ -104,7 +104,7 @@ class Search {
     return slice_s <= problem_.byte_seconds(Move::all_to_all, sliced) ? sliced : 0;
   }
 
-  /// By a cheaper way than all before.
+  /// Records a cheaper path than all before.
   void reach(int number, const Way& way) {
     Visit& visit = visits_[number];
     if (!can_win(way.cost, visit)) return;
@@ -158,7 +158,7 @@ Path path_through_replication(const Problem& problem) {
     path.push_back({move, group, layout, to});
     layout = to;
   };
-  // The last cuts come off first, and are made last.
+  // Innermost axes are gathered first and sharded last.
   for (int place = problem.axes(); place-- > 0;) {
     for (int axis = problem.axes(); axis-- > 0;) {
       const Code code = layout.code(axis);

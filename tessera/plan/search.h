@@ -4,7 +4,7 @@
 
 #include "tessera/plan/moves.h"
 
-/// The least-cost path from a problem's start to its goal over the moves of the table.
+/// Searches the least-cost path from a problem's start to its goal over the moves of the table.
 namespace tessera::plan {
 
 struct PathStep {
@@ -16,7 +16,7 @@ struct PathStep {
 
 using Path = std::vector<PathStep>;
 
-/// What a search looked at, for benchmarks and tests.
+/// Counters of a search, for benchmarks and tests.
 struct SearchStats {
   size_t expanded = 0;
   size_t visited = 0;
@@ -24,12 +24,12 @@ struct SearchStats {
 };
 
 /// Exact (A* with the bound of bound.h) for up to six axes and five dims and often beyond. A search
-/// that tries the moves of too many layouts gives up and takes the best path it has: at worst the
-/// one through replication.
+/// that expands too many layouts stops and returns the best path so far: at worst the one through
+/// replication.
 Path cheapest_path(const Problem& problem, SearchStats* stats = nullptr);
 
-/// Undo every cut and reduction, one axis at a time, then cut as the goal does. Always legal; never
-/// the cheapest by intent, but a bound.
+/// Gathers and reduces one axis at a time until everything is replicated, then shards as the goal.
+/// Always legal; used as an upper bound.
 Path path_through_replication(const Problem& problem);
 
 double path_seconds(const Problem& problem, const Path& path);

@@ -9,7 +9,7 @@
 namespace tessera::plan {
 namespace {
 
-/// Places in the row-major list of ranks, by rank.
+/// Positions in the row-major list of ranks, by rank.
 std::vector<size_t> by_rank(const DeviceMesh& mesh) {
   std::vector<size_t> places(static_cast<size_t>(mesh.size()));
   std::iota(places.begin(), places.end(), size_t{0});
@@ -27,8 +27,8 @@ Coordinate coordinate_at(const DeviceMesh& mesh, size_t place) {
   return coordinate;
 }
 
-/// True if both are on the same ranks and each holds the same elements of the tensor. A difference
-/// shows at one of the first ranks.
+/// Whether both use the same ranks and each holds the same elements. A difference is visible at one
+/// of the first ranks.
 bool same_parts(const Sharding& a, const Sharding& b) {
   if (a.mesh().size() != b.mesh().size() || a.has_partial() || b.has_partial()) return false;
   const auto in_a = by_rank(a.mesh());
@@ -44,8 +44,8 @@ bool same_parts(const Sharding& a, const Sharding& b) {
   return true;
 }
 
-/// `sharding` with every partial axis reduced: into a shard where some dim divides, so that the
-/// bytes that follow are fewer, else replicated.
+/// `sharding` with every partial axis reduced: to a shard if some dim divides, so that fewer bytes
+/// are transferred, else replicated.
 Sharding without_partials(const Sharding& sharding) {
   Sharding out = sharding;
   for (int axis = 0; axis < sharding.mesh().ndim(); ++axis) {

@@ -5,8 +5,8 @@
 namespace tessera::plan {
 
 /// The steps from one mesh to another: partials are reduced on the source's mesh, one transfer
-/// takes the parts to the ranks that need them, partials are made on the target's mesh. None where
-/// every rank already holds what it is to hold (dp=2,tp=2 : S0,S0 and world=4 : S0).
+/// sends the parts to the ranks that need them, partials are created on the target's mesh. Empty if
+/// every rank already holds its part (dp=2,tp=2 : S0,S0 and world=4 : S0).
 std::vector<Step> steps_across_meshes(const Sharding& from, const Sharding& to,
                                       const cost::Machine& machine);
 

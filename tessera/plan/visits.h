@@ -9,28 +9,28 @@
 
 namespace tessera::plan {
 
-/// A layout that a search has looked at, and how it was reached.
+/// A layout that a search has visited, and how it was reached.
 struct Visit {
   Layout layout;
   int64_t bytes = 0;  // of its largest local part
-  double left = 0;    // to the goal, at least
+  double left = 0;    // lower bound of the remaining cost
   double cost =
-      std::numeric_limits<double>::infinity();  // infinite: reached in no way that can win
-  int parent = -1;                              // number of the visit before
+      std::numeric_limits<double>::infinity();  // infinite: not reached by a path that can win
+  int parent = -1;                              // number of the preceding visit
   Move move = Move::slice;
   uint8_t group = 0;
-  bool closed = false;  // its moves were looked at
+  bool closed = false;  // its moves were expanded
 };
 
-/// The layouts that a search has looked at, by number and by layout: a vector with an index beside
-/// it, open-addressed and much cheaper than a map at the few hundred entries of a search.
+/// The visited layouts, by number and by layout: a vector with an open-addressed index, much
+/// cheaper than a map for the few hundred entries of a search.
 class Visits {
  public:
   size_t size() const { return visits_.size(); }
   Visit& operator[](int number) { return visits_[static_cast<size_t>(number)]; }
   const Visit& operator[](int number) const { return visits_[static_cast<size_t>(number)]; }
 
-  /// The number of a layout. A new one gets the next number, and `describe` its visit to fill in.
+  /// The number of a layout. A new one gets the next number, and `describe` fills in its visit.
   template <typename F>
   int number(const Layout& layout, const F& describe) {
     size_t at = slot_of(layout);
@@ -48,7 +48,7 @@ class Visits {
  private:
   static constexpr int kNone = -1;
 
-  /// Where a layout's number is, or would be.
+  /// The index position of a layout's number, or where it would be inserted.
   size_t slot_of(const Layout& layout) const {
     const size_t mask = index_.size() - 1;
     size_t at = (layout.key() * 0x9e3779b97f4a7c15ULL >> 32) & mask;

@@ -7,7 +7,7 @@
 namespace tessera::program {
 namespace {
 
-/// The bytes of the storage that a tensor reaches.
+/// The number of bytes of the storage up to the tensor's last element.
 uint64_t reach_of(const TensorMeta& meta, const std::string& name) {
   const auto number = [&](const Size& size) {
     require(size.is_number() && size.number() >= 0, "tensor ", name, " has a size of ",

@@ -16,24 +16,24 @@
 
 namespace tessera::program {
 
-/// A `.pt2` file: a zip archive whose records lie below one directory.
+/// A `.pt2` file: a zip archive whose records are below one directory.
 ///
 ///   data/weights/weight_N, data/constants/tensor_N     the bytes of tensors
 ///   data/weights/model_weights_config.json, ...        names, types and records of tensors
 ///   models/model.json                                  the program
 ///   data/sample_inputs/model.pt                        a pickle of the inputs of the export
 ///
-/// Tensors are read where they are in the mapped file; nothing is copied.
+/// Tensors are read from the mapped file in place; nothing is copied.
 class Archive {
  public:
-  /// Throws InvalidArgument for a file that is no exported program.
+  /// Throws InvalidArgument for a file that is not an exported program.
   static std::shared_ptr<const Archive> open(const std::filesystem::path& path);
 
   /// The program that the archive describes.
   ExportedProgram read_program() const;
 
-  /// The bytes of a payload's record: the whole storage, of which the payload's meta says which
-  /// part is the tensor. Throws InvalidArgument for a record that is missing or too small.
+  /// The bytes of a payload's record: the whole storage; the payload's meta describes which part is
+  /// the tensor. Throws InvalidArgument for a record that is missing or too small.
   std::span<const std::byte> bytes_of_weight(const Payload& payload) const;
   std::span<const std::byte> bytes_of_constant(const Payload& payload) const;
 
@@ -50,24 +50,24 @@ class Archive {
   std::span<const std::byte> bytes_of(const Payload& payload, std::string_view folder) const;
 
   files::ZipReader zip_;
-  std::string root_;  // with a slash at its end
+  std::string root_;  // with a trailing slash
 };
 
-/// The contents of a record that are made while they are written.
+/// The contents of a record, generated while they are written.
 struct RecordContents {
   uint64_t size = 0;
-  /// Calls the sink with all bytes in order, in any parts.
+  /// Must call the sink with all bytes in order, in any number of parts.
   std::function<void(const std::function<void(std::span<const std::byte>)>& sink)> write;
 };
 
 struct SaveOptions {
-  /// By record ("data/weights/weight_3"): what to write in place of the archive's contents.
+  /// By record ("data/weights/weight_3"): contents that replace those of the archive.
   std::map<std::string, RecordContents> replace;
 };
 
 /// Writes `program` as a `.pt2` that torch.export.load reads. Bytes of tensors, sample inputs and
-/// all that is not part of ExportedProgram come from `from`. A program that was not changed gives
-/// the same file, byte for byte. The file appears under its name only when it is complete.
+/// everything that is not part of ExportedProgram are copied from `from`. An unchanged program
+/// gives the same file, byte for byte. The file appears under its name only when it is complete.
 void save(const ExportedProgram& program, const Archive& from, const std::filesystem::path& path,
           const SaveOptions& options);
 inline void save(const ExportedProgram& program, const Archive& from,

@@ -9,7 +9,7 @@ namespace {
 
 using files::JsonCursor;
 
-/// One function a kind, each way. A list of X is read and written by the functions of X.
+/// One function per kind and direction. A list of X is read and written by the functions of X.
 class Reader {
  public:
   explicit Reader(const Graph& graph) : graph_(graph) {}

@@ -12,24 +12,24 @@
 
 namespace tessera::program {
 
-/// A parameter, buffer or constant: where its bytes are, and how to read them. Tensors that share
-/// memory (tied weights) have the same path_name.
+/// A parameter, buffer or constant: the location and layout of its bytes. Tensors that share memory
+/// (tied weights) have the same path_name.
 struct Payload {
   std::string name;       ///< "layers.0.weight"
   std::string path_name;  ///< the record below data/weights or data/constants: "weight_0"
   bool is_param = false;
-  bool use_pickle = false;         ///< a custom object or tensor subclass, readable by Python alone
+  bool use_pickle = false;         ///< a custom object or tensor subclass, readable only by Python
   std::optional<TensorMeta> meta;  ///< absent for objects
 };
 
-/// The range of a symbol; an absent end is unbounded.
+/// The range of a symbol; an absent bound is unlimited.
 struct Range {
   std::optional<int64_t> min;
   std::optional<int64_t> max;
 };
 
-/// An exported program as its file describes it, without the bytes of its tensors. All members may
-/// be changed; verify() says whether the result is sound.
+/// An exported program as described by its file, without the bytes of its tensors. All members may
+/// be changed; verify() checks the result.
 struct ExportedProgram {
   Graph graph;
   Signature signature;
@@ -37,26 +37,26 @@ struct ExportedProgram {
   std::vector<Payload> constants;  ///< the other buffers, tensor constants, objects
 
   std::vector<std::pair<std::string, Range>> range_constraints;  ///< by symbol
-  /// The nested structure of the call's arguments and of its result, as torch.utils._pytree writes
-  /// it (pytree.h reads it); empty in programs that do not have it.
+  /// The nested structure of the call's arguments and of its result, as written by
+  /// torch.utils._pytree (parsed by pytree.h); empty in programs without it.
   std::string in_spec;
   std::string out_spec;
   std::vector<std::string> forward_arg_names;
   std::string torch_version;
   std::vector<std::string> verifiers;  ///< "TRAINING", "ATEN"
 
-  /// Everything else, as JSON text by member, in the order of the file.
+  /// Everything else, as JSON text by member, in file order.
   std::string module_json;   ///< of graph_module: module_call_graph, metadata, ...
   std::string program_json;  ///< of the program: opset_version, schema_version, guards_code, ...
 
   const Payload* find_payload(std::string_view name) const;
 };
 
-/// The newest schema that this library understands. A program of another major version is refused.
+/// The newest supported schema. A program of another major version is rejected.
 constexpr int64_t kSchemaMajor = 8;
 
-/// From and to the three JSON records of a `.pt2` archive. `document` is for messages. Text that
-/// was read is written again byte for byte.
+/// From and to the three JSON records of a `.pt2` archive. `document` is for error messages. Text
+/// that was read is written back byte for byte.
 struct ProgramRecords {
   std::string model;
   std::string weights_config;

@@ -83,7 +83,7 @@ class ExpressionParser {
     return Expression(std::make_shared<const Node>(std::move(node)));
   }
 
-  /// "key=word" at the current position?
+  /// Whether "key=word" is at the current position.
   bool at_keyword() const {
     size_t i = at_;
     while (i < text_.size() && is_word(text_[i])) ++i;

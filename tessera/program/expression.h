@@ -11,15 +11,17 @@
 
 namespace tessera::program {
 
-/// An expression over the symbols of a program, such as 2*s77 + 1. Immutable; a copy is a pointer.
+/// An expression over the symbols of a program, such as 2*s77 + 1. Immutable; copying copies a
+/// pointer.
 ///
-/// Exported programs spell expressions as SymPy's srepr does:
+/// Exported programs write expressions as SymPy's srepr:
 ///
 ///   Symbol('s77', positive=True, integer=True)
 ///   Add(Mul(Integer(2), Symbol('s77', positive=True, integer=True)), Integer(1))
 ///   FloorDiv(Symbol('s77', ...), Integer(4))
 ///
-/// A function that `evaluate` does not know is kept and printed again; only its value is unknown.
+/// A function that `evaluate` does not support is kept and printed again; only its value is
+/// unknown.
 class Expression {
  public:
   struct Node;
@@ -27,22 +29,22 @@ class Expression {
   /// Throws InvalidArgument with the text and the position.
   static Expression parse(std::string_view srepr);
   static Expression integer(int64_t value);
-  /// A positive integer of that name, as torch.export makes them.
+  /// A positive integer of that name, as torch.export creates them.
   static Expression symbol(std::string_view name);
   static Expression call(std::string_view function, std::vector<Expression> args);
 
-  /// As SymPy's srepr; parse(e.to_srepr()) is e, and e.to_srepr() the text that was parsed.
+  /// As SymPy's srepr; parse(e.to_srepr()) is e, and e.to_srepr() is the text that was parsed.
   std::string to_srepr() const;
-  /// For people: "2*s77 + 1".
+  /// Human-readable: "2*s77 + 1".
   std::string to_text() const;
 
   using Lookup = std::function<std::optional<int64_t>(std::string_view symbol)>;
-  /// The value, or nothing where a symbol is unbound, the value is no integer, a function is not
-  /// known or 64 bits overflow.
+  /// The value, or nullopt if a symbol is unbound, the value is not an integer, a function is not
+  /// supported or 64 bits overflow.
   std::optional<int64_t> evaluate(const Lookup& lookup) const;
 
   std::set<std::string> symbols() const;
-  /// The symbol's name, if it is nothing but one.
+  /// The symbol's name, if the expression is a single symbol.
   std::optional<std::string> as_symbol() const;
 
   bool operator==(const Expression& other) const { return to_srepr() == other.to_srepr(); }
@@ -57,7 +59,8 @@ class Expression {
   std::shared_ptr<const Node> node_;
 };
 
-/// floor(a / n): what one of n equal shards of a symbolic size has. Folds where the value is known.
+/// floor(a / n): the size of one of n equal shards of a symbolic size. Folded if the value is
+/// known.
 Expression divide(const Expression& a, int64_t n);
 
 }  // namespace tessera::program

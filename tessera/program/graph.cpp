@@ -8,7 +8,7 @@
 namespace tessera::program {
 namespace {
 
-/// By the number of the kind.
+/// Indexed by kind.
 constexpr std::array<std::string_view, 31> kWireNames = {"as_none",
                                                          "as_tensor",
                                                          "as_tensors",

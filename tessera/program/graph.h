@@ -14,15 +14,15 @@
 
 #include "tessera/program/tensor_meta.h"
 
-/// The graph of an exported program as plain data, one type for each notion of the file format:
+/// The graph of an exported program as plain data, one type per concept of the file format:
 ///
 ///   Graph      inputs -> nodes in order of execution -> outputs, and the table of values
 ///   Node       target "torch.ops.aten.linear.default", named input arguments, outputs
 ///   Argument   what is passed: a value, a number, a list, a dtype, another graph, ...
-///   Value      a name that arguments refer to, with what is known of it
+///   Value      a name that arguments reference, with its metadata
 ///
-/// Arguments refer to values by ValueId, an index into Graph::values; names are kept for files and
-/// messages. Everything that the format holds and these types do not name is kept as JSON text in
+/// Arguments reference values by ValueId, an index into Graph::values; names are kept for files and
+/// messages. Members of the format that these types do not represent are kept as JSON text in
 /// `unknown` and written back.
 namespace tessera::program {
 
@@ -38,14 +38,14 @@ struct Value {
   ValueKind kind = ValueKind::tensor;
   std::optional<TensorMeta> tensor;  ///< of a tensor
   std::optional<Size> size;          ///< of a sym_int
-  std::string json;                  ///< what the file says of one of the other kinds
+  std::string json;                  ///< the file's description of one of the other kinds
 };
 
 struct Graph;
 struct Argument;
 
-/// The kinds of arguments, each with the type that its `data` has; the names are the format's
-/// without "as_".
+/// The kinds of arguments, each with the type of its `data`; the names are the format's without
+/// "as_".
 enum class ArgKind : uint8_t {
   none,                ///< std::monostate
   tensor,              ///< ValueId
@@ -84,7 +84,7 @@ using IntOrValue = std::variant<int64_t, ValueId>;
 using FloatOrValue = std::variant<double, ValueId>;
 using BoolOrValue = std::variant<bool, ValueId>;
 
-/// The body of a higher-order op (cond, map, ...). Its values are its own.
+/// The body of a higher-order op (cond, map, ...). It has its own values.
 struct Subgraph {
   std::string name;
   std::shared_ptr<Graph> graph;
@@ -137,13 +137,13 @@ struct Node {
   std::vector<std::pair<std::string, std::string>> metadata;
   std::optional<bool> is_hop_single_tensor_return;
   std::optional<std::string> name;
-  std::string unknown;  ///< JSON members that the format had and this type has not, or empty
+  std::string unknown;  ///< JSON members that this type does not represent, or empty
 
   /// nullptr if the argument was not passed.
   const Argument* find(std::string_view argument) const;
   std::string_view metadata_of(std::string_view key) const;
   /// "aten::linear" and "default" of "torch.ops.aten.linear.default"; empty names for targets that
-  /// are no operators of a library ("_operator.mul").
+  /// are not operators of a library ("_operator.mul").
   std::pair<std::string, std::string> op_name() const;
 };
 
@@ -157,7 +157,7 @@ struct Graph {
 
   const Value& value(ValueId id) const { return values[id.index]; }
   Value& value(ValueId id) { return values[id.index]; }
-  /// Adds a value; InvalidArgument if the name is taken.
+  /// Adds a value; throws InvalidArgument if the name is taken.
   ValueId add_value(Value value);
   std::optional<ValueId> find_value(std::string_view name) const;
   /// `base`, or `base_1`, `base_2`, ... if that is taken.
@@ -167,8 +167,8 @@ struct Graph {
   std::unordered_map<std::string, ValueId> by_name_;
 };
 
-/// Calls `visit(ValueId)` for every value that an argument refers to; bodies of higher-order ops
-/// are not entered.
+/// Calls `visit(ValueId)` for every value that an argument references, without entering bodies of
+/// higher-order ops.
 template <typename Visit>
 void each_value(const Argument& argument, const Visit& visit);
 
@@ -198,7 +198,7 @@ struct ValueWalk {
     for (size_t i = 0; i < list.size(); ++i) (*this)(static_cast<const T&>(list[i]));
   }
   template <typename T>
-  void operator()(const T&) const {}  // refers to nothing
+  void operator()(const T&) const {}  // references nothing
 };
 
 }  // namespace detail

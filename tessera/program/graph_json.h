@@ -4,9 +4,8 @@
 #include "tessera/program/graph.h"
 #include "tessera/program/meta_json.h"
 
-/// Graphs to and from the JSON of exported programs. Reading checks types and that names exist;
-/// what it lets through is checked by verify.h. Writing what was read gives the same JSON, member
-/// by member.
+/// Graphs from and to the JSON of exported programs. Reading checks types and that names exist;
+/// verify.h checks the rest. Writing what was read gives the same JSON, member by member.
 namespace tessera::program {
 
 Graph graph_from_json(const files::JsonCursor& json);

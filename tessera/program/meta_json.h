@@ -8,7 +8,7 @@
 #include "tessera/files/json_cursor.h"
 #include "tessera/program/tensor_meta.h"
 
-/// What exported programs say of tensors, to and from JSON. Errors name the place in the file.
+/// Tensor metadata of exported programs, from and to JSON. Errors name the location in the file.
 namespace tessera::program {
 
 using Json = nlohmann::ordered_json;
@@ -22,8 +22,8 @@ Json device_to_json(const Device& device);
 DType dtype_from_json(const files::JsonCursor& json);
 Layout layout_from_json(const files::JsonCursor& json);
 
-/// The members of an object that `known` does not list, as JSON text, or "" if there is none; and
-/// their way back.
+/// The members of an object that `known` does not list, as JSON text, or "" if there are none; and
+/// the reverse.
 std::string unknown_members(const files::JsonCursor& json,
                             std::initializer_list<std::string_view> known);
 void add_unknown(Json& json, const std::string& unknown);

@@ -77,7 +77,7 @@ void read_call_spec(const JsonCursor& module, ExportedProgram& program) {
   }
 }
 
-/// The members of `text`, with those of `typed` in their places; typed members that `text` lacks
+/// The members of `text`, with those of `typed` at their positions; typed members that `text` lacks
 /// come first.
 Json merge(const std::string& text, Json typed) {
   const Json kept = text.empty() ? Json::object() : Json::parse(text);
@@ -91,8 +91,8 @@ Json merge(const std::string& text, Json typed) {
   return out;
 }
 
-/// The members of an object with null in place of those that are typed elsewhere: their position is
-/// kept, their contents are not.
+/// The members of an object with null in place of those that are represented by types: keeps their
+/// position, not their contents.
 std::string skeleton(const JsonCursor& json, std::initializer_list<std::string_view> typed) {
   Json out = Json::object();
   json.each_member([&](std::string_view key, const JsonCursor& value) {

@@ -12,7 +12,7 @@ using files::JsonCursor;
 
 constexpr std::string_view kDocument = "call structure";
 
-/// A dict's context is the JSON text of its keys; those of ordered dicts and named tuples likewise.
+/// A dict's context is the JSON text of its keys; likewise for ordered dicts and named tuples.
 std::vector<std::string> keys_of(const JsonCursor& json, size_t children) {
   std::vector<std::string> out;
   const auto context = json.find("context");

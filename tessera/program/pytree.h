@@ -7,8 +7,8 @@
 
 namespace tessera::program {
 
-/// The nested structure of a call's arguments or of its result, as torch.utils._pytree writes it:
-/// tuples, lists, dicts and named tuples, with tensors and numbers at the leaves in order.
+/// The nested structure of a call's arguments or of its result, as written by torch.utils._pytree:
+/// tuples, lists, dicts and named tuples, with tensors and numbers as leaves, in order.
 ///
 ///   parse_pytree(program.out_spec).leaf_names("")   -> {"logits", "best.0", "best.1", "ramp"}
 struct Pytree {
@@ -23,12 +23,12 @@ struct Pytree {
   std::vector<std::string> leaf_names(std::string_view root) const;
 };
 
-/// Throws InvalidArgument for text that is no such structure.
+/// Throws InvalidArgument for text that is not such a structure.
 Pytree parse_pytree(std::string_view text);
 
-/// The names of the user's inputs, in the order of the graph: positional arguments by the names of
-/// forward's parameters, keyword arguments by theirs, and what is nested in them by its path.
-/// Without names, positional arguments are arg0, arg1, ...
+/// The names of the user's inputs, in graph order: positional arguments by the names of forward's
+/// parameters, keyword arguments by theirs, nested values by their path. Without names, positional
+/// arguments are arg0, arg1, ...
 std::vector<std::string> input_names(const Pytree& in_spec,
                                      const std::vector<std::string>& forward_arg_names);
 /// The same for results: "output" for a single tensor, "0", "1", ... for a tuple, keys of a dict.

@@ -17,7 +17,7 @@ constexpr std::string_view kConstantsConfig = "data/constants/model_constants_co
 constexpr std::string_view kModel = "models/model.json";
 constexpr std::string_view kSerializationId = ".data/serialization_id";
 
-/// The records that close an archive, in the order in which PyTorch writes them.
+/// The final records of an archive, in the order in which PyTorch writes them.
 constexpr std::string_view kClosing[] = {"archive_format", "archive_version", ".data/version",
                                          "byteorder"};
 
@@ -75,7 +75,7 @@ class Saver {
     }
   }
 
-  /// Sample inputs, extra files and whatever else the archive holds. Tensors that the program no
+  /// Sample inputs, extra files and everything else in the archive. Tensors that the program no
   /// longer has are left out.
   void rest() {
     for (const auto& record : from_.zip().records()) {
@@ -87,8 +87,8 @@ class Saver {
     }
   }
 
-  /// PyTorch's id is a digest of names and contents: kept where nothing changed, else made of the
-  /// texts that were written, in its form of 40 digits.
+  /// PyTorch's id is a digest of names and contents: kept if nothing changed, else computed from
+  /// the written texts, in its form of 40 digits.
   void serialization_id() {
     if (!changed_) {
       if (from_.record(kSerializationId) != nullptr) copy(kSerializationId);
@@ -116,7 +116,7 @@ class Saver {
 
 void save(const ExportedProgram& program, const Archive& from, const std::filesystem::path& path,
           const SaveOptions& options) {
-  // Written beside and renamed: `path` may be the very file that `from` has mapped.
+  // Written to a temporary file and renamed: `path` may be the file that `from` has mapped.
   const std::filesystem::path unfinished = path.string() + ".unfinished";
   try {
     Saver(from, unfinished, options).save(program);

@@ -9,7 +9,7 @@
 
 namespace tessera::program {
 
-/// What an input of the graph is.
+/// The role of a graph input.
 enum class InputKind : uint8_t {
   user_input,
   parameter,
@@ -22,15 +22,15 @@ enum class InputKind : uint8_t {
 
 struct InputSpec {
   InputKind kind = InputKind::user_input;
-  /// The graph's input. Absent for a constant_input and a token, which have only a name.
+  /// The graph's input. Absent for a constant_input and a token, which only have a name.
   std::optional<Argument> arg;
   std::string name;        ///< of a constant_input or a token
   std::string target;      ///< "layers.0.weight" of a parameter, buffer, constant or object
-  bool persistent = true;  ///< of a buffer: it is among the weights, not the constants
+  bool persistent = true;  ///< of a buffer: stored among the weights, not the constants
   std::string constant;    ///< of a constant_input: its value as JSON, {"as_int": 3}
 };
 
-/// What an output of the graph is for.
+/// The role of a graph output.
 enum class OutputKind : uint8_t {
   user_output,
   loss_output,
@@ -46,7 +46,7 @@ struct OutputSpec {
   OutputKind kind = OutputKind::user_output;
   std::optional<Argument> arg;  ///< absent for a token
   std::string name;             ///< of a token
-  std::string target;           ///< the buffer, parameter or user input that is meant
+  std::string target;           ///< the buffer, parameter or user input that it refers to
 };
 
 /// Inputs and outputs of the graph in order, one spec each.

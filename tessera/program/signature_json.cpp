@@ -17,14 +17,14 @@ enum class ArgForm : uint8_t {
   argument,  // any kind: {"as_tensor": {"name": "x"}}
   tensor,    // {"name": "x"}
   object,    // {"name": "x", "class_fqn": "C"}
-  name,      // no value of the graph
+  name,      // not a value of the graph
 };
 
 template <typename Kind>
 struct Row {
   Kind kind;
   std::string_view member;  // of the union
-  std::string_view target;  // the member that names what is meant, or ""
+  std::string_view target;  // the member that names its target, or ""
   ArgForm form;
 };
 
@@ -55,7 +55,7 @@ const Row<Kind>& row_of(const Row<Kind> (&rows)[N], Kind kind) {
   return *std::ranges::find(rows, kind, &Row<Kind>::kind);
 }
 
-/// The one member of a union, and the row that it names.
+/// The single member of a union, and the row that it names.
 template <typename Kind, size_t N>
 std::pair<const Row<Kind>*, JsonCursor> choose(const Row<Kind> (&rows)[N], const JsonCursor& json) {
   if (json.size() != 1) json.fail(join_text("has ", json.size(), " members, not exactly one"));

@@ -22,7 +22,7 @@ class Size {
   bool is_number() const { return !expression_.has_value(); }
   /// The number, or the hint of an expression.
   std::optional<int64_t> hint() const { return number_; }
-  /// The number; InternalError for an expression.
+  /// The number; throws InternalError for an expression.
   int64_t number() const;
   const std::optional<Expression>& expression() const { return expression_; }
   /// "16", "s77".
@@ -34,7 +34,7 @@ class Size {
   std::optional<Expression> expression_;
 };
 
-/// How the bytes of a tensor are arranged; the numbers are those of the file format.
+/// The memory layout of a tensor; the numbers are those of the file format.
 enum class Layout : uint8_t {
   unknown = 0,
   sparse_coo = 1,
@@ -52,7 +52,7 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-/// What an exported program says of a tensor.
+/// Metadata of a tensor in an exported program.
 struct TensorMeta {
   DType dtype = DType::f32;
   std::vector<Size> sizes;
@@ -69,8 +69,8 @@ struct TensorMeta {
   bool operator==(const TensorMeta&) const = default;
 };
 
-/// The file format's number of an element type (FLOAT is 7, unlike c10's 6), and back; nothing for
-/// numbers that mean no type of ours.
+/// The file format's number of an element type (FLOAT is 7, unlike c10's 6), and the reverse;
+/// nullopt for numbers of unsupported types.
 int64_t dtype_code(DType dtype);
 std::optional<DType> dtype_from_code(int64_t code);
 

@@ -20,7 +20,7 @@ std::string node_text(const Node& node, size_t index) {
   return join_text("node ", index, " (", node.name.value_or(node.target), ")");
 }
 
-/// The kind of value that an argument of this kind refers to, if it refers to any.
+/// The kind of value that an argument of this kind references, if any.
 std::optional<ValueKind> value_kind_of(ArgKind kind) {
   switch (kind) {
     case ArgKind::tensor:
@@ -63,7 +63,7 @@ void check_kinds(const Graph& graph, const Argument& arg, const std::string& whe
   });
 }
 
-/// Definitions before uses, over one graph and the bodies of its higher-order ops.
+/// Checks that definitions precede uses, in one graph and the bodies of its higher-order ops.
 void check_order(const Graph& graph, const std::string& prefix, Problems& problems) {
   std::vector<bool> defined(graph.values.size(), false);
   const auto define = [&](const Argument& arg, const std::string& where) {
@@ -110,7 +110,7 @@ bool same_argument(const Argument& a, const Argument& b) {
   return of_a == of_b;
 }
 
-/// A payload has the type and shape of the input that it is passed to.
+/// Checks that a payload has the dtype and shape of the input that it is passed to.
 void check_payload(const ExportedProgram& program, const InputSpec& spec, Problems& problems) {
   const Payload* payload = program.find_payload(spec.target);
   if (payload == nullptr) {
@@ -179,7 +179,7 @@ void check_signature(const ExportedProgram& program, Problems& problems) {
   }
 }
 
-/// Symbols that inputs and nodes bind.
+/// Symbols bound by inputs and nodes.
 std::set<std::string> bound_symbols(const Graph& graph) {
   std::set<std::string> out;
   const auto bind = [&](const Size& size) {

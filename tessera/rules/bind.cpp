@@ -73,7 +73,7 @@ class Binder {
     if (run_length(c) < 0) runs_.emplace_back(c, length);
   }
 
-  /// A list takes one term in brackets, or as many plain terms as it has tensors.
+  /// A list matches one term in brackets, or as many plain terms as it has tensors.
   bool operands() {
     size_t next = 0;
     const auto& terms = b_.notation->operands;
@@ -103,7 +103,7 @@ class Binder {
     if (term.anything) return true;
     int fixed = 0;
     bool has_star = false;
-    char open_run = 0;  // the run that takes what remains
+    char open_run = 0;  // the run that matches what remains
     for (const auto& d : term.dims) {
       if (d.kind == Dim::Kind::star) {
         has_star = true;
@@ -118,7 +118,7 @@ class Binder {
       }
     }
     int rest = sharding.ndim() - fixed;
-    int skip = 0;  // leading letters that an addend of fewer dims does not have
+    int skip = 0;  // leading letters that an addend of fewer dims lacks
     if (rest < 0) {
       if (!term.addend && !term.broadcast) return false;
       skip = -rest;
@@ -183,7 +183,7 @@ class Binder {
     }
   }
 
-  /// False if a letter has two sizes.
+  /// Returns false if a letter has two sizes.
   bool measure(size_t operand) {
     bool fits = true;
     const auto& dims = b_.operand_dims[operand];
@@ -204,7 +204,7 @@ class Binder {
     return fits;
   }
 
-  /// The letters that a clause speaks of: of an attribute's dims, or by name.
+  /// The letters that a clause refers to: by an attribute's dims, or by name.
   std::vector<int> letters_of(const Clause& c) {
     std::vector<int> out;
     if (c.attribute.empty()) {
@@ -278,7 +278,7 @@ class Binder {
     }
   }
 
-  /// No group multiplies complex numbers; all that reduces them otherwise makes real ones first.
+  /// No backend multiplies complex numbers; other reductions of them convert to real ones first.
   bool can_be_reduced(ReduceOp op) const {
     if (op != ReduceOp::product) return true;
     return std::ranges::none_of(call_.operands(), [](const Sharding& operand) {
@@ -287,7 +287,8 @@ class Binder {
     });
   }
 
-  /// Other strides are multiples of the length of the dim of stride 1: it is cut in multiples only.
+  /// Other strides are multiples of the length of the dim of stride 1, so only that dim must be
+  /// sharded in multiples.
   void align(const Clause& c) {
     for (const int operand : c.operands) {
       const auto o = static_cast<size_t>(operand);
@@ -304,7 +305,8 @@ class Binder {
     }
   }
 
-  /// False if a letter is not a multiple of what its clause says in an operand that has it whole.
+  /// Returns false if a letter is not a multiple of its clause's number in some operand, other than
+  /// addends and broadcast ones.
   bool multiples() {
     for (const auto& c : b_.notation->clauses) {
       if (c.kind != Clause::Kind::multiple || !c.condition.holds(call_)) continue;
@@ -336,7 +338,7 @@ class Binder {
     }
   }
 
-  /// A factor that does not divide its dim cannot be cut.
+  /// A factor that does not divide its dim cannot be sharded.
   void check_products() {
     for (size_t o = 0; o < b_.operands.size(); ++o) {
       for (size_t d = 0; d < b_.operand_dims[o].size(); ++d) {

@@ -50,7 +50,7 @@ class Expander {
   }
 
  private:
-  /// Why a letter may not be cut; empty if it may.
+  /// Why a letter must not be sharded; empty if it may be.
   std::string_view why_whole(size_t letter) const {
     const auto& l = b_.letters[letter];
     if (l.whole) return "must be whole";
@@ -69,7 +69,7 @@ class Expander {
     return l.size % l.multiple == 0 && chunk_interval(l.size, ranks_, 0).size() % l.multiple == 0;
   }
 
-  /// Nothing cut yet: replicated, but for operands that are taken as they are.
+  /// The initial row: replicated, except for operands that are taken as they are.
   std::vector<Placement> untouched() const {
     std::vector<Placement> out(b_.operands.size());
     for (size_t o = 0; o < out.size(); ++o) {
@@ -79,7 +79,8 @@ class Expander {
     return out;
   }
 
-  /// A dim of size 1 (or 0) is only offered where somebody already cut it: no gain in it.
+  /// A dim of size 1 (or 0) is only offered if some operand already shards it: otherwise there is
+  /// no gain.
   bool is_cut_already(int letter) const {
     for (size_t o = 0; o < b_.operands.size(); ++o) {
       if (!b_.operands[o].defined()) continue;
@@ -123,7 +124,7 @@ class Expander {
       }
       row.results.push_back(dim >= 0 ? place(dim) : Partial(l.reduce.value_or(ReduceOp::sum)));
     }
-    // What is added to a sum must be shared out too.
+    // An addend of a partial sum must be partial too.
     if (!row.results.empty() && row.results[0].is_partial()) {
       for (size_t o = 0; o < b_.operands.size(); ++o) {
         if (b_.term_of_operand[o]->addend && b_.operands[o].defined())
@@ -138,7 +139,7 @@ class Expander {
     return term.free_of.find(name) != std::string::npos;
   }
 
-  /// Where an operand is strided or ragged, all may be so.
+  /// If an operand is strided or ragged, all may use its placement.
   void add_odd(size_t operand) {
     if (!b_.operands[operand].defined() || b_.operand_dims[operand].empty()) return;
     const Placement& p = b_.operands[operand].placement(axis_);
@@ -182,7 +183,7 @@ class Expander {
     }
   }
 
-  /// The operand's partial as it stands; there are too many to list them all.
+  /// Only the operand's current partial; there are too many to list all.
   void add_ignore(const Clause& c) {
     for (size_t o = 0; o < b_.operands.size(); ++o) {
       const auto term = static_cast<int>(b_.term_of_operand[o] - b_.notation->operands.data());

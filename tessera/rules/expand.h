@@ -5,28 +5,28 @@
 #include "tessera/rules/notation.h"
 #include "tessera/rules/rule.h"
 
-/// From the text of a rule and the metadata of a call to the rows for one axis.
+/// Expands the notation of a rule, for the metadata of a call, to the rows for one axis.
 ///
 ///   mk, kn -> mn   with 8x6, 6x4
 ///     m: S0,R -> S0     k: S1,S0 -> P(sum)     n: R,S1 -> S1     and what `linear` lets through
 ///
-/// A letter may be cut in any way: evenly, unevenly, with empty shards; strided or ragged where an
+/// A letter may be sharded in any way: evenly, unevenly, with empty shards; strided or ragged if an
 /// operand already is. An operand of size 1 where the letter is longer is broadcast: it stays R.
 namespace tessera::rules {
 
-/// The letters of one call: their sizes, and where they are.
+/// The letters of one call: their sizes and positions.
 struct Bound {
   struct Letter {
     int key = 0;
-    int64_t size = -1;  // -1: not known
+    int64_t size = -1;  // -1: unknown
     bool whole = false;
     bool even = false;
     bool nonempty = false;
-    int64_t multiple = 1;                  // every part has a multiple of so many elements
+    int64_t multiple = 1;                  // every part is a multiple of this many elements
     bool dropped = false;                  // results lose the dim
-    bool resized = false;                  // whole by an attribute: results may have another size
-    const std::string* handler = nullptr;  // cut only if there is one of this name
-    const std::string* flag = nullptr;     // cut only if it is set
+    bool resized = false;                  // results may have another size
+    const std::string* handler = nullptr;  // shardable only if a handler of this name exists
+    const std::string* flag = nullptr;     // shardable only if this flag is set
     bool weighed = false;
     std::optional<ReduceOp> reduce = {};
   };
@@ -44,25 +44,25 @@ struct Bound {
   std::vector<Letter> letters;
   bool keeps_dim = false;
 
-  /// The dim of an operand that a letter cuts; -1 if none or if it is broadcast there.
+  /// The dim of an operand that a letter refers to; -1 if none or if it is broadcast there.
   int dim_of(int operand, int letter) const;
   int dim_of_result(int result, int letter) const;
 };
 
-/// The first alternative that the call fits; nullopt if none does (then only R is legal).
+/// The first alternative that matches the call; nullopt if none does (then only R is legal).
 std::optional<Bound> bind(const std::vector<Notation>& alternatives, const OpCall& call);
 
 std::vector<Row> expand(const Bound& bound, const OpCall& call, int axis);
 
-/// The letters that may not be cut over this axis, as the rows that they would have been.
+/// The letters that must not be sharded over this axis, as the rows that they would have given.
 std::vector<Refusal> refusals(const Bound& bound, const OpCall& call, int axis);
 
 std::vector<ResultMeta> infer_shapes(const Bound& bound);
 
-/// A rule made of a line.
+/// A rule from its notation.
 Rule make_rule(std::string_view op, std::string_view text);
 
-/// Whether a Partial(op) of this element type can be passed on.
+/// Whether a Partial(op) of this element type can be passed through.
 bool can_be_partial(DType dtype, ReduceOp op);
 
 }  // namespace tessera::rules

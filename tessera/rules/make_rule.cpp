@@ -10,7 +10,7 @@ namespace {
 
 using Lines = std::shared_ptr<const std::vector<Notation>>;
 
-/// How much of a letter is here; -1 if no operand or result has it.
+/// The local size of a letter; -1 if no operand or result has it.
 int64_t local_letter(const Bound& bound, int letter, std::span<const Sharding> operands,
                      std::span<const Sharding> results) {
   for (size_t o = 0; o < bound.operands.size() && o < operands.size(); ++o) {
@@ -64,8 +64,8 @@ Arg local_size(const Lines& lines, const Clause& c, const OpCall& call,
   return *given;
 }
 
-/// Means are taken over local elements; Partial(avg) weighs all ranks alike. Where a rank holds
-/// more or less than the average, its result counts accordingly.
+/// Means are computed over local elements, and Partial(avg) weights all ranks equally. So the
+/// result of a rank with more or less than the average is weighted accordingly.
 std::vector<double> weights(const Bound& bound, std::span<const Sharding> operands) {
   std::vector<double> out(bound.result_dims.size(), 1);
   for (size_t l = 0; l < bound.letters.size(); ++l) {

@@ -13,7 +13,7 @@ namespace {
 bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
 bool is_upper(char c) { return std::isupper(static_cast<unsigned char>(c)) != 0; }
 
-/// A cursor that, unlike Scanner, sees blanks as the ends of words: `mk` is two letters.
+/// A cursor that, unlike Scanner, treats blanks as word boundaries: `mk` is two letters.
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
@@ -258,7 +258,7 @@ class Parser {
     return c;
   }
 
-  /// What no parse step sees: letters of results that no operand has, operands that do not exist.
+  /// Checks across terms: letters of results that no operand has, operands that do not exist.
   void check(const Notation& made) {
     std::set<char> known;
     for (const auto& t : made.operands) {
@@ -320,7 +320,7 @@ bool Condition::holds(const OpCall& call) const {
     } else if (const auto* i = std::get_if<int64_t>(arg)) {
       is = std::to_string(*i) == value;
     } else if (const auto* n = std::get_if<Number>(arg)) {
-      is = n->equals(std::stod(value));  // reads inf and -inf too
+      is = n->equals(std::stod(value));  // parses inf and -inf too
     }
   }
   return is != negated;

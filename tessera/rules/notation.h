@@ -8,17 +8,17 @@
 
 #include "tessera/rules/op_call.h"
 
-/// The text of a rule, parsed. docs/rule_notation.md teaches it; in short:
+/// The parsed notation of a rule. See docs/rule_notation.md; in short:
 ///
 ///   terms -> terms ; clause ; clause | the next alternative
 ///
-///   a term, one for each tensor argument and result
-///     mk      a dim each; lower case may be sharded, upper case must be whole
+///   a term, one per tensor argument and result
+///     mk      one dim each; lower case may be sharded, upper case must be whole (unsharded)
 ///     *       all remaining dims, aligned from the right between operands, each may be sharded
 ///     X..     a run of remaining dims, whole (x..: each may be sharded)
 ///     1 1..   a dim of size 1, as many of them as the run has dims
-///     (gC)    a dim made of factors, of which the first may be sharded
-///     .       no dims        _   anything, replicated, of no influence   &  the same, as it is
+///     (gC)    a dim that is a product of factors, of which the first may be sharded
+///     .       no dims        _   anything, replicated, without effect     &  the same, unchanged
 ///     +t      addend         ~t  broadcast to these dims
 ///     t?      optional       [t]  every tensor of a list
 ///     t!k     a result that does not depend on k
@@ -45,7 +45,7 @@ struct Term {
   bool has(Dim::Kind kind) const;
 };
 
-/// `groups=1`, `ceil_mode` (true, or not 0, or not empty), `dtype=none`.
+/// `groups=1`, `ceil_mode` (true, nonzero, or not empty), `dtype=none`.
 struct Condition {
   std::string attribute;  ///< empty: always
   std::string value;      ///< empty: "is set"
@@ -55,24 +55,24 @@ struct Condition {
 
 struct Clause {
   enum class Kind : uint8_t {
-    pass,      ///< partials of `ops` go through the operands together; the others are replicated
-    ignore,    ///< the operand's values are not read: any partial will do, the result is replicated
-    whole,     ///< dims of an attribute, or letters, may not be sharded
+    pass,      ///< partials of `ops` pass through the operands together; others are replicated
+    ignore,    ///< values are not read: any partial is allowed, the result is replicated
+    whole,     ///< dims of an attribute, or letters, must not be sharded
     drop,      ///< the same, and results with a star lose them
-    reduce,    ///< may be sharded: what lacks the dim becomes Partial(ops[0])
-    weigh,     ///< results count by the share of the letters that is here (gradients of means)
-    exact,     ///< nothing is broadcast: letters of two sizes are whole
-    aligned,   ///< the star stands for equally many dims in all operands
+    reduce,    ///< may be sharded: results without the dim become Partial(ops[0])
+    weigh,     ///< results are weighted by the local fraction of the letters (gradients of means)
+    exact,     ///< no broadcasting: letters of two sizes are whole
+    aligned,   ///< the star has the same number of dims in all operands
     rank,      ///< a run has as many dims as the attribute lists
     size,      ///< a letter's size is the attribute
-    even,      ///< the letters may only be cut into equal parts
-    nonempty,  ///< no rank may hold nothing of the letters (if none is named: of any)
-    local,     ///< the attribute is a size: it becomes the local one of a letter, operand or result
-    flag,      ///< the letters may be cut if the flag of this name is set
-    align,     ///< parts of these operands keep strides of whole multiples of so many bytes
-    multiple,  ///< the letters and their parts are multiples of so many elements
-    handler,   ///< may be cut if there is a handler of this name; `mask v`: of the name "mask"
-    guard,     ///< `if`: the alternative applies
+    even,      ///< the letters may only be sharded evenly
+    nonempty,  ///< no rank may have an empty part of the letters (if none is named: of any)
+    local,     ///< a size attribute becomes the local one of a letter, operand or result
+    flag,      ///< the letters may be sharded if the flag of this name is set
+    align,     ///< parts of these operands must have strides that are multiples of this many bytes
+    multiple,  ///< the letters and their parts are multiples of this many elements
+    handler,   ///< shardable if a handler of this name exists; `mask v`: of the name "mask"
+    guard,     ///< `if`: when the alternative applies
   };
   Kind kind{};
   std::vector<ReduceOp> ops;
@@ -81,7 +81,7 @@ struct Clause {
   std::vector<int> operands;
   std::string attribute;
   std::string name;     // of a handler or flag
-  std::string letters;  // '*' stands for the star's dims
+  std::string letters;  // '*' means the star's dims
   int of_operand = -1, of_dim = -1, of_result = -1;
   int count = 0;  // align: bytes; multiple: elements
   Condition condition;
@@ -94,7 +94,7 @@ struct Notation {
   std::vector<Clause> clauses;
 };
 
-/// All alternatives of a line. An InvalidArgument shows the line and the place.
+/// All alternatives of a rule. Throws InvalidArgument that shows the text and the position.
 std::vector<Notation> parse_notation(std::string_view text);
 
 }  // namespace tessera::rules

@@ -19,7 +19,7 @@ uint64_t NumberQuestion::answer(uint64_t bits) const {
 }
 
 bool NumberQuestions::add(const NumberQuestion& question) {
-  constexpr int64_t kMaxComparisons = 8;  // a rule may compare with what the call gives it
+  constexpr int64_t kMaxComparisons = 8;  // a rule may compare with arguments of the call
   const auto is_of_same_number = [&](const NumberQuestion& asked) {
     return asked.number == question.number && asked.type == question.type;
   };

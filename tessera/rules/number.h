@@ -7,36 +7,37 @@
 #include <span>
 #include <vector>
 
-/// Numbers among an op's arguments (Scalar, float), as rules see them.
+/// Numeric arguments of an op (Scalar, float), as rules see them.
 ///
-/// Decisions are cached, and a number that changes from step to step (a learning rate) must not
-/// make a new decision each time. So the key of a decision holds of a number only what was asked
-/// about it: a rule gets the number by asking, and the question is recorded.
+/// Decisions are cached, and a number that changes in every step (a learning rate) must not create
+/// a new decision each time. So the key of a decision contains only what was queried about a
+/// number: a rule accesses it through queries, which are recorded.
 ///
 ///   number.equals(0)     the key holds whether it is 0: 2 and 3 share a decision
 ///   number.to_double()   the key holds the number
-///   number.type()        free: types are always part of the key
+///   number.type()        not recorded: types are always part of the key
 namespace tessera::rules {
 
 enum class NumberType : uint8_t { boolean, integer, floating };
 
-/// What was asked about one of a call's numbers.
+/// A query about one of a call's numbers.
 struct NumberQuestion {
-  uint32_t number = 0;  ///< its place among the call's numbers
+  uint32_t number = 0;  ///< its index among the call's numbers
   NumberType type{};
-  bool whole = false;  ///< asked for the number itself, else whether it equals `other`
+  bool whole = false;  ///< queries the number itself, else whether it equals `other`
   double other = 0;
 
-  /// The answer about a number of this type, given by its 64 bits; equal answers, equal decisions.
+  /// The answer for a number of this type, given by its 64 bits; equal answers mean equal
+  /// decisions.
   uint64_t answer(uint64_t bits) const;
   bool operator==(const NumberQuestion&) const = default;
 };
 
-/// All that was asked about the numbers of one call, or of all calls of an op.
+/// All queries about the numbers of one call, or of all calls of an op.
 class NumberQuestions {
  public:
-  /// False if the answers so far tell the answer to this one too. After several comparisons of one
-  /// number the number itself takes their place.
+  /// Returns false if the queries so far determine the answer. After several comparisons of one
+  /// number, its value replaces them.
   bool add(const NumberQuestion& question);
   bool empty() const { return list_.empty(); }
   std::span<const NumberQuestion> list() const { return list_; }
@@ -47,7 +48,7 @@ class NumberQuestions {
 
 class Number {
  public:
-  // Only of these types: a pointer is no boolean, and a `rules::Arg` is made of either.
+  // Only for these types: a pointer must not convert to bool, and `rules::Arg` accepts either.
   Number(std::same_as<bool> auto value) : bits_(value ? 1 : 0), type_(NumberType::boolean) {}
   Number(std::same_as<int64_t> auto value)
       : bits_(static_cast<uint64_t>(value)), type_(NumberType::integer) {}
@@ -58,9 +59,9 @@ class Number {
   bool equals(double other) const;
   double to_double() const;
   int64_t to_int() const;  ///< a floating one is truncated
-  bool to_bool() const;    ///< is it not zero
+  bool to_bool() const;    ///< whether it is not zero
 
-  /// The same number, whose readers are recorded in `log` as those of the call's `place`-th number.
+  /// The same number, whose accesses are recorded in `log` as those of the call's number `place`.
   Number recorded(std::shared_ptr<NumberQuestions> log, uint32_t place) const;
 
  private:

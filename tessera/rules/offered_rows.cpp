@@ -1,4 +1,4 @@
-// Which rows rules offer: handlers that exist, flags that are set, and the count of changes.
+// Which rows rules offer: existing handlers, flags that are set, and the generation counter.
 #include <atomic>
 #include <mutex>
 #include <set>

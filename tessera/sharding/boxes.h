@@ -7,8 +7,9 @@
 #include "tessera/sharding/local_shape.h"
 #include "tessera/sharding/sharding.h"
 
-/// What part of the global tensor a rank holds, as boxes, and what two ranks' parts have in common.
-/// Checkpoints ("which bytes of which file do I need") and moves between meshes stand on this.
+/// The part of the global tensor that a rank holds, as boxes, and the intersection of two ranks'
+/// parts. Used by checkpoints (which bytes of which file a rank needs) and transfers between
+/// meshes.
 ///
 ///   dp=2,tp=2 : SS0(2),R : 8x3, coordinate (1,0)  ->  rows [2,4) and [6,8): two boxes of 2x3
 namespace tessera {
@@ -20,11 +21,11 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// The boxes at a coordinate, in the order in which they lie in the local tensor. None if it holds
-/// nothing; one box without dims for a 0-dim tensor.
+/// The boxes at a coordinate, in the memory order of the local tensor. Empty if it holds nothing;
+/// one box without dims for a 0-dim tensor.
 std::vector<Box> held_boxes(const Sharding& sharding, std::span<const int> coordinate);
 
-/// A stretch of one dim that two parts share: `length` elements from `from` in the first local
+/// A range of one dim that two parts share: `length` elements from `from` in the first local
 /// tensor, from `to` in the second.
 struct SharedRun {
   int64_t from = 0;
@@ -33,7 +34,7 @@ struct SharedRun {
   bool operator==(const SharedRun&) const = default;
 };
 
-/// What two parts share: the product over the dims of the runs of each dim.
+/// The intersection of two parts: the product over the dims of the runs of each dim.
 struct Overlap {
   std::vector<std::vector<SharedRun>> runs;  // by dim
   int64_t numel() const;
@@ -42,8 +43,8 @@ struct Overlap {
 
 std::vector<SharedRun> common_runs(std::span<const Interval> a, std::span<const Interval> b);
 
-/// What the rank at `coordinate_a` under `a` and the one at `coordinate_b` under `b` share of one
-/// global tensor; the meshes may differ.
+/// The elements of one global tensor held both by the rank at `coordinate_a` under `a` and by the
+/// one at `coordinate_b` under `b`; the meshes may differ.
 Overlap overlap(const Sharding& a, std::span<const int> coordinate_a, const Sharding& b,
                 std::span<const int> coordinate_b);
 

@@ -5,8 +5,8 @@
 
 #include "tessera/sharding/local_shape.h"
 
-/// The arithmetic under held_intervals: one dim, cut by a list of placements. The planner uses it
-/// on layouts that are not (yet) shardings.
+/// The arithmetic of held_intervals: one dim, split by a list of placements. The planner uses it on
+/// layouts that are not (yet) shardings.
 namespace tessera {
 
 struct DimCut {
@@ -15,7 +15,7 @@ struct DimCut {
   int coordinate;
 };
 
-/// What is left of [0, n) after the cuts, first cut first.
+/// The part of [0, n) that remains after the placements, outermost first.
 std::vector<Interval> cut_dim(int64_t n, std::span<const DimCut> cuts);
 
 std::vector<DimCut> cuts_of_dim(const DeviceMesh& mesh, std::span<const Placement> placements,

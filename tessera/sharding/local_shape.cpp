@@ -16,7 +16,7 @@ int64_t total(std::span<const Interval> intervals) {
   return n;
 }
 
-/// Appends the stretch [begin, end), counted along `intervals`, to `out`.
+/// Appends the range [begin, end), counted along `intervals`, to `out`.
 void append_stretch(std::span<const Interval> intervals, Interval stretch,
                     std::vector<Interval>& out) {
   int64_t at = 0;
@@ -36,12 +36,12 @@ void append_stretch(std::span<const Interval> intervals, Interval stretch,
 }
 
 void check_coordinate(const Sharding& sharding, std::span<const int> coordinate) {
-  sharding.mesh().rank_at(coordinate);  // throws if it does not fit the mesh
+  sharding.mesh().rank_at(coordinate);  // throws for an invalid coordinate
 }
 
-/// True if the rank at coordinate 0 holds the most of a dim. Chunks put the most first, also inside
-/// one another. Ragged tables need not, and an inner strided shard may give less of more: SS0(4)
-/// over 2 gives the first rank 4 of 4 but 3 of 5.
+/// Whether the rank at coordinate 0 holds the most of a dim. Chunks are largest first, also when
+/// nested. Ragged tables need not be, and an inner strided shard may give less of more: SS0(4) over
+/// 2 gives the first rank 4 of 4 but 3 of 5.
 bool first_holds_most(const Sharding& sharding, std::span<const int> axes) {
   for (size_t level = 0; level < axes.size(); ++level) {
     const Placement& p = sharding.placement(axes[level]);
@@ -62,7 +62,7 @@ Interval chunk_interval(int64_t n, int64_t count, int64_t index) {
 std::vector<Interval> cut_dim(int64_t n, std::span<const DimCut> cuts) {
   std::vector<Interval> held;
   if (n > 0) held.push_back({0, n});
-  int64_t outer_index = 0;  // which outer piece we are in, for ragged tables
+  int64_t outer_index = 0;  // index of the outer piece, for ragged tables
   for (const auto& c : cuts) {
     const int64_t length = total(held);
     std::vector<Interval> next;
@@ -184,7 +184,7 @@ std::vector<int64_t> max_local_shape(const Sharding& sharding) {
 }
 
 int64_t max_local_numel(const Sharding& sharding) {
-  // An axis cuts at most one dim, so on some rank the most of every dim meet.
+  // An axis shards at most one dim, so some rank has the largest part of every dim.
   return numel_of(max_local_shape(sharding));
 }
 
@@ -198,7 +198,7 @@ bool is_even(const Sharding& sharding) {
         const auto sizes = p.sizes();
         if (std::ranges::any_of(sizes, [&](int64_t s) { return s != sizes[0]; })) return false;
       } else if (n % k != 0 || chunk_interval(n, p.split(), 0).size() % k != 0) {
-        return false;  // k must divide every piece of the split: the full ones and the rest
+        return false;  // k must divide every piece of the split, full ones and the rest
       }
       n /= k;
     }

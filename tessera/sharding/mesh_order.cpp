@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-/// One dim of a sharding whose axes do not cut it in mesh order.
+/// One dim of a sharding whose axes do not shard it in mesh order.
 class ReorderedDim {
  public:
   ReorderedDim(const Sharding& sharding, int dim)
@@ -20,7 +20,7 @@ class ReorderedDim {
     std::ranges::sort(axes_);
   }
 
-  /// Rewrites the placements of the dim's axes; false if none are exact.
+  /// Rewrites the placements of the dim's axes; returns false if none are exact.
   bool rewrite(std::vector<Placement>& placements) const {
     for (const int axis : axes_) at(placements, axis) = StridedShard(dim_, split_of(axis));
     if (!has_ragged() && is_exact(placements)) return true;
@@ -46,7 +46,8 @@ class ReorderedDim {
     });
   }
 
-  /// Into how many pieces the axes that cut before it, but come later in the mesh, leave the dim.
+  /// The number of pieces of the dim after the axes that shard before it but come later in the
+  /// mesh.
   int64_t split_of(int axis) const {
     int64_t split = sharding_.placement(axis).split();
     for (const int before : cutting_) {
@@ -78,7 +79,7 @@ class ReorderedDim {
                    cuts_of_dim(sharding_.mesh(), placements, axes, coordinate));
   }
 
-  /// What the ranks at each coordinate of the first axes up to `level` hold together.
+  /// The total sizes held by the ranks at each coordinate of the axes up to `level`.
   std::vector<int64_t> sizes_at(size_t level) const {
     int64_t inner = 1;
     for (size_t l = level + 1; l < axes_.size(); ++l) inner *= sharding_.mesh().size(axes_[l]);
@@ -116,11 +117,11 @@ class ReorderedDim {
 
   const Sharding& sharding_;
   int dim_;
-  std::vector<int> cutting_;  // the axes, first cut first
+  std::vector<int> cutting_;  // the axes, outermost first
   std::vector<int> axes_;     // in mesh order
 };
 
-/// The first dim that no list describes; else none, and `out` is the list.
+/// The first dim that no list describes; else nullopt, and `out` is the list.
 std::optional<int> rewrite(const Sharding& sharding, std::vector<Placement>& out) {
   out.assign(sharding.placements().begin(), sharding.placements().end());
   if (sharding.has_default_order()) return std::nullopt;

@@ -33,7 +33,7 @@ Placement Shard(int dim) {
 Placement StridedShard(int dim, int64_t split) {
   require(split >= 1, "StridedShard(", dim, ", ", split, "): the split is at least 1");
   Placement p = Shard(dim);
-  // One piece is the plain shard; keeping one form makes equal layouts compare equal.
+  // A single piece is the plain shard; one normal form makes equal layouts compare equal.
   if (split > 1) {
     p.kind_ = Placement::Kind::strided;
     p.split_ = split;

@@ -12,20 +12,20 @@ namespace tessera {
 
 class Scanner;
 
-/// How partial values combine into the value.
+/// How partial values are reduced to the value.
 enum class ReduceOp : uint8_t { sum, avg, max, min, product, band, bor, bxor };
 
 std::string_view reduce_op_name(ReduceOp op);
-/// "sum", "avg", "max", "min", "product", "band", "bor", "bxor"; an error lists them.
+/// "sum", "avg", "max", "min", "product", "band", "bor", "bxor"; the error for others lists them.
 ReduceOp reduce_op_from_name(std::string_view name);
 
-/// What one mesh axis does to a tensor. [10] over an axis of 4 ranks:
+/// The placement of a tensor on one mesh axis. [10] over an axis of 4 ranks:
 ///
 ///   R                Replicate()              every rank holds all 10
 ///   S0               Shard(0)                 3,3,3,1 as torch.chunk; [2] over 4 gives 1,1,0,0
 ///   S0[4,3,2,1]      RaggedShard(0, {4,..})   exactly the listed sizes
-///   SS0(2)           StridedShard(0, 2)       cut in 2 pieces of 5, every piece chunked over the
-///                                             ranks (2,2,1,0), a rank's parts side by side:
+///   SS0(2)           StridedShard(0, 2)       split in 2 pieces of 5, every piece chunked over the
+///                                             ranks (2,2,1,0), a rank's parts concatenated:
 ///                                             4,4,2,0
 ///   P(sum)           Partial(sum)             every rank holds 10 addends
 ///
@@ -51,7 +51,7 @@ class Placement {
   ReduceOp reduce_op() const { return reduce_op_; }  ///< of a partial
   std::span<const int64_t> sizes() const;            ///< of a ragged shard
 
-  /// The same placement of another dim.
+  /// The same placement on another dim.
   Placement on_dim(int dim) const;
 
   std::string to_text() const;

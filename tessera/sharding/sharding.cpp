@@ -17,7 +17,7 @@ InternTable<Sharding::Node>& sharding_table() {
   return *table;
 }
 
-/// What was asked for, in messages; the node need not be complete.
+/// What was requested, for error messages; the node need not be complete.
 struct Asked {
   const Sharding::Node& node;
   std::string to_text() const {
@@ -29,7 +29,7 @@ struct Asked {
 /// Every number of elements or bytes that follows from the shape must fit 64 bits.
 void check_size(const Sharding::Node& node) {
   const auto shape = [&] { return shape_text(node.shape); };
-  int64_t bytes = dtype_bytes(node.dtype);  // NotSupported for types that cannot be sharded
+  int64_t bytes = dtype_bytes(node.dtype);  // throws for types that cannot be sharded
   for (int64_t size : node.shape) {
     require(size >= 0, "a tensor of shape ", shape, ": a size is negative");
     require(!__builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes),
@@ -111,7 +111,7 @@ void check_ragged(const Sharding::Node& node) {
 }
 
 /// Different reductions do not commute, so a tensor that is Partial(sum) on one axis and
-/// Partial(max) on another has no value; sum and avg differ by a factor only.
+/// Partial(max) on another has no value; sum and avg differ only by a factor.
 void check_partials(const Sharding::Node& node) {
   const auto family = [](const Placement& p) {
     return p.reduce_op() == ReduceOp::avg ? ReduceOp::sum : p.reduce_op();

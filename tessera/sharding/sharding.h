@@ -13,26 +13,26 @@
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/sharding/placement.h"
 
-/// Where every element of a global tensor lives: a mesh, one placement for each of its axes, the
-/// order in which axes cut one dim, and the global shape, stride and dtype.
+/// The distribution of a global tensor: a mesh, one placement per axis, the order in which axes
+/// shard a common dim, and the global shape, stride and dtype.
 ///
 ///   dp=2,tp=4 : S0,R : 8x16              rows over dp, a copy on each tp rank
-///   dp=2,tp=2 : S0,S0 : 8x16             dp cuts dim 0 first, tp cuts each half
-///   dp=2,tp=2 : S0#1,S0#0 : 8x16         tp cuts dim 0 first (#0), dp cuts each half (#1)
-///   tp=4 : P(max) : 8x16 bf16            element type, f32 unless said
-///   tp=4 : S1 : 8x16 {1,8}               strides, row-major unless said
+///   dp=2,tp=2 : S0,S0 : 8x16             dp shards dim 0 first, tp shards each half
+///   dp=2,tp=2 : S0#1,S0#0 : 8x16         tp shards dim 0 first (#0), dp shards each half (#1)
+///   tp=4 : P(max) : 8x16 bf16            element type, f32 by default
+///   tp=4 : S1 : 8x16 {1,8}               strides, row-major by default
 ///   tp=4 : R : scalar
 ///
-/// Immutable and interned: copying is a reference count, equality and hash are of a pointer. What a
-/// rank holds is in local_shape.h and boxes.h.
+/// Immutable and interned: copying increments a reference count; equality and hash compare a
+/// pointer. What a rank holds is in local_shape.h and boxes.h.
 namespace tessera {
 
 struct ShardingOptions {
   DType dtype = DType::f32;
   /// Global strides; row-major if empty.
   std::vector<int64_t> stride = {};
-  /// The order in which axes cut a dim: axes earlier in the list cut first. Axes left out follow in
-  /// mesh order. Only the relative order of axes on one dim matters.
+  /// The order in which axes shard a dim, outermost first. Axes left out follow in mesh order. Only
+  /// the relative order of axes on one dim matters.
   std::vector<int> order = {};
 };
 
@@ -40,16 +40,16 @@ class Sharding {
  public:
   struct Node;
 
-  Sharding() = default;  ///< none; `defined()` tells
+  Sharding() = default;  ///< undefined; see `defined()`
 
   /// Negative dims count from the end. Throws InvalidArgument if placements, shape, stride or order
-  /// do not fit each other or the mesh.
+  /// do not match each other or the mesh.
   Sharding(DeviceMesh mesh, std::vector<Placement> placements, std::vector<int64_t> shape,
            ShardingOptions options = {});
 
   static Sharding parse(std::string_view text);
   std::string to_text() const;
-  /// Only the placements, with the order where it is not the default: "S0#1,S0#0".
+  /// Only the placements, with the order if it is not the default: "S0#1,S0#0".
   std::string placements_text() const;
 
   bool defined() const { return node_ != nullptr; }
@@ -62,9 +62,9 @@ class Sharding {
   int ndim() const;
   int64_t numel() const;
 
-  /// The axes that cut a dim, first cut first.
+  /// The axes that shard a dim, outermost first.
   std::span<const int> axes_of_dim(int dim) const;
-  /// All sharding axes such that axes of one dim come in cutting order.
+  /// All sharding axes, such that axes of one dim are in nesting order.
   std::vector<int> order() const;
   bool has_default_order() const;
 
@@ -72,17 +72,17 @@ class Sharding {
   bool has_partial() const;
   bool has_sharded() const;
 
-  /// My part: shape of the local tensor on the rank the mesh is seen from (the first rank's where
-  /// the mesh is seen from nowhere, all zeros where I am outside the mesh).
+  /// The shape of this rank's local tensor: of the mesh's own rank (the first rank if the mesh has
+  /// none, all zeros outside of the mesh).
   std::span<const int64_t> local_shape() const;
   std::span<const int64_t> local_stride() const;
   int64_t local_numel() const;
-  /// Global index of my first element; the dim's size where I hold nothing of it.
+  /// The global index of this rank's first element; the dim's size if its part of the dim is empty.
   std::span<const int64_t> local_offset() const;
 
-  /// The same tensor with another placement on one axis, last to cut its dim.
+  /// The same tensor with another placement on one axis, innermost on its dim.
   Sharding with(int axis, Placement placement) const;
-  /// The same tensor, mesh and dtype, placed otherwise, in the default order unless given.
+  /// The same tensor, mesh and dtype with other placements, in the default order unless given.
   Sharding with_placements(std::vector<Placement> placements, std::vector<int> order = {}) const;
   Sharding with_dtype(DType dtype) const;
   Sharding with_mesh(DeviceMesh mesh) const;
@@ -100,7 +100,7 @@ class Sharding {
   std::shared_ptr<const Node> node_;
 };
 
-/// How many shardings are alive, for tests of growth.
+/// The number of live shardings, for tests of memory growth.
 size_t live_shardings();
 
 }  // namespace tessera

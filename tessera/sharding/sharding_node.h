@@ -2,18 +2,18 @@
 
 #include "tessera/sharding/sharding.h"
 
-/// What is behind a Sharding; only sharding/ includes this.
+/// The representation of a Sharding; included only by sharding/.
 namespace tessera {
 
 struct Sharding::Node {
   DeviceMesh mesh;
   std::vector<Placement> placements;
-  std::vector<std::vector<int>> axes_of_dim;  // by tensor dim, first cut first
+  std::vector<std::vector<int>> axes_of_dim;  // by tensor dim, outermost first
   std::vector<int64_t> shape;
   std::vector<int64_t> stride;
   DType dtype = DType::f32;
 
-  // Derived from the above for the rank the mesh is seen from.
+  // Derived from the above for the mesh's own rank.
   std::vector<int64_t> local_shape;
   std::vector<int64_t> local_stride;
   std::vector<int64_t> local_offset;

@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-/// The parts of "mesh : placements : tensor"; the mesh may hold a ':' of its own ("cuda:dp=2").
+/// The parts of "mesh : placements : tensor"; the mesh may contain a ':' ("cuda:dp=2").
 std::vector<std::string_view> split_parts(std::string_view text) {
   std::vector<std::string_view> parts;
   size_t begin = 0;
@@ -33,7 +33,7 @@ std::vector<int64_t> scan_shape(Scanner& scanner) {
   return shape;
 }
 
-/// The axes that cut one dim are numbered #0, #1, ... in the order in which they cut.
+/// The axes that shard one dim are numbered #0, #1, ... outermost first.
 void check_place(const Sharding& read, int axis, int64_t place, std::string_view text) {
   const Placement& p = read.placement(axis);
   require(p.is_sharded(), "cannot read \"", text, "\": ", p, "#", place,

@@ -4,25 +4,26 @@
 #include <string>
 #include <vector>
 
-/// Hosts of a test, as network namespaces of this machine: each has an interface of its own, a
-/// cable to a common switch, and a host name.
+/// Simulated hosts as network namespaces of this machine: each has its own interface, a cable to a
+/// common switch, and a host name.
 ///
 ///   if (const auto why = Hosts::not_allowed(); !why.empty()) GTEST_SKIP() << why;
 ///   Hosts hosts(3);
 ///   const auto place = [&](int rank) { return hosts.at(rank); };
 ///   run_processes(kTrain, {.size = 3, .environment_of = place});
 ///
-/// Needs root and the command `ip`. All is removed at the end.
+/// Needs root and the command `ip`. Everything is removed at the end.
 namespace tessera::testing {
 
 class Hosts {
  public:
   struct Options {
-    /// Another interface, which comes first and leads nowhere, as hosts with a second network have.
+    /// Adds another interface, which comes first and is not connected, as on hosts with a second
+    /// network.
     bool decoy = false;
   };
 
-  /// Why there can be none here; "" if there can.
+  /// Why hosts cannot be created here; "" if they can.
   static std::string not_allowed();
 
   explicit Hosts(int count) : Hosts(count, Options()) {}
@@ -34,16 +35,16 @@ class Hosts {
   static std::string name(int host);    ///< "host-a", "host-b", ...
   std::string address(int host) const;  ///< in the common network
 
-  /// Variables of a rank that runs there, with the store at the first host (RunOptions).
+  /// Environment of a rank on this host, with the store at the first host (RunOptions).
   std::map<std::string, std::string> at(int host) const;
 
-  /// The cable to the switch: the interface stays up, what it sends is lost.
+  /// Disconnects the cable to the switch: the interface stays up, packets are lost.
   void unplug(int host);
   void plug(int host);
-  /// The interface itself, with its routes.
+  /// Takes the interface itself down, with its routes.
   void take_down(int host);
   void take_up(int host);
-  /// Limits what the host sends. False: the kernel cannot.
+  /// Limits the host's sending rate. False: the kernel does not support it.
   bool slow_down(int host, const std::string& rate);
   bool delay(int host, const std::string& time);
 
@@ -55,7 +56,7 @@ class Hosts {
   int count_;
 };
 
-/// In a process that run_processes started: moves it to the host that Hosts::at names, if any.
+/// In a process started by run_processes: moves it to the host that Hosts::at names, if any.
 void enter_host();
 
 }  // namespace tessera::testing

@@ -9,7 +9,7 @@
 namespace tessera::testing {
 namespace {
 
-/// As c10d's TCPStore does: blocks at most this long where the caller names no limit.
+/// As in c10d's TCPStore: the default timeout of blocking calls.
 constexpr auto kGetTimeout = std::chrono::minutes(5);
 
 [[noreturn]] void broken(const std::string& request) {
@@ -18,7 +18,7 @@ constexpr auto kGetTimeout = std::chrono::minutes(5);
 
 }  // namespace
 
-/// One way between the client and the host.
+/// One direction between the client and the host.
 void MemoryStore::travel(const std::string& request) {
   Simulation& simulation = host_->simulation;
   const auto& faults = host_->faults;

@@ -9,21 +9,22 @@
 
 #include "tests/support/simulation.h"
 
-/// A store in memory for tests of what runs on stores, inside a Simulation. Requests and replies
-/// take time, get lost with their connection, or reach a host that is stopped or gone.
+/// An in-memory store inside a Simulation, for tests of store-based protocols. Requests and replies
+/// take time, are lost with their connection, or reach a host that is stopped or gone.
 ///
 ///   auto host = std::make_shared<StoreHost>(simulation, StoreHost::Faults{.most_delay_ms = 50});
 ///   auto store = c10::make_intrusive<MemoryStore>(host);    // a connection; clone() is another
 namespace tessera::testing {
 
-/// What all connections share.
+/// State shared by all connections.
 class StoreHost {
  public:
   struct Faults {
     int most_delay_ms = 0;   ///< of each request, and again of its reply
-    int lost_per_mille = 0;  ///< of connections, with the request or with the reply; then for good
+    int lost_per_mille = 0;  ///< connections that break permanently, at a request or at its reply
   };
-  /// up: answers. silent: requests never end (a stopped process, a cut cable). gone: they throw.
+  /// up: responds. silent: requests never return (a stopped process, a cut cable). gone: they
+  /// throw.
   enum class State { up, silent, gone };
 
   StoreHost(Simulation& simulation, Faults faults) : simulation(simulation), faults(faults) {}
@@ -32,8 +33,8 @@ class StoreHost {
   Faults faults;
   State state = State::up;
   std::map<std::string, std::vector<uint8_t>> values;
-  /// Called before each request is carried out, with "set here/0" and its like: for a test that
-  /// acts at a certain request.
+  /// Called before each request is executed, with text like "set here/0": for tests that act at a
+  /// specific request.
   std::function<void(std::string_view request)> before{};
 };
 

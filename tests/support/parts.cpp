@@ -14,7 +14,8 @@
 namespace tessera::test {
 namespace {
 
-/// Rank `index` of `count`'s share of `full` under a reduction. Rank 0 makes up for the others.
+/// The share of rank `index` of `count` of `full` under a reduction. Rank 0 compensates for the
+/// others.
 at::Tensor share_of(const at::Tensor& full, ReduceOp op, int count, int index, uint64_t seed) {
   const auto other = [&](int i) {
     Rng rng(hash_mix(seed, static_cast<size_t>(i)));

@@ -44,7 +44,7 @@ void check(bool ok, const std::string& what) {
   if (!ok) throw std::runtime_error(what + ": " + std::strerror(errno));
 }
 
-/// A port that was free a moment ago.
+/// A port that was free at the time of the call.
 int free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   check(fd >= 0, "socket");
@@ -58,7 +58,7 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-/// How much slower than usual this program runs.
+/// The factor by which this program runs slower than usual.
 int slowdown() {
   const char* given = std::getenv("TESSERA_TEST_SLOWDOWN");
   return given != nullptr ? std::max(1, std::atoi(given)) : 1;
@@ -67,8 +67,8 @@ int slowdown() {
 struct Child {
   ProcessResult result;
   pid_t pid = -1;
-  int pipe = -1;     // -1: its end was read
-  size_t heard = 0;  // of its output, by on_mark
+  int pipe = -1;     // -1: closed at end of file
+  size_t heard = 0;  // output processed by on_mark so far
   bool reaped = false;
 };
 
@@ -86,7 +86,7 @@ std::vector<std::string> environment_of(const Scenario& scenario, const RunOptio
   values["MASTER_ADDR"] = "127.0.0.1";
   values["MASTER_PORT"] = std::to_string(port);
   values["OMP_NUM_THREADS"] = "1";
-  values["RES_OPTIONS"] = "timeout:1 attempts:1";  // the store looks up names; a test must not wait
+  values["RES_OPTIONS"] = "timeout:1 attempts:1";  // the store resolves names; limits the wait
   for (const auto& [name, value] : options.environment) values[name] = value;
   if (options.environment_of) {
     for (const auto& [name, value] : options.environment_of(rank)) values[name] = value;
@@ -121,7 +121,7 @@ Child start(const Scenario& scenario, const RunOptions& options, int rank, int p
   return child;
 }
 
-/// Reads what there is; closes the pipe at its end.
+/// Reads available output; closes the pipe at its end.
 void read_output(Child& child) {
   std::array<char, 4096> buffer;
   for (;;) {
@@ -138,7 +138,7 @@ void read_output(Child& child) {
   }
 }
 
-/// Calls on_mark for the lines that came since.
+/// Calls on_mark for new lines.
 void hear_marks(Child& child, const RunOptions& options) {
   if (!options.on_mark) return;
   const std::string& output = child.result.output;
@@ -164,7 +164,7 @@ void wait_for_output(const std::vector<Child>& children) {
   for (const Child& child : children) {
     if (child.pipe >= 0) polled.push_back({child.pipe, POLLIN, 0});
   }
-  poll(polled.data(), polled.size(), 20);  // the limit also paces the look at who ended
+  poll(polled.data(), polled.size(), 20);  // the timeout also paces the check for ended processes
 }
 
 int run_rank(const std::string& name) {

@@ -10,8 +10,8 @@
 #include <vector>
 
 /// Tests with real processes. What a process does is a scenario, registered by a global object of
-/// the test file; the test starts this very program once per rank, with the launcher's variables
-/// set (RANK, WORLD_SIZE, MASTER_ADDR, ...), and looks at how each one ended:
+/// the test file. The test starts this program once per rank, with the launcher's variables set
+/// (RANK, WORLD_SIZE, MASTER_ADDR, ...), and inspects how each one ended:
 ///
 ///   const Scenario kRing("ring", [] {
 ///     auto world = comm::process_world();
@@ -21,13 +21,13 @@
 ///
 ///   TEST(Ring, Works) { EXPECT_EQ(failures(run_processes(kRing, {.size = 3})), ""); }
 ///
-/// In a rank, an exception that leaves the scenario or a failed check makes the process exit with 1
-/// and shows in its output.
+/// In a rank, an exception that leaves the scenario, or a failed check, makes the process exit with
+/// 1 and appears in its output.
 namespace tessera::testing {
 
 class Scenario {
  public:
-  /// The name is unique in its file.
+  /// The name must be unique in its file.
   Scenario(std::string name, std::function<void()> body,
            std::source_location where = std::source_location::current());
   const std::string& name() const { return name_; }
@@ -38,17 +38,17 @@ class Scenario {
 
 struct RunOptions {
   int size = 2;
-  /// Processes that still run then are killed; the test fails. Times TESSERA_TEST_SLOWDOWN, if set:
-  /// under sanitizers.
+  /// Processes that still run at the deadline are killed, and the test fails. Multiplied by
+  /// TESSERA_TEST_SLOWDOWN, if set (under sanitizers).
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
   std::vector<int> absent{};  ///< ranks that are not started
-  /// `kill -9` this rank as soon as it says `mark(kill_mark)`.
+  /// Sends SIGKILL to this rank as soon as it calls `mark(kill_mark)`.
   std::optional<int> kill_rank{};
   std::string kill_mark = "kill me";
   std::map<std::string, std::string> environment{};  ///< added for every rank
-  /// Added for each rank on top of that.
+  /// Added for each rank in addition.
   std::function<std::map<std::string, std::string>(int rank)> environment_of{};
-  /// Called with each line that a rank said by mark().
+  /// Called with each line that a rank printed by mark().
   std::function<void(int rank, std::string_view text)> on_mark{};
 };
 
@@ -65,19 +65,19 @@ struct ProcessResult {
   std::string to_text() const;
 };
 
-/// One result a rank that was started, in order of rank.
+/// One result per started rank, in rank order.
 std::vector<ProcessResult> run_processes(const Scenario& scenario, const RunOptions& options);
 
-/// "" if all exited with 0, else every rank's end and output.
+/// "" if all exited with 0, else every rank's status and output.
 std::string failures(const std::vector<ProcessResult>& results);
 
-/// In a scenario: a line that run_processes acts on, and that a test can look for.
+/// In a scenario: prints a line that run_processes reacts to, and that a test can search for.
 void mark(std::string_view text);
 
-/// In a scenario: the text of the exception that `body` throws; "" if it throws none.
+/// In a scenario: the text of the exception that `body` throws; "" if it does not throw.
 std::string error_of(const std::function<void()>& body);
 
-/// The entry of all test programs: a rank if run_processes started this one, else gtest.
+/// The main function of all test programs: runs a rank if started by run_processes, else gtest.
 int test_main(int argc, char** argv);
 
 }  // namespace tessera::testing

@@ -34,7 +34,7 @@ void Proxy::cut() {
   for (const int end : inner_) shutdown(end, SHUT_RDWR);
 }
 
-/// Passes on up to so many bytes; what the other end cannot take yet is waited for.
+/// Forwards up to `bytes` bytes; blocks until the other end accepts them.
 bool Proxy::pass(int from, int to, int64_t bytes) {
   std::vector<char> buffer(static_cast<size_t>(bytes));
   const ssize_t got = recv(from, buffer.data(), buffer.size(), MSG_DONTWAIT);

@@ -4,21 +4,21 @@
 #include <cstdint>
 #include <thread>
 
-/// Stands between the two ends of a connection and passes their bytes on: in pieces of random size,
-/// slowly, not at all for a while, or no more.
+/// Forwards the bytes between the two ends of a connection: in pieces of random size, slowly, not
+/// at all for a while, or never again.
 ///
 ///   Proxy proxy(seed, {.most_bytes = 100, .most_pause_us = 500});
-///   Socket here(proxy.left()), there(proxy.right());      // what is written to one comes out here
-///   proxy.stall();                                        // as a switch that reboots
+///   Socket here(proxy.left()), there(proxy.right());      // the two ends of the connection
+///   proxy.stall();                                        // like a rebooting switch
 ///
-/// The ends are sockets that do not block, owned by the caller.
+/// The ends are non-blocking sockets, owned by the caller.
 namespace tessera::testing {
 
 class Proxy {
  public:
   struct Options {
     int64_t most_bytes = 1 << 16;  ///< of one piece
-    int64_t most_pause_us = 0;     ///< after each
+    int64_t most_pause_us = 0;     ///< after each piece
   };
 
   Proxy(uint64_t seed, Options options);
@@ -29,10 +29,10 @@ class Proxy {
   int left() const { return outer_[0]; }
   int right() const { return outer_[1]; }
 
-  /// Nothing passes until resume(); no end notices.
+  /// Forwards nothing until resume(); neither end notices.
   void stall() { stalled_ = true; }
   void resume() { stalled_ = false; }
-  /// Both ends see the connection closed, in the middle of whatever passes.
+  /// Closes both ends, also in the middle of a message.
   void cut();
 
  private:

@@ -34,7 +34,7 @@ int number(const char* variable) {
   return text != nullptr ? std::atoi(text) : 0;
 }
 
-/// Thread ranks have generators of their own, seeded as the process is.
+/// Thread ranks have their own generators, with the process's seed.
 class AsAtTheStart {
  public:
   AsAtTheStart() : kept_(comm::default_generator().clone()) {
@@ -76,7 +76,7 @@ class ProcessRanks {
       const std::string said = store_->get_to_str(call + std::to_string(rank));
       if (said.empty()) continue;
       const auto kind = static_cast<Failure::Kind>(said[0] - '0');
-      // Of several the cause, not those that fail because another one did.
+      // Of several failures, the cause rather than its consequences.
       if (failed >= 0 && (failure.kind != Failure::Kind::peer || kind == Failure::Kind::peer)) {
         continue;
       }
@@ -88,7 +88,7 @@ class ProcessRanks {
     failure.raise();
   }
 
-  /// A world of one rank in each process.
+  /// Runs a world of one rank in each process.
   void run_alone(const std::function<void(int)>& fn) {
     auto& world = worlds_[1];
     if (world == nullptr) world = comm::make_process_world({.name = "alone"});
@@ -97,7 +97,7 @@ class ProcessRanks {
     fn(0);
   }
 
-  /// Ends the worlds while all processes are there to do it.
+  /// Ends the worlds while all processes are still running.
   void end() { worlds_.clear(); }
 
  private:
@@ -143,7 +143,7 @@ std::unique_ptr<ProcessRanks>& process_ranks() {
 
 const testing::Scenario kAllTests("all tests of the program", [] {
   process_ranks() = std::make_unique<ProcessRanks>();
-  at::manual_seed(kSeed);  // what a test draws before its ranks run is the same in each process
+  at::manual_seed(kSeed);  // what a test draws before its ranks run is equal in all processes
   const int failed = RUN_ALL_TESTS();
   if (failed == 0) process_ranks()->end();
 });

@@ -41,7 +41,7 @@ struct Linear {
     return out;
   }
 
-  /// Cuts a parameter: new shape and contents.
+  /// Replaces a parameter by its shard: new shape and contents.
   void set_weight(const std::string& name, const std::vector<int64_t>& shape,
                   std::vector<float> contents) {
     const auto id = name == "weight" ? value("weight") : value("bias");

@@ -8,7 +8,7 @@
 namespace tessera::testing {
 namespace {
 
-/// What a step takes: a loop without a sleep gets on, too.
+/// The duration of a step, so that a loop without a sleep makes progress too.
 constexpr std::chrono::microseconds kStep(10);
 
 }  // namespace
@@ -62,7 +62,7 @@ void Simulation::add(int process, std::function<void()> body) {
     } catch (const std::exception& e) {
       error = e.what();
     }
-    body = nullptr;  // what it owned ends inside the simulation
+    body = nullptr;  // destroys what it owned inside the simulation
     Lock lock(mutex_);
     if (!error.empty() && error_.empty() && !over_) error_ = error;
     task->done = true;
@@ -89,12 +89,12 @@ bool Simulation::advance_time() {
   for (const auto& task : tasks_) {
     if (!task->done && !stopped(task->process)) next = std::min(next, task->wakes);
   }
-  if (next == Clock::time_point::max()) return false;  // none, or all of them wait for ever
+  if (next == Clock::time_point::max()) return false;  // no task, or all of them wait forever
   now_ = std::max(now_, next);
   return true;
 }
 
-/// Where only those are left that are stopped or wait for ever.
+/// For when only stopped tasks, or tasks that wait forever, are left.
 bool Simulation::resume_stopped() {
   if (over_) return false;
   over_ = true;
@@ -105,10 +105,10 @@ void Simulation::give_up(const std::string& why) {
   if (error_.empty()) error_ = why;
   failed_ = true;
   over_ = true;
-  limit_ += std::chrono::hours(24 * 365);  // for what is left to end by errors
+  limit_ += std::chrono::hours(24 * 365);  // time for the remaining tasks to end by errors
 }
 
-/// Chooses who runs next; the caller waits for its own turn, or ends.
+/// Chooses the next task to run; the caller waits for its own turn, or ends.
 void Simulation::pass_on(Lock&) {
   now_ += kStep;
   if (now_ - begin_ > limit_) {

@@ -13,16 +13,16 @@
 #include "tessera/liveness/schedule.h"
 #include "tests/support_pure/property.h"
 
-/// Processes of several threads on one clock, under a schedule that a seed decides: a failure
-/// happens again with the same seed.
+/// Processes of several threads on one simulated clock, under a schedule derived from a seed: a
+/// failure is reproducible with the same seed.
 ///
 ///   Simulation simulation(rng);
 ///   for (int rank = 0; rank < 4; ++rank) simulation.spawn(rank, [&, rank] { ... });
 ///   simulation.run();
 ///
 /// One thread runs at a time, until it sleeps, waits, or calls step(), as MemoryStore does at each
-/// request. Then the dice choose among those that could go on. When all of them sleep, the time of
-/// the next is now: an hour of sleep takes no time.
+/// request. Then a random runnable thread continues. If all sleep, the clock jumps to the earliest
+/// wake-up: an hour of sleep takes no time.
 namespace tessera::testing {
 
 class Simulation final : public comm::Schedule {
@@ -32,28 +32,28 @@ class Simulation final : public comm::Schedule {
   explicit Simulation(test::Rng& rng);
   ~Simulation() override;
 
-  /// Before run(): a thread of process `process`. Exceptions that leave it are rethrown by run().
+  /// Before run(): adds a thread of process `process`. run() rethrows its exceptions.
   void spawn(int process, std::function<void()> body);
 
-  /// Returns when all threads have ended. Processes that are stopped, and threads that wait
-  /// kForever, go on once all others have ended, with is_over() true; how they end does not matter.
-  /// An error if a thread runs past `limit`.
+  /// Returns when all threads have ended. Stopped processes, and threads that wait kForever,
+  /// continue once all others have ended, with is_over() true; their outcome is ignored. Throws if
+  /// a thread runs past `limit`.
   void run(std::chrono::milliseconds limit = std::chrono::hours(1));
 
-  /// Threads of this process do not run from now on, as after SIGSTOP or SIGKILL; the caller itself
-  /// from its next step.
+  /// Stops the threads of this process, as after SIGSTOP or SIGKILL; the calling thread stops at
+  /// its next step.
   void stop(int process);
   void resume(int process);
   bool is_stopped(int process);
-  /// All that was not stopped has ended: what remains should end by errors.
+  /// Everything that was not stopped has ended: what remains should end by errors.
   bool is_over() const { return over_; }
 
   /// The process of the calling thread.
   int process();
-  /// Others may go first.
+  /// Lets other threads run.
   void step();
   test::Rng& rng() { return rng_; }
-  /// Since the begin.
+  /// Since the start.
   std::chrono::milliseconds elapsed();
 
   Clock::time_point now() override;

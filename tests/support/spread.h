@@ -6,7 +6,7 @@
 
 namespace tessera::test {
 
-/// A full tensor cut as a text says: spread(x, mesh, "S0,R"). Collective, as distribute_tensor is.
+/// distribute_tensor with placements as text: spread(x, mesh, "S0,R"). Collective.
 inline at::Tensor spread(const at::Tensor& full, const DeviceMesh& mesh,
                          const std::string& placements) {
   return distribute_tensor(full, mesh, parse_placements(placements));

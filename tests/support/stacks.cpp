@@ -21,7 +21,7 @@ constexpr int kQuestion = SIGUSR2;
 constexpr auto kTimeToWrite = std::chrono::milliseconds(20);
 constexpr int kDeepest = 64;
 
-/// In a signal handler: only what is allowed there.
+/// A signal handler: only async-signal-safe calls.
 void write_stack(int) {
   const int error = errno;
   std::array<char, 64> line{};
@@ -41,7 +41,7 @@ void write_stack(int) {
 
 void answer_with_stacks() {
   std::array<void*, 1> frame{};
-  backtrace(frame.data(), 1);  // loads what it needs, which a signal handler must not
+  backtrace(frame.data(), 1);  // loads libraries now, which a signal handler must not do
   struct sigaction action {};
   action.sa_handler = write_stack;
   action.sa_flags = SA_RESTART;

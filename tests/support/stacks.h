@@ -2,13 +2,14 @@
 
 #include <sys/types.h>
 
-/// Where the threads of a process stand, for one that did not end in time.
+/// Prints the stacks of the threads of a process that did not end in time.
 namespace tessera::testing {
 
-/// This process writes the stack of a thread to stderr when that thread is asked.
+/// Installs a signal handler that writes the stack of the receiving thread to stderr.
 void answer_with_stacks();
 
-/// Asks all threads of `process`, which called answer_with_stacks(), and gives each time to write.
+/// Signals all threads of `process`, which must have called answer_with_stacks(), and waits for
+/// their output.
 void ask_for_stacks(pid_t process);
 
 }  // namespace tessera::testing

@@ -22,7 +22,7 @@ at::Tensor full_input(const Input& input) {
   return at::randn(input.shape, at::TensorOptions().dtype(at::kDouble)).requires_grad_();
 }
 
-/// Partial gradients do not exist for a caller: replicated there.
+/// Callers never see Partial gradients: replicated there.
 std::vector<Placement> grad_placements(const at::Tensor& result) {
   std::vector<Placement> out = placements(result);
   for (auto& p : out) p = p.is_partial() ? Replicate() : p;

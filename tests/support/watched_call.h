@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-/// A function of tensors, run on shards and on the full tensors: values, gradients and what was
-/// communicated.
+/// Runs a function of tensors on shards and on the full tensors, and compares values, gradients and
+/// communication.
 ///
 ///   check_call("dp=2,tp=2", {"mm", at::mm..., {{{8, 6}, "S0,R"}, {{6, 4}, "R,S1"}}, "S0,S1"});
 ///
@@ -21,7 +21,7 @@ using Function = std::function<at::Tensor(const Tensors&)>;
 struct Input {
   std::vector<int64_t> shape;
   const char* placements;
-  /// Integers from 0 to below this, not differentiated; 0: real numbers.
+  /// Integers in [0, below), not differentiated; 0: real numbers.
   int64_t below = 0;
 };
 
@@ -29,8 +29,8 @@ struct WatchedCall {
   const char* what;
   Function function;
   std::vector<Input> inputs;
-  const char* result = nullptr;      ///< its placements; nullptr: not looked at
-  const char* forward = "nothing";   ///< communication allowed, as expect_comm reads it
+  const char* result = nullptr;      ///< its placements; nullptr: not checked
+  const char* forward = "nothing";   ///< allowed communication, in the syntax of expect_comm
   const char* backward = "nothing";  ///< nullptr: no backward
 };
 

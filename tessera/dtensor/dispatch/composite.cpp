@@ -121,8 +121,8 @@ std::atomic<IsLiteral> literal_test{nullptr};
 
 constexpr int kNoBackward = -1;
 
-/// By mangled type name: libtorch's derivatives are classes in torch::autograd, and so are the
-/// nodes that wrap a function of the program, in C++ or in Python.
+/// By mangled type name: libtorch's derivatives are classes in torch::autograd. So are the nodes
+/// that wrap a function of the program, in C++ or in Python, which do not count.
 bool is_libtorchs_own(const torch::autograd::Node& node) {
   constexpr std::string_view kOwn = "N5torch8autograd";
   constexpr std::array<std::string_view, 2> kOfTheProgram = {"7CppNode", "6PyNode"};

@@ -67,7 +67,7 @@ void replace_lazy(const OpEntry& entry, Stack& stack, const Change& change) {
 
 /// What an op's arguments include, besides lazy tensors.
 struct OperandMix {
-  bool plain = false;       ///< a plain tensor of more than one element
+  bool plain = false;       ///< a plain tensor with at least one dim
   bool other_mesh = false;  ///< sharded over other axes: activations of tensor parallelism
   bool own_mesh = false;    ///< sharded like parameters: gradients, optimizer state
   bool lazy_view = false;

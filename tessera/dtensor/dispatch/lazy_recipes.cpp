@@ -43,7 +43,7 @@ int64_t version_of(LazyLocal& lazy) {
 /// which caches casts of parameters, and autograd, which saves them, hold shards only.
 class LazyCast final : public LazyLocal {
  public:
-  /// `writes` is the version counter of the cast tensor, whose shards may be written to as well.
+  /// `writes` is the version counter of the source tensor; its shards may be written to directly.
   LazyCast(std::shared_ptr<LazyLocal> base, at::Tensor computed, c10::VariableVersion writes)
       : base_(std::move(base)),
         computed_(std::move(computed)),

@@ -9,9 +9,9 @@
 namespace tessera::rules {
 namespace {
 
-/// More than any redistribution: what is written in place should stay where it is.
+/// More than any redistribution: an operand written in place should not be moved.
 constexpr double kMovesWritten = 1e6;
-/// Less than any: on an axis of one rank nothing is sent, but what moved is no view any more.
+/// Less than any: on an axis of one rank nothing is sent, but a moved operand is no longer a view.
 constexpr double kMovesAlone = 1e-12;
 
 ReduceOp family(const Placement& p) {
@@ -67,11 +67,11 @@ void Candidates::add_axis(int axis) {
     any_partial |= operand.placement(axis).is_partial();
     all_replicated &= operand.placement(axis).is_replicate();
   }
-  // What is replicated stays so: nothing in this call asks for shards.
+  // Replicated operands stay replicated: nothing in this call requests shards.
   if (all_replicated && options_.replicated_stays) rows.erase(rows.begin(), rows.end() - 1);
   const int ranks = call_.mesh.size(axis);
   for (auto& row : rows) {
-    // No call makes a partial value to pass it on.
+    // Partial values are not created only to be passed through.
     const bool passes = row.letter < 0 && std::ranges::any_of(row.operands, &Placement::is_partial);
     if (passes && !any_partial && options_.given_partials) continue;
     if (rule_.in_place && !row.results.empty() && row.results[0] != row.operands[0]) continue;

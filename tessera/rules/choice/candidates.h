@@ -5,27 +5,27 @@
 #include "tessera/cost/machine.h"
 #include "tessera/rules/rule.h"
 
-/// What `choose` has to choose from: for each axis the rows, with a guess at what they cost.
+/// The candidate rows per axis that `choose` searches, with estimated costs.
 ///
-/// The guess prices each operand's move on this axis alone, by its present local bytes. It orders
-/// the search; the plan's true cost decides.
+/// The estimate prices each operand's move on this axis alone, by its current local bytes. It
+/// orders the search; the plan's true cost decides.
 namespace tessera::rules {
 
 struct Candidate {
   Row row;
-  double seconds = 0;  // guessed
+  double seconds = 0;  // estimated
   double work = 1;     // of the busiest rank, where 1 is an equal share
-  double memory = 0;   // of operands and results, as shares of the whole
+  double memory = 0;   // of operands and results, as fractions of the whole
 };
 
-/// What is left out because a single call, seen alone, has no use for it. A search over many calls
-/// wants all of it.
+/// Rows that are left out because they are of no use to a single call. A search over many calls
+/// needs all of them.
 struct CandidateOptions {
   bool replicated_stays = true;  ///< operands that are all replicated on an axis stay so
-  bool given_partials = true;    ///< rows that pass a partial value on only if an operand is one
+  bool given_partials = true;    ///< pass partial values only if an operand is partial
 };
 
-/// Why rows, one for each axis of the mesh, are not legal together; empty if they are.
+/// Why rows, one per mesh axis, conflict; empty if they do not.
 std::string conflict_of(std::span<const Row* const> rows, std::span<const Sharding> operands,
                         const DeviceMesh& mesh);
 
@@ -35,7 +35,7 @@ class Candidates {
 
   const std::vector<Sharding>& operands() const { return operands_; }
   int axes() const { return static_cast<int>(by_axis_.size()); }
-  /// Cheapest first; always holds the row of all replicated.
+  /// Cheapest first; always contains the all-replicated row.
   const std::vector<Candidate>& of_axis(int axis) const {
     return by_axis_[static_cast<size_t>(axis)];
   }
@@ -43,7 +43,7 @@ class Candidates {
     return of_axis(axis)[static_cast<size_t>(picks[static_cast<size_t>(axis)])];
   }
 
-  /// Why rows that are legal one by one are not legal together; empty if they are.
+  /// Why rows that are individually legal conflict; empty if they do not.
   std::string conflict(std::span<const int> picks) const;
 
  private:

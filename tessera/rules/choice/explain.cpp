@@ -25,7 +25,7 @@ std::string joined(const std::vector<std::string>& parts, std::string_view betwe
   return out;
 }
 
-/// "S0 | R", without operands that are not given.
+/// "S0 | R", without absent operands.
 std::string row_text(const std::vector<Placement>& row, const std::vector<Sharding>& operands) {
   std::vector<std::string> texts;
   for (size_t o = 0; o < row.size(); ++o) {
@@ -34,7 +34,7 @@ std::string row_text(const std::vector<Placement>& row, const std::vector<Shardi
   return joined(texts, " | ");
 }
 
-/// To a tenth: costs are a model's.
+/// To a tenth: costs come from a model.
 std::string micros_text(double seconds) { return join_text(std::round(seconds * 1e7) / 10, " us"); }
 
 int64_t held_on_first_rank(const Sharding& s) {
@@ -44,7 +44,7 @@ int64_t held_on_first_rank(const Sharding& s) {
   return count;
 }
 
-/// Turns choices into lines; knows what the operands are now and the shapes of the results.
+/// Formats choices as lines; knows the current operands and the shapes of the results.
 class Describer {
  public:
   Describer(const Rule& rule, const OpCall& call)
@@ -137,7 +137,7 @@ void add_searched(const Rule& rule, const OpCall& call, const ExplainOptions& op
   out.complete = seen >= all;
 }
 
-/// Rows that only pass partial values on are no candidates where nothing is partial.
+/// Rows that only pass partial values through are not candidates if nothing is partial.
 void add_unused_partials(const Rule& rule, const OpCall& call, int axis, Explanation& out) {
   const auto operands = call.operands();
   for (const auto& s : operands) {

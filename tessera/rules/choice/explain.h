@@ -6,7 +6,7 @@
 
 #include "tessera/rules/rule.h"
 
-/// What `choose` saw: for people, the command line and error messages.
+/// A report of what `choose` considered, for users, the command line and error messages.
 ///
 ///   operands     results  time      sent     work  held      verdict        mm, dp=2,tp=4
 ///   S0,R | R,S1  S0,S1    0 us      0 B      1x    896 B     chosen
@@ -21,18 +21,18 @@ struct Explanation {
   enum class Verdict : uint8_t { chosen, costlier, dropped };
 
   struct Candidate {
-    std::vector<std::string> operands;  ///< placements, one each that is given
+    std::vector<std::string> operands;  ///< placements, one per given operand
     std::vector<std::string> results;
-    double seconds = 0;  ///< to bring the operands there
-    int64_t bytes = 0;   ///< the most that one rank sends for it
+    double seconds = 0;  ///< to redistribute the operands
+    int64_t bytes = 0;   ///< the largest number of bytes that one rank sends for it
     double work = 1;     ///< of the busiest rank; 1 is an equal share, 8 all of it on 8 ranks
-    int64_t held = 0;    ///< bytes of operands and (where known) results on the first rank
+    int64_t held = 0;    ///< bytes of operands and (if known) results on the first rank
     std::vector<std::string> moves;  ///< "1: all_gather over tp  S0 -> R"
-    std::string handler;             ///< what runs in the op's place, see Row::handler
+    std::string handler;             ///< what runs instead of the op, see Row::handler
     Verdict verdict = Verdict::costlier;
     std::string why;  ///< "", "12 us slower", "as fast, but 4x the work", "a conflict"
   };
-  /// Placements that one axis alone rules out.
+  /// Placements that one axis alone excludes.
   struct Refused {
     std::string axis;
     std::string operands;
@@ -42,7 +42,7 @@ struct Explanation {
   std::string rule;                   ///< its text
   std::vector<Candidate> candidates;  ///< the chosen one first, then by time; dropped ones last
   std::vector<Refused> refused;
-  bool complete = true;  ///< false: there were more combinations than were looked at
+  bool complete = true;  ///< false: not all combinations were considered
 
   std::string to_text() const;
 };

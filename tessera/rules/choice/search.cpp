@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-/// Combinations of one row per axis, by guessed cost, then work, then memory.
+/// Combinations of one row per axis, by estimated cost, then work, then memory.
 class BestFirst {
  public:
   explicit BestFirst(const Candidates& from) : from_(from) {
@@ -31,7 +31,7 @@ class BestFirst {
   Item pop() {
     Item best = open_.top();
     open_.pop();
-    // Each combination has one parent: the one with its last raised pick lowered.
+    // Each combination has one parent: the one with its last nonzero pick decremented.
     size_t last = best.picks.size();
     while (last > 0 && best.picks[last - 1] == 0) --last;
     for (size_t axis = last > 0 ? last - 1 : 0; axis < best.picks.size(); ++axis) {
@@ -60,7 +60,7 @@ class BestFirst {
   std::priority_queue<Item, std::vector<Item>, std::greater<>> open_;
 };
 
-/// The orders in which axes may cut: those that operands have, and the default.
+/// The possible nesting orders of axes: those of the operands, and the default.
 std::vector<std::vector<int>> orders_of(const std::vector<Sharding>& operands, int axes) {
   std::vector<std::vector<int>> out;
   for (const auto& s : operands) {
@@ -75,7 +75,7 @@ std::vector<std::vector<int>> orders_of(const std::vector<Sharding>& operands, i
   return out;
 }
 
-/// Turns rows into shardings and prices them; infinite if they cannot be reached.
+/// Converts rows to shardings and prices them; infinite if they cannot be reached.
 class Pricer {
  public:
   Pricer(const Rule& rule, const std::vector<Sharding>& operands)
@@ -87,7 +87,7 @@ class Pricer {
     choice.order = std::move(order);
     try {
       for (size_t o = 0; o < operands_.size(); ++o) add_operand(choice, o, axes, at);
-    } catch (const Error&) {  // ragged tables that do not fit, moves that do not exist
+    } catch (const Error&) {  // ragged tables that do not match, impossible moves
       choice.seconds = kInfinite;
       return choice;
     }

@@ -3,10 +3,10 @@
 #include "tessera/rules/code/written.h"
 #include "tessera/rules/expand.h"
 
-/// Copies between element types. Which partial values survive the cast:
+/// Copies between element types. Which partial values pass through the cast:
 ///
-///   sum, avg   if the cast is linear: not into truth values, not from fractions into integers
-///   max, min   if it keeps the order: not into fewer bits of an integer, not into truth values
+///   sum, avg   if the cast is linear: not to bool, not from floating point to integer
+///   max, min   if it preserves the order: not to a narrower integer, not to bool
 namespace tessera::rules {
 namespace {
 

@@ -31,7 +31,7 @@ std::string transpose(const OpCall& call) {
   return move_line(from, to);
 }
 
-/// The dims that a squeeze takes away: those of size 1 among the named, or among all.
+/// The dims that a squeeze removes: those of size 1 among the named, or among all.
 std::vector<int64_t> squeezed_dims(const OpCall& call) {
   const Sharding self = tensor_of(call, "self");
   std::vector<int64_t> out;
@@ -68,7 +68,7 @@ std::string unsqueeze(const OpCall& call) {
   return move_line(from, to);
 }
 
-/// New and stretched dims are whole: every rank has all of what is repeated.
+/// New and expanded dims are not sharded: every rank has all of what is repeated.
 std::string expanded(const OpCall& call) {
   const Sharding self = tensor_of(call, "self");
   const auto size = call.ints("size");
@@ -133,7 +133,7 @@ std::string diag_embed(const OpCall& call) {
   return move_line(from, to);
 }
 
-/// The gradient of select or diagonal: zeros around what comes in.
+/// The gradient of select or diagonal: zeros around the incoming gradient.
 std::string select_backward(const OpCall& call) {
   const auto sizes = call.ints("input_sizes");
   const auto ndim = static_cast<int>(sizes.size());
@@ -158,7 +158,7 @@ std::string diagonal_backward(const OpCall& call) {
   return move_line(from + "X", to);
 }
 
-/// Windows overlap, so that what comes in adds up. `dim` counts the dims of the input, not those of
+/// Windows overlap, so their gradients are summed. `dim` counts the dims of the input, not those of
 /// the gradient, which has one more.
 std::string unfold_backward(const OpCall& call) {
   const auto ndim = static_cast<int>(call.ints("input_sizes").size());
@@ -171,7 +171,7 @@ std::string unfold_backward(const OpCall& call) {
   return from + "W -> " + (to.empty() ? "." : to) + " ; linear 0";
 }
 
-/// Turned by an odd number of quarters, the two dims change places.
+/// After an odd number of quarter turns, the two dims are swapped.
 std::string rot90(const OpCall& call) {
   const Sharding self = tensor_of(call, "self");
   const auto dims = call.ints("dims");
@@ -207,7 +207,7 @@ std::string unbind(const OpCall& call) {
   return from + " -> " + to + " ; move 0";
 }
 
-/// A repeated dim becomes strided: each rank's part comes again in every copy.
+/// A repeated dim becomes strided: each rank's part occurs in every copy.
 std::vector<Row> repeat_rows(const OpCall& call, int axis) {
   const Sharding self = tensor_of(call, "self");
   const auto repeats = call.ints("repeats");
@@ -289,7 +289,7 @@ std::vector<Rule> dim_rules() {
         }
         return line + " -> " + line;
       }));
-  // The local dim may be of size 1 where the global one is not, so the dims are named.
+  // The local dim may have size 1 where the global one does not, so the dims are passed explicitly.
   for (const char* op : {"aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims"}) {
     Rule rule = written_rule(op, "code: dims of size 1 go away", squeeze);
     rule.instead = "aten::squeeze.dims";

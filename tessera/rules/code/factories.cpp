@@ -4,10 +4,11 @@
 #include "tessera/rules/code/code_rules.h"
 #include "tessera/rules/code/written.h"
 
-/// Tensors made in the image of another, whose values are not read: it stays as it is.
+/// Tensors created like another one, whose values are not read, so it is not redistributed.
 ///
-///   new_zeros of the same shape   sharded as it is; what is partial is made replicated
-///   new_empty                     stays partial too: it is written next, as a gradient is copied
+///   new_zeros of the same shape   same sharding; partial axes become replicated
+///   new_empty                     partial axes stay partial: it is written next, for example by
+///                                 the copy of a gradient
 ///   new_zeros of another shape    sharded along dims of the same size, as gradients of look-ups
 ///                                 are; else replicated
 namespace tessera::rules {

@@ -4,13 +4,14 @@
 #include "tessera/rules/code/code_rules.h"
 #include "tessera/rules/code/written.h"
 
-/// Ops that pick or place elements by index. The dim that is indexed is whole, or, where a rank can
-/// work on its share of the indexes alone, the indexes are cut instead. Where what a rank does not
-/// hold can count as zeros, the indexed dim may be cut too.
+/// Ops that select or write elements by index. The indexed dim is not sharded or, if a rank can
+/// process its share of the indexes alone, the indexes are sharded instead. If elements of other
+/// ranks can count as zeros, the indexed dim may be sharded too.
 namespace tessera::rules {
 namespace {
 
-/// Lower-case letters where all tensors agree on a size, upper case elsewhere and at `dim`.
+/// Lower-case letters for dims in which all tensors have the same size, upper case elsewhere and at
+/// `dim`.
 std::string agreed(const std::vector<Sharding>& tensors, int dim) {
   std::string out = letters_for(tensors[0].ndim());
   for (int d = 0; d < tensors[0].ndim(); ++d) {
@@ -22,7 +23,7 @@ std::string agreed(const std::vector<Sharding>& tensors, int dim) {
   return out;
 }
 
-/// The letters of an index-shaped tensor: where it differs, other letters.
+/// The letters of an index-shaped tensor: different letters where it differs.
 std::string as_index(std::string letters, int dim, char at_dim) {
   for (size_t d = 0; d < letters.size(); ++d) {
     if (letters[d] >= 'A' && letters[d] <= 'Z') letters[d] = static_cast<char>('K' + d);
@@ -31,9 +32,9 @@ std::string as_index(std::string letters, int dim, char at_dim) {
   return letters;
 }
 
-/// What lets the indexed dim of a look-up be cut: each rank finds what it holds. Nothing if the
-/// result is the larger tensor, since then the input is cheaper to bring together than the result
-/// is to sum, or if its elements cannot be added.
+/// The clause that lets the indexed dim of a look-up be sharded: each rank looks up what it holds.
+/// Empty if the result is the larger tensor, since gathering the input is then cheaper than summing
+/// the result, or if its elements cannot be added.
 std::string masked_look_up(const Sharding& self, int dim, int64_t found, char letter) {
   const bool can_add = !dtype_name(self.dtype()).starts_with("f8");
   if (!can_add || found > self.shape()[static_cast<size_t>(dim)]) return "";
@@ -55,8 +56,8 @@ std::string gather(const OpCall& call) {
   return s + ", " + i + " -> " + i + mask + " ; move 0";
 }
 
-/// A scatter: where `adds`, shares of the indexes give partial sums, and parts of the indexed dim
-/// take what is meant for them.
+/// A scatter: if it `adds`, shares of the indexes give partial sums, and parts of the indexed dim
+/// accept the values for their rows.
 std::string scatter_line(const OpCall& call, std::string_view source, bool adds,
                          std::string_view passes) {
   const Sharding self = tensor_of(call, "self"), index = tensor_of(call, "index");
@@ -140,7 +141,7 @@ std::string index_fill_tensor(const OpCall& call) {
 /// self[i, :, j]: how dims of self, of the indexes and of the result correspond.
 struct Indexed {
   std::string self;                  // upper case: indexed
-  std::vector<std::string> indexes;  // one for each tensor of the list, "" where it is None
+  std::vector<std::string> indexes;  // one per tensor of the list, "" for None
   std::string result;
 };
 
@@ -202,7 +203,7 @@ std::string index_put(const OpCall& call) {
   std::string from = i->result.substr(i->result.size() - static_cast<size_t>(values.ndim()));
   auto indexes = i->indexes;
   const std::string together = std::to_string(1 + indexes.size());
-  if (!adds) {  // the last of two writes to a place wins: all ranks must see all
+  if (!adds) {  // the last of two writes to a position wins: all ranks must see all
     const auto whole = [](std::string& term) {
       std::ranges::transform(term, term.begin(), [](char c) { return c >= 'p' ? upper(c) : c; });
     };
@@ -231,7 +232,7 @@ std::string constant_pad(const OpCall& call) {
          (has_value ? " ; pass sum 0 if value=0" : " ; pass sum 0");
 }
 
-/// self with src in the place of a dim's slice or index.
+/// self with src in place of a slice or index of a dim.
 std::string select_scatter(const OpCall& call) {
   const Sharding self = tensor_of(call, "self");
   const auto dim = static_cast<size_t>(dim_of(call, "dim", self.ndim()));

@@ -8,7 +8,7 @@
 #include "tessera/rules/code/code_rules.h"
 #include "tessera/rules/code/written.h"
 
-/// Ops on lists of tensors: one result of all (cat, stack), or each element for itself (foreach,
+/// Ops on lists of tensors: one result of all (cat, stack), or element by element (foreach,
 /// optimizers).
 namespace tessera::rules {
 namespace {
@@ -30,8 +30,8 @@ std::string cat(const OpCall& call) {
   return "[" + from + "] -> " + to + " ; move 0";
 }
 
-/// Tensors of one length, cut alike along the dim, give a strided result: each rank's parts side by
-/// side.
+/// Concatenating tensors of equal length that are sharded equally along the dim gives a strided
+/// result: each rank concatenates its parts.
 std::vector<Row> cat_rows(const Rule& rule, const OpCall& call, int axis) {
   std::vector<Row> out = rule.rows(call, axis);
   const auto tensors = tensors_of(call, "tensors");
@@ -95,7 +95,7 @@ size_t list_length(const OpCall& call) {
   return 0;
 }
 
-/// The call for one element: lists give their i-th tensor, a tensor for all is replicated.
+/// The call for one element: the i-th tensor of each list; a tensor shared by all is replicated.
 std::vector<NamedArg> element_args(const OpCall& call, size_t i) {
   std::vector<NamedArg> out;
   for (const auto& arg : call.args) {
@@ -113,7 +113,7 @@ std::vector<NamedArg> element_args(const OpCall& call, size_t i) {
   return out;
 }
 
-/// True if several axes cut one dim, so that their order matters.
+/// Whether several axes shard one dim, so that their order matters.
 bool nests(std::span<const Placement> placements) {
   for (size_t a = 0; a < placements.size(); ++a) {
     for (size_t b = 0; b < a; ++b) {
@@ -123,8 +123,8 @@ bool nests(std::span<const Placement> placements) {
   return false;
 }
 
-/// The rows of an element that its list can have: a tensor that all elements share stays
-/// replicated, and no handler does part of the work.
+/// The rows of the element rule that a list can use: a tensor shared by all elements stays
+/// replicated, and there is no handler.
 Rule as_element(const Rule& element, const std::vector<TensorArg>& tensors) {
   Rule rule = element;
   if (!element.rows) return rule;
@@ -153,8 +153,8 @@ Choice decide_each(const Rule& any_element, const OpCall& call) {
     }
   }
   std::optional<std::vector<int>> order;
-  std::map<std::vector<const Sharding::Node*>, Choice> known;  // many elements are alike
-  std::vector<Sharding> keys;  // the addresses in `known` stay taken
+  std::map<std::vector<const Sharding::Node*>, Choice> known;  // many elements are equal
+  std::vector<Sharding> keys;  // keeps the addresses in `known` valid
   for (size_t i = 0; i < list_length(call); ++i) {
     const auto args = element_args(call, i);
     const OpCall sub{element.op, args, call.mesh, {}};
@@ -163,7 +163,7 @@ Choice decide_each(const Rule& any_element, const OpCall& call) {
     auto [it, fresh] = known.try_emplace(std::move(key));
     if (fresh) it->second = choose(element, sub);
     const Choice& mine = it->second;
-    // The results share one order; operands carry their own.
+    // The results share one order; operands have their own.
     const bool orders = !element.in_place && std::ranges::any_of(mine.results, nests);
     if (orders && !order) order = mine.order;
     const bool fits = !orders || mine.order == *order;
@@ -174,7 +174,7 @@ Choice decide_each(const Rule& any_element, const OpCall& call) {
       choice.operands[t.first + i] = fits ? to : to.replicated();
     }
     for (const auto& r : mine.results) {
-      if (element.in_place) break;  // list forms that write return nothing
+      if (element.in_place) break;  // in-place list ops return nothing
       choice.results.push_back(fits ? r : std::vector<Placement>(r.size()));
     }
     choice.seconds += mine.seconds;
@@ -184,8 +184,8 @@ Choice decide_each(const Rule& any_element, const OpCall& call) {
   return choice;
 }
 
-/// Everything of an optimizer's step is placed as the parameter is, what has another shape (step
-/// counts, a scale) is replicated. The first `returned` lists come back as results.
+/// Everything in an optimizer's step has the parameter's sharding; what has another shape (step
+/// counts, a scale) is replicated. The first `returned` lists are returned as results.
 Choice decide_as_parameter(const OpCall& call, int returned) {
   Choice choice;
   const auto operands = call.operands();
@@ -202,7 +202,7 @@ Choice decide_as_parameter(const OpCall& call, int returned) {
   for (size_t i = 0; i < count; ++i) {
     const Sharding& parameter = operands[tensors[0].first + i];
     Sharding target = parameter.has_partial() ? parameter.replicated() : parameter;
-    // Results share one order of cuts; what is written in place keeps its own.
+    // Results share one nesting order; operands written in place keep their own.
     if (returned > 0 && nests(target.placements())) {
       if (!order) order = target.order();
       if (target.order() != *order) target = target.replicated();
@@ -231,7 +231,7 @@ Choice decide_as_parameter(const OpCall& call, int returned) {
   return choice;
 }
 
-/// The form of an optimizer's step that returns new tensors.
+/// The variant of an optimizer's step that returns new tensors.
 Rule functional_step(std::string op, int returned) {
   Rule rule;
   rule.op = std::move(op);

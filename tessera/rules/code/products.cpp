@@ -3,11 +3,12 @@
 #include "tessera/rules/code/code_rules.h"
 #include "tessera/rules/code/written.h"
 
-/// Products and distances whose letters hang on the arguments.
+/// Products and distances whose letters depend on the arguments.
 namespace tessera::rules {
 namespace {
 
-/// Three tensors multiplied, each without the dims that it is expanded to; some are summed over.
+/// The product of three tensors, each without the dims that it is expanded to; some dims are summed
+/// over.
 std::string trilinear(const OpCall& call) {
   const Sharding first = tensor_of(call, "i1");
   const auto ndim = static_cast<int>(call.ints("expand1").size()) + first.ndim();
@@ -24,8 +25,8 @@ std::string trilinear(const OpCall& call) {
          without("sumdim") + " ; linear 0 ; linear 1 ; linear 2 ; nonempty";
 }
 
-/// Where nothing is compared libtorch gives zeros of x1's own shape, else the gradient is as large
-/// as x1 is after broadcasting.
+/// For empty comparisons libtorch returns zeros of x1's shape; otherwise the gradient has the
+/// broadcast shape of x1.
 std::string cdist_backward(const OpCall& call) {
   const Sharding grad = tensor_of(call, "grad"), x1 = tensor_of(call, "x1");
   const auto is_zero = [](int64_t size) { return size == 0; };

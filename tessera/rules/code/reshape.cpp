@@ -8,7 +8,7 @@
 namespace tessera::rules {
 namespace {
 
-/// Dims of the old and of the new shape, sizes above 1 only, that hold the same elements.
+/// Dims of the old and of the new shape, with sizes above 1, that hold the same elements.
 struct Segment {
   std::vector<int> from, to;
 };
@@ -44,10 +44,10 @@ std::vector<Segment> segments(std::span<const int64_t> from, std::span<const int
 
 struct Factor {
   int64_t size;
-  int axis = -1;  // the axis it is shared out over
+  int axis = -1;  // the axis that shards it
 };
 
-/// Cuts the outermost `ranks` out of what no axis has yet, inside `split` equal pieces.
+/// Takes the outermost `ranks` from the unassigned factors, inside `split` equal pieces.
 bool own(std::vector<Factor>& factors, int64_t split, int64_t ranks, int axis) {
   for (size_t i = 0; i < factors.size(); ++i) {
     if (factors[i].axis >= 0) continue;
@@ -112,8 +112,8 @@ class Reshaper {
   int64_t from_size(int dim) const { return from_.shape()[static_cast<size_t>(dim)]; }
   int64_t to_size(int dim) const { return shape_[static_cast<size_t>(dim)]; }
 
-  /// Where a cut of a dim of size 1 goes, of which one rank has all and the others nothing: to any
-  /// other dim of size 1, best to the one between the same larger dims.
+  /// Where a shard of a size-1 dim goes, of which one rank has all: to any other dim of size 1,
+  /// preferably the one between the same larger dims.
   std::optional<int> one_for(int dim) const {
     const auto larger_before = [](std::span<const int64_t> shape, int d) {
       return std::ranges::count_if(shape.first(static_cast<size_t>(d)),
@@ -172,7 +172,7 @@ class Reshaper {
     return true;
   }
 
-  /// What comes before an axis's factor, without what earlier axes took: its split.
+  /// The product before an axis's factor, without the factors of earlier axes: its split.
   void place(const std::vector<Factor>& factors, int dim, std::vector<Placement>& placed) const {
     std::vector<int> taken;
     for (int axis : order_) {
@@ -189,7 +189,7 @@ class Reshaper {
     }
   }
 
-  /// One old dim is cut, and one new dim has as much before it.
+  /// One old dim is sharded, and one new dim starts at the same position.
   bool uneven(const Segment& s, const std::vector<int>& axes) {
     const int dim = from_.placement(axes[0]).dim();
     for (int axis : axes) {
@@ -213,7 +213,7 @@ class Reshaper {
     to_inner = numel / before / to_size(to_dim);
 
     std::vector<Placement> placed = out_;
-    std::vector<int64_t> pieces = {from_size(dim)};  // what the axes so far leave, rank by rank
+    std::vector<int64_t> pieces = {from_size(dim)};  // part sizes after the axes so far, by rank
     for (int axis : axes) {
       const Placement& p = from_.placement(axis);
       const int ranks = from_.mesh().size(axis);

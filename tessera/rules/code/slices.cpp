@@ -6,23 +6,23 @@
 #include "tessera/rules/code/written.h"
 #include "tessera/sharding/local_shape.h"
 
-/// Parts of a dim. Each rank keeps what it holds of the part, so nothing moves:
+/// Slices of a dim. Each rank keeps its intersection with the slice, without communication:
 ///
 ///   [10] as 3,3,3,1, slice 2:8   ->  S0[1,3,2,0]
 ///
-/// Of a strided shard, parts that are whole pieces of it can be kept; else it is gathered first:
+/// A strided shard is kept if the slice consists of whole pieces of it, else gathered first:
 ///
-///   [12] as SS0(3) over 2, slice 4:8   ->  S0      (the second of three pieces, cut in two)
+///   [12] as SS0(3) over 2, slice 4:8   ->  S0      (the second of three pieces, split in two)
 namespace tessera::rules {
 namespace {
 
 struct Part {
   int64_t start = 0, end = 0, step = 1;
-  /// How many of its indexes are in [begin, end).
+  /// The number of its indexes in [begin, end).
   int64_t count(Interval in) const {
     return until(std::min(end, in.end)) - until(std::min(end, in.begin));
   }
-  /// How many are below i.
+  /// The number of its indexes below i.
   int64_t until(int64_t i) const { return i <= start ? 0 : (i - start + step - 1) / step; }
 };
 
@@ -42,8 +42,8 @@ Part slice_part(const OpCall& call, int64_t size) {
   return part;
 }
 
-/// How many pieces of a strided shard a part has, if it has whole pieces and nothing else cuts the
-/// dim.
+/// How many pieces of a strided shard a slice has, if it consists of whole pieces and no other axis
+/// shards the dim.
 std::optional<int64_t> whole_pieces(const Sharding& at, int dim, const Part& part) {
   const auto axes = at.axes_of_dim(dim);
   if (axes.size() != 1 || part.step != 1) return std::nullopt;
@@ -57,7 +57,7 @@ std::optional<int64_t> whole_pieces(const Sharding& at, int dim, const Part& par
   return (part.end - part.start) / piece;
 }
 
-/// The placements of a part of `dim`, which `axes` cut one inside the other.
+/// The placements of a slice of `dim`, which `axes` shard one inside the other.
 std::optional<std::vector<Placement>> part_placements(const Sharding& at, int dim,
                                                       const Part& part) {
   std::vector<Placement> out(at.placements().begin(), at.placements().end());
@@ -95,7 +95,7 @@ std::optional<std::vector<Placement>> part_placements(const Sharding& at, int di
   return out;
 }
 
-/// Where a part begins and ends among my elements.
+/// The slice in local indexes.
 Part local_part(const Sharding& operand, int dim, const Part& part) {
   const auto d = static_cast<size_t>(dim);
   if (operand.axes_of_dim(dim).empty()) return part;
@@ -161,7 +161,7 @@ Rule slice_rule(const char* op) {
   return rule;
 }
 
-/// The parts that a split makes.
+/// The slices that a split returns.
 std::vector<Part> split_parts(const OpCall& call) {
   const Sharding self = tensor_of(call, "self");
   const int64_t size = self.shape()[static_cast<size_t>(dim_of(call, "dim", self.ndim()))];
@@ -229,8 +229,8 @@ Rule split_rule(const char* op, const char* instead) {
   return rule;
 }
 
-/// The gradient of a slice: zeros around. The dim may stay cut if what comes in is cut as the slice
-/// of an even cut would be.
+/// The gradient of a slice: padded with zeros. The dim may stay sharded if the incoming gradient is
+/// sharded as the slice of an even shard would be.
 Rule slice_backward_rule() {
   Rule rule;
   rule.op = "aten::slice_backward";

@@ -7,8 +7,8 @@
 #include "tessera/rules/code/reshape.h"
 #include "tessera/rules/code/written.h"
 
-/// view and its like: dims merge and split. Nothing moves if the cuts can be said in the new shape;
-/// else the fewest axes are gathered.
+/// view and similar ops: dims merge and split. No communication if the sharding can be expressed in
+/// the new shape; otherwise the fewest axes are gathered.
 namespace tessera::rules {
 
 std::vector<JointRow> keep_axes(const Sharding& self, const PlaceResults& place) {
@@ -29,7 +29,7 @@ std::vector<JointRow> keep_axes(const Sharding& self, const PlaceResults& place)
       try {
         at = self.with_placements(placements, self.order());
       } catch (const Error&) {
-        continue;  // a ragged shard inside one that is given up
+        continue;  // a ragged shard inside one that is gathered
       }
       auto results = place(at);
       if (!results) continue;
@@ -84,7 +84,7 @@ std::vector<Rule> view_rules() {
                            view_rule("aten::reshape", "shape"),
                            view_rule("aten::_reshape_copy", "size"),
                            view_rule("aten::_reshape_alias", "size")};
-  // Its strides are those of the global tensor; a view finds the local one's by itself.
+  // Its stride argument is that of the global tensor; a view computes the local one itself.
   out.back().instead = "aten::view";
   return out;
 }

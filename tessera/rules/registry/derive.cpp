@@ -26,14 +26,14 @@ Name split_name(std::string_view op) {
 
 using Pair = std::pair<std::string_view, std::string_view>;
 
-/// Overloads that write to arguments and are not called "..._out".
+/// Overloads that write to arguments and are not named "..._out".
 constexpr std::array<std::string_view, 20> kOutNames = {
     "out",           "L",        "Q",          "U",           "X",       "a",
     "dim_max",       "dim_min",  "dim_values", "eigenvalues", "eigvals", "grad_input",
     "inverse",       "out_mode", "output",     "result",      "sign",    "values",
     "values_stable", "OutTensor"};
 
-/// Where the functional overload is called otherwise.
+/// out= overloads whose functional overload has another name.
 constexpr std::array kOutOf = {
     Pair{"max.dim_max", "dim"},
     Pair{"max.unary_out", ""},
@@ -61,7 +61,7 @@ constexpr std::array kOutOf = {
     Pair{"bernoulli.float_out", "p"},
 };
 
-/// In-place forms whose functional one is called otherwise.
+/// In-place variants whose functional variant has another name.
 constexpr std::array kInPlaceOf = {
     Pair{"transpose_", "transpose.int"},
     Pair{"pow_.Tensor", "pow.Tensor_Tensor"},
@@ -74,7 +74,7 @@ constexpr std::array kInPlaceOf = {
     Pair{"__irshift__.Scalar", "__rshift__.Scalar"},
 };
 
-/// Element ops of list forms that are called otherwise.
+/// List variants whose element op has another name.
 constexpr std::array kElementOf = {
     Pair{"maximum.Scalar", "clamp_min"},       Pair{"maximum.ScalarList", "clamp_min"},
     Pair{"minimum.Scalar", "clamp_max"},       Pair{"minimum.ScalarList", "clamp_max"},

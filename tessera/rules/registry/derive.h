@@ -6,7 +6,7 @@
 
 #include "tessera/rules/rule.h"
 
-/// Forms of an op follow from the op:
+/// Rules derived from the rule of a related op:
 ///
 ///   add_.Tensor           add.Tensor, the first operand keeps its placement
 ///   mm.out, sum.IntList_out   mm, sum.dim_IntList; the out operands are placed as the results

@@ -20,8 +20,8 @@ struct TextHash {
   size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
 };
 
-/// Lines are parsed when first asked for: most programs use few ops. Rules are never taken away, so
-/// that a pointer to one stays good.
+/// Rules are parsed on first use: most programs use few ops. They are never removed, so pointers
+/// stay valid.
 class Registry {
  public:
   Registry() {

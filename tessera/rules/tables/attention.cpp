@@ -1,14 +1,14 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Attention: batch and heads are independent. Query rows are too, if no causal mask or dropout
-/// counts them; cutting them leaves partial gradients of keys and values. Grouped queries: h key
-/// heads, each with G query heads. One key head for all of them goes to every rank, and its
-/// gradient is partial.
+/// Attention: batch and heads are independent. So are query rows, unless a causal mask or dropout
+/// depends on their position; sharding them leaves partial gradients of keys and values. Grouped
+/// queries: h key heads, each with G query heads. A single key head is replicated, and its gradient
+/// is partial.
 ///
-/// L: rows as a kernel pads them. The memory-efficient one pads what it keeps of them for the
-/// backward to multiples of 32: where the parts are such multiples, nothing is padded.
+/// L: rows with a kernel's padding. The memory-efficient one pads what it saves for the backward to
+/// multiples of 32: if the parts are such multiples, there is no padding.
 ///
-/// Seeds, offsets and debug masks are `_`: every rank draws its own.
+/// Seeds, offsets and debug masks are `_`: every rank has its own.
 namespace tessera::rules {
 namespace {
 
@@ -82,7 +82,7 @@ constexpr TableLine kAttentionTable[] = {
     {"_scaled_dot_product_fused_attention_overrideable_backward",
      "bhQE, bhQD, bhKD, bhKE, ~bhQK?, bhQE, bhQ, _, _, _, _ -> bhQD, bhKD, bhKE, bhQK ;"
      "nonempty ; linear 0"},
-    // Heads after rows; sequences of several lengths in one batch stay whole.
+    // Heads after rows; batches of sequences with different lengths are not sharded.
     {"_flash_attention_forward",
      "bQhD, bK1D, bK1E, _?, _?, _?, _?, _? -> bQhE, bhQ, _, _, _ ; whole bh if cum_seq_q ;"
      "whole bh if seqused_k ; whole bh if alibi_slopes ; whole bh if block_table ;"

@@ -1,7 +1,7 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Convolution, pooling, resampling: batch and channels. Spatial dims are whole here; a halo
-/// exchange is a handler's.
+/// Convolution, pooling, resampling: batch and channels. Spatial dims are not sharded here; a
+/// handler implements the halo exchange.
 namespace tessera::rules {
 namespace {
 
@@ -23,7 +23,7 @@ constexpr TableLine kConvolutionTable[] = {
      "local $groups g ; local $bias_sizes 0.1 ; if transposed=false ; linear 0 |"
      "n(gO)T.., n(gI)S.., (gI)JK.. -> n(gI)S.., (gI)JK.., (gO) ; size g $groups ;"
      "local $groups g ; local $bias_sizes 0.1 ; linear 0"},
-    // Kernels that convolution chooses; the depthwise ones have one filter or more a channel.
+    // Kernels that convolution selects; the depthwise ones have one or more filters per channel.
     {"slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d _slow_conv2d_forward",
      "niS.., oiK.., +o? -> noT.. ; nonempty ; linear 0 ; linear 1"},
     {"slow_conv_transpose2d slow_conv_transpose3d",

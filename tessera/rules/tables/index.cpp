@@ -1,6 +1,6 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Look-ups. (indexing.cpp has gather, scatter and index.)
+/// Look-ups. (gather, scatter and index are in indexing.cpp.)
 namespace tessera::rules {
 namespace {
 
@@ -13,7 +13,7 @@ constexpr TableLine kIndexTable[] = {
     {"searchsorted.Tensor", "B, *, _? -> * | sB, sq, sB? -> sq | stB, stq, stB? -> stq"},
     {"isin.Tensor_Tensor", "*, e.. -> * ; whole e"},
     {"isin.Tensor_Scalar", "* -> *"},
-    // Bags of rows: columns are independent, unless the largest of each bag is remembered.
+    // Bags of rows: columns are independent, unless the maximum of each bag is recorded.
     {"_embedding_bag _embedding_bag_forward_only",
      "Vd, _, _, _? -> Bd, _, _, _ ; whole d if mode=2"},
     {"_embedding_bag_dense_backward", "Bd, _, _, _, _, _? -> Vd ; whole d if mode=2 ; linear 0"},
@@ -23,8 +23,8 @@ constexpr TableLine kIndexTable[] = {
     {"_embedding_bag_per_sample_weights_backward", "Bd, Vd, _, _, _ -> N ; linear 0 ; linear 1"},
     {"multinomial", "nC -> nS | C -> S"},
     {"take", "I.., * -> * ; move 0"},
-    // What is added comes from any rank; what replaces, from every one. Indexes and values are
-    // equally many, whatever their shapes.
+    // Added values may come from any rank; replacing ones must be on every rank. Indexes and values
+    // have equal numbers of elements, whatever their shapes.
     {"put",
      "+X.., *, * -> X.. ; exact ; aligned ; if accumulate=true ; linear 0+2 |"
      "X.., Y.., Z.. -> X.."},

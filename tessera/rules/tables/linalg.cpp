@@ -1,6 +1,6 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Linear algebra: matrices are whole, batches are not.
+/// Linear algebra: batches may be sharded, matrices not.
 namespace tessera::rules {
 namespace {
 

@@ -1,7 +1,7 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Losses. reduction: 0 none, 1 mean, 2 sum. A mean of parts is weighed by their shares; so is the
-/// gradient of one, which the kernel divides by the number of local elements.
+/// Losses. reduction: 0 none, 1 mean, 2 sum. A mean of parts is weighted by their sizes; so is the
+/// gradient of a mean, which the kernel divides by the number of local elements.
 namespace tessera::rules {
 namespace {
 
@@ -25,8 +25,8 @@ constexpr TableLine kLossTable[] = {
     {"multilabel_margin_loss_backward",
      "n, nC, nC, nC -> nC ; if reduction=0 ; linear 0 |"
      "., nC, nC, nC -> nC ; weigh n if reduction=1 ; linear 0"},
-    // The total weight is read only where there is a mean.
-    // The mean divides by the sum of the weights of all targets, which no rank knows: a handler's.
+    // The total weight is read only for a mean. The mean divides by the sum of the weights of all
+    // targets, which no rank has, so a handler computes it.
     {"nll_loss_forward",
      "nC, n, C? -> n, . ; if reduction=0 | nC, n, C? -> ., . ; if reduction=2 |"
      "nC, n, C? -> .!n, .!n ; handler nll n"},

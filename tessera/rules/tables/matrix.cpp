@@ -1,7 +1,7 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Products of matrices. m, n: rows and columns of the result; k: summed over, so that cutting it
-/// leaves partial sums; b: batch.
+/// Matrix products. m, n: rows and columns of the result; k: summed over, so sharding it leaves
+/// partial sums; b: batch.
 namespace tessera::rules {
 namespace {
 
@@ -23,8 +23,8 @@ constexpr TableLine kMatrixTable[] = {
     {"linalg_cross", "*, * -> * ; whole $dim ; linear 0 ; linear 1"},
     {"_cdist_forward _euclidean_dist", "*mK, *nK -> *mn"},
 
-    // A scale follows its operand: one number, or one for each row and column.
-    // Or one for each block along k, or of 128x128: b counts blocks along k, a and d across.
+    // A scale follows its operand: one number, or one per row and column, or one per block along k,
+    // or of 128x128: b counts blocks along k, a and d across.
     {"_scaled_mm",
      "mk, kn, ., ., +n?, _? -> mn ; align 16 0+1 | mk, kn, 1, 1, +n?, _? -> mn ; align 16 0+1 |"
      "mk, kn, m1, 1n, +n?, _? -> mn ; align 16 0+1 |"
@@ -34,8 +34,8 @@ constexpr TableLine kMatrixTable[] = {
      "(aX)(bC), (bC)(dE), ab, bd, +(dE)?, _? -> (aX)(dE) ; align 16 0+1"},
     {"_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu",
      "mK, _, _ -> mN ; nonempty"},
-    // Groups are cut by offsets, so the dim they run along is whole. The kernels want strides of
-    // multiples of 16 bytes.
+    // Groups are delimited by offsets, so the dim they run along is not sharded. The kernels
+    // require strides that are multiples of 16 bytes.
     {"_grouped_mm",
      "gmk, gkn, _?, _? -> gmn ; linear 0 ; linear 1 ; align 16 0+1 ; nonempty |"
      "Mk, Gkn, _?, _? -> Mn ; linear 0 ; linear 1 ; align 16 0+1 ; nonempty |"

@@ -1,8 +1,8 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Normalisation. What is averaged over is whole; gradients of weights are partial where the rest
-/// is sharded. Batch norm's statistics run over the batch: in training its rows cut channels only,
-/// and a handler of the whole op reduces statistics where the batch or space is cut.
+/// Normalization. Dims that are averaged over are not sharded; gradients of weights are partial if
+/// the rest is sharded. Batch norm averages over the batch: in training its rows shard channels
+/// only, and a handler of the whole op reduces statistics if the batch or space is sharded.
 namespace tessera::rules {
 namespace {
 
@@ -37,7 +37,7 @@ constexpr TableLine kNormTable[] = {
      "ncS.., c?, c?, c, c -> ncS.., _, _, c!n, c!n ; nonempty"},
     {"_batch_norm_with_update_functional",
      "NcS.., c?, c?, c, c -> NcS.., c, c, _, c, c ; nonempty"},
-    // The pieces of a batch norm over several devices.
+    // The building blocks of a batch norm over several devices.
     {"batch_norm_stats", "NcS.. -> c, c ; nonempty"},
     {"batch_norm_update_stats", "NcS.., c?, c? -> c, c ; nonempty"},
     {"batch_norm_gather_stats", "&, Wc, Wc, c?, c? -> c, c ; nonempty"},

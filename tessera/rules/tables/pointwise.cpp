@@ -1,13 +1,13 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Element by element. Which partial values pass:
+/// Element-wise ops. Which partial values pass:
 ///
 ///   linear      f(a+b) = f(a)+f(b): sum and avg        affine    f(avg) = avg f, but not of sums
-///   order       never falls, and is defined for all reals: max and min; order-: swaps them
+///   order       monotonic, and defined for all reals: max and min; order-: swaps them
 ///   idem        also f(x,x) = x in a constant: avg, max, min        move    anything
 ///
-/// log, sqrt, asin and their like rise, but not for all reals: max(log(-1), log(5)) is NaN, so they
-/// let nothing pass.
+/// log, sqrt, asin and similar functions are monotonic, but not defined for all reals: max(log(-1),
+/// log(5)) is NaN, so nothing passes.
 namespace tessera::rules {
 namespace {
 
@@ -107,7 +107,7 @@ constexpr TableLine kPointwiseTable[] = {
     {"frexp.Tensor", "* -> *, *"},
     {"log_sigmoid_forward", "* -> *, *"},
 
-    // Copies, casts and bits. What a complex number's parts do is linear.
+    // Copies, casts and bits. Extracting parts of a complex number is linear.
     {"clone alias detach detach_ lift lift_fresh contiguous _lazy_clone _fw_primal _pin_memory",
      "* -> * ; move 0"},
     {"_conj", "* -> * ; pass sum 0"},

@@ -1,7 +1,7 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Rounding as a quantized tensor would, in floating point: by element, with a scale and a zero
-/// point for all or for each channel. C: channels.
+/// Simulated quantization in floating point: element-wise, with a scale and a zero point for all or
+/// per channel. C: channels.
 namespace tessera::rules {
 namespace {
 

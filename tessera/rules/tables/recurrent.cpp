@@ -1,7 +1,7 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Fused cells of recurrent networks: n rows, gates and hidden units whole. (On a CPU cells are
-/// made of linear and pointwise ops.)
+/// Fused cells of recurrent networks: n rows; gates and hidden units are not sharded. (On a CPU,
+/// cells consist of linear and pointwise ops.)
 namespace tessera::rules {
 namespace {
 

@@ -1,9 +1,9 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Dims that go away. A sharded one leaves partial values where the reduction can be done in parts;
-/// where it cannot (variance, median, arg) it must be whole.
+/// Reductions of dims. A sharded one leaves partial values if the reduction can be done in parts;
+/// if not (variance, median, arg) it must not be sharded.
 ///
-/// A mean of uneven parts is Partial(avg) too: each rank's mean is weighed by its share
+/// A mean of uneven parts is Partial(avg) too: each rank's mean is weighted by its size
 /// (Rule::scale).
 namespace tessera::rules {
 namespace {

@@ -1,6 +1,6 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Elements that move, without a change of shape that needs arithmetic (views.cpp has those).
+/// Ops that move elements without a change of shape that needs arithmetic (those are in views.cpp).
 namespace tessera::rules {
 namespace {
 

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-/// The tables of rules, one line for ops that share a rule; only `registry.cpp` reads them.
+/// The tables of rules, one line for ops that share a rule; used only by `registry.cpp`.
 namespace tessera::rules {
 
 struct TableLine {
