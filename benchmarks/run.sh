@@ -14,5 +14,7 @@ if ls build/python/tessera/_C.* >/dev/null 2>&1 && [ -x .venv/bin/python ]; then
   found=1
   echo "== compare_torch"
   PYTHONPATH=build/python OMP_NUM_THREADS=1 .venv/bin/python benchmarks/compare_torch.py
+  echo "== compare_program"
+  PYTHONPATH=build/python OMP_NUM_THREADS=1 .venv/bin/python benchmarks/compare_program.py --large
 fi
 [ $found = 1 ] || echo "bench: there is no benchmark yet (benchmarks/*_bench.cpp)"
