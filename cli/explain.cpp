@@ -5,12 +5,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/explain_file.h"
 #include "cli/op_call_text.h"
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
 #include "tessera/cost/machine.h"
 
 /// tessera explain <op> <mesh> <argument>...: what the dispatcher would do, and what else it could.
+/// tessera explain M.pt2 --mesh <mesh>: the same for every node of a program (explain_file.h).
 namespace tessera::cli {
 namespace {
 
@@ -24,12 +26,16 @@ Arguments: tensors in the order of the op's schema, as "placements : shape", the
 Examples
   tessera explain aten::mm dp=2,tp=4 "S0,R : 8x16" "R,S1 : 16x32"
   tessera explain sum.dim_IntList tp=4 "S1 : 8x16" dim=1
-  tessera explain cat cuda:tp=8 "[S0 : 8x16; S0 : 8x16]" dim=0 --json)";
+  tessera explain cat cuda:tp=8 "[S0 : 8x16; S0 : 8x16]" dim=0 --json
+  tessera explain model.pt2 --mesh tp=8                     # every node of an exported program
+  tessera explain model.pt2 --mesh dp=2,tp=4 --plan plan.json --html graph.html)";
 
 struct Options {
   std::string op;
   std::string mesh;
   std::vector<std::string> words;
+  std::string plan = "auto";
+  std::string html;
   bool json = false;
   int candidates = 32;
 };
@@ -87,6 +93,13 @@ nlohmann::json to_json(const OpCallText& text, const rules::Explanation& explana
 }
 
 void run(const Options& options) {
+  if (is_program_file(options.op)) {
+    require(options.words.empty(), "explain ", options.op, ": unexpected ", options.words[0]);
+    return explain_file({options.op, options.mesh, options.plan, options.html, options.json});
+  }
+  require(!options.mesh.empty(), "explain ", options.op,
+          ": mesh is required, and the op's arguments");
+  require(!options.words.empty(), "explain ", options.op, ": give the op's arguments");
   const OpCallText text(options.op, options.mesh, options.words);
   require_not_composite(text);
   const rules::Rule* known = rules::find_rule(text.name());
@@ -110,10 +123,14 @@ void add_explain(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* verb = app.add_subcommand(
       "explain", "Which shardings an op can run in, what each costs, and which is chosen");
-  verb->add_option("op", options->op, "as aten::mm, aten::sum.dim_IntList, or without aten::")
+  verb->add_option("op", options->op,
+                   "as aten::mm, aten::sum.dim_IntList, or without aten::; or a program, M.pt2")
       ->required();
-  verb->add_option("mesh", options->mesh, "as dp=2,tp=4 or cuda:dp=128,tp=8")->required();
-  verb->add_option("arguments", options->words, "tensors, then name=value; see below")->required();
+  verb->add_option("--mesh,mesh", options->mesh, "as dp=2,tp=4 or cuda:dp=128,tp=8");
+  verb->add_option("arguments", options->words, "of an op: tensors, then name=value; see below");
+  verb->add_option("--plan", options->plan, "of a program: a file of JSON, or auto")
+      ->capture_default_str();
+  verb->add_option("--html", options->html, "of a program: also write a page to this file");
   verb->add_flag("--json", options->json, "machine-readable output");
   verb->add_option("--candidates", options->candidates, "how many to price and list")
       ->check(CLI::PositiveNumber)

@@ -28,16 +28,17 @@ struct Descriptor {
 
 }  // namespace
 
-MappedFile::MappedFile(std::string path, std::byte* data, size_t size)
-    : path_(std::move(path)), data_(data), size_(size) {}
+MappedFile::MappedFile(std::string path, int fd, std::byte* data, size_t size)
+    : path_(std::move(path)), fd_(fd), data_(data), size_(size) {}
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(data_, size_);
+  ::close(fd_);
 }
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
   const std::string name = path.string();
-  const Descriptor file{::open(name.c_str(), O_RDONLY | O_CLOEXEC)};
+  Descriptor file{::open(name.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0) fail(name);
   struct stat status {};
   if (::fstat(file.fd, &status) != 0) fail(name);
@@ -50,7 +51,24 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
     if (mapped == MAP_FAILED) fail(name);
     data = static_cast<std::byte*>(mapped);
   }
-  return std::shared_ptr<const MappedFile>(new MappedFile(name, data, size));
+  return std::shared_ptr<const MappedFile>(
+      new MappedFile(name, std::exchange(file.fd, -1), data, size));
+}
+
+void MappedFile::read(std::span<const std::byte> part, std::byte* to) const {
+  auto offset = static_cast<off_t>(part.data() - data_);
+  for (size_t left = part.size(); left > 0;) {
+    const ssize_t n = ::pread(fd_, to, left, offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      throw Error(
+          join_text("cannot read ", path_, ": ",
+                    n == 0 ? "it has become shorter" : std::generic_category().message(errno)));
+    }
+    to += n;
+    offset += n;
+    left -= static_cast<size_t>(n);
+  }
 }
 
 }  // namespace tessera::files

@@ -25,10 +25,16 @@ class MappedFile {
   std::span<std::byte> writable_bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
 
+  /// Copies a part of bytes() as read(2) does, without touching the mapping: a program that passes
+  /// through a large file once neither holds its pages nor takes a page fault for each. Throws
+  /// Error if the file has become shorter.
+  void read(std::span<const std::byte> part, std::byte* to) const;
+
  private:
-  MappedFile(std::string path, std::byte* data, size_t size);
+  MappedFile(std::string path, int fd, std::byte* data, size_t size);
 
   std::string path_;
+  int fd_;
   std::byte* data_;
   size_t size_;
 };

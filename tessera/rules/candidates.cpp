@@ -28,9 +28,10 @@ double work_of(const Row& row, int ranks) {
 
 }  // namespace
 
-Candidates::Candidates(const Rule& rule, const OpCall& call)
+Candidates::Candidates(const Rule& rule, const OpCall& call, CandidateOptions options)
     : rule_(rule),
       call_(call),
+      options_(options),
       operands_(call.operands()),
       machine_(cost::default_machine(call.mesh.device())),
       links_(cost::links_of(call.mesh, machine_)),
@@ -66,13 +67,13 @@ void Candidates::add_axis(int axis) {
     any_partial |= operand.placement(axis).is_partial();
     all_replicated &= operand.placement(axis).is_replicate();
   }
-  // What is replicated stays so: nobody asked for shards.
-  if (all_replicated) rows.erase(rows.begin(), rows.end() - 1);
+  // What is replicated stays so: nothing in this call asks for shards.
+  if (all_replicated && options_.replicated_stays) rows.erase(rows.begin(), rows.end() - 1);
   const int ranks = call_.mesh.size(axis);
   for (auto& row : rows) {
-    // Nobody makes a partial value to pass it on.
+    // No call makes a partial value to pass it on.
     const bool passes = row.letter < 0 && std::ranges::any_of(row.operands, &Placement::is_partial);
-    if (passes && !any_partial) continue;
+    if (passes && !any_partial && options_.given_partials) continue;
     if (rule_.in_place && !row.results.empty() && row.results[0] != row.operands[0]) continue;
     Candidate c{std::move(row), 0, 0, 0};
     c.seconds = guess(c.row, axis);
@@ -120,50 +121,51 @@ double Candidates::move_seconds(size_t operand, int axis, const Placement& from,
   return family(from) == family(to) ? copy : copy + cost::all_reduce_seconds(link, ranks, bytes);
 }
 
-bool Candidates::keeps_as_is(std::span<const int> picks, int axis) const {
-  const auto source = static_cast<size_t>(at(picks, axis).row.as_is);
-  const Sharding& now = operands_[source];
-  const int dim = now.placement(axis).dim();
-  for (int other = 0; other < axes(); ++other) {
-    const Placement& then = at(picks, other).row.operands[source];
-    if ((then.is_sharded(dim) || now.placement(other).is_sharded(dim)) &&
-        then != now.placement(other)) {
-      return false;
-    }
+namespace {
+
+bool keeps_as_is(std::span<const Row* const> rows, const Sharding& now, size_t axis) {
+  const auto source = static_cast<size_t>(rows[axis]->as_is);
+  const int dim = now.placement(static_cast<int>(axis)).dim();
+  for (size_t other = 0; other < rows.size(); ++other) {
+    const Placement& then = rows[other]->operands[source];
+    const Placement& is = now.placement(static_cast<int>(other));
+    if ((then.is_sharded(dim) || is.is_sharded(dim)) && then != is) return false;
   }
   return true;
 }
 
-std::string Candidates::conflict(std::span<const int> picks) const {
-  const auto mixes = [&](const auto& placements_of, size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      const Placement* first = nullptr;
-      for (int axis = 0; axis < axes(); ++axis) {
-        const Placement& p = placements_of(at(picks, axis).row)[i];
-        if (!p.is_partial()) continue;
-        if (first != nullptr && family(*first) != family(p)) return true;
-        first = &p;
-      }
+/// Whether one of the tensors would be partial in two ways.
+bool mixes_partials(std::span<const Row* const> rows, std::vector<Placement> Row::*tensors) {
+  for (size_t i = 0; i < (rows[0]->*tensors).size(); ++i) {
+    const Placement* first = nullptr;
+    for (const Row* row : rows) {
+      const Placement& p = (row->*tensors)[i];
+      if (!p.is_partial()) continue;
+      if (first != nullptr && family(*first) != family(p)) return true;
+      first = &p;
     }
-    return false;
-  };
-  if (axes() > 1 &&
-      (mixes(
-           [](const Row& r) -> const auto& { return r.operands; }, operands_.size()) ||
-       mixes(
-           [](const Row& r) -> const auto& { return r.results; },
-           at(picks, 0).row.results.size()))) {
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string conflict_of(std::span<const Row* const> rows, std::span<const Sharding> operands,
+                        const DeviceMesh& mesh) {
+  if (rows.size() > 1 &&
+      (mixes_partials(rows, &Row::operands) || mixes_partials(rows, &Row::results))) {
     return "two kinds of partial in one tensor";
   }
-  for (int axis = 0; axis < axes(); ++axis) {
-    const Row& row = at(picks, axis).row;
-    if (row.as_is >= 0 && !keeps_as_is(picks, axis)) return "a ragged shard fits only as it is";
-    if (axes() == 1 || (!row.even && !row.nonempty && row.multiple == 1)) continue;
+  for (size_t axis = 0; axis < rows.size(); ++axis) {
+    const Row& row = *rows[axis];
+    if (row.as_is >= 0 && !keeps_as_is(rows, operands[static_cast<size_t>(row.as_is)], axis))
+      return "a ragged shard fits only as it is";
+    if (rows.size() == 1 || (!row.even && !row.nonempty && row.multiple == 1)) continue;
     int64_t parts = 1;
     bool alone = true;
-    for (int other = 0; other < axes(); ++other) {
-      if (at(picks, other).row.letter != row.letter) continue;
-      parts *= call_.mesh.size(other);
+    for (size_t other = 0; other < rows.size(); ++other) {
+      if (rows[other]->letter != row.letter) continue;
+      parts *= mesh.size(static_cast<int>(other));
       alone &= other == axis;
     }
     if (alone || row.size % (parts * row.multiple) == 0) continue;
@@ -173,6 +175,12 @@ std::string Candidates::conflict(std::span<const int> picks) const {
                                       : ": some could be empty");
   }
   return {};
+}
+
+std::string Candidates::conflict(std::span<const int> picks) const {
+  std::vector<const Row*> rows;
+  for (int axis = 0; axis < axes(); ++axis) rows.push_back(&at(picks, axis).row);
+  return conflict_of(rows, operands_, call_.mesh);
 }
 
 }  // namespace tessera::rules

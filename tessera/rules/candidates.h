@@ -18,9 +18,20 @@ struct Candidate {
   double memory = 0;   // of operands and results, as shares of the whole
 };
 
+/// What is left out because a single call, seen alone, has no use for it. A search over many calls
+/// wants all of it.
+struct CandidateOptions {
+  bool replicated_stays = true;  ///< operands that are all replicated on an axis stay so
+  bool given_partials = true;    ///< rows that pass a partial value on only if an operand is one
+};
+
+/// Why rows, one for each axis of the mesh, are not legal together; empty if they are.
+std::string conflict_of(std::span<const Row* const> rows, std::span<const Sharding> operands,
+                        const DeviceMesh& mesh);
+
 class Candidates {
  public:
-  Candidates(const Rule& rule, const OpCall& call);
+  Candidates(const Rule& rule, const OpCall& call, CandidateOptions options = {});
 
   const std::vector<Sharding>& operands() const { return operands_; }
   int axes() const { return static_cast<int>(by_axis_.size()); }
@@ -39,10 +50,10 @@ class Candidates {
   void add_axis(int axis);
   double guess(const Row& row, int axis) const;
   double move_seconds(size_t operand, int axis, const Placement& from, const Placement& to) const;
-  bool keeps_as_is(std::span<const int> picks, int axis) const;
 
   const Rule& rule_;
   const OpCall& call_;
+  CandidateOptions options_;
   std::vector<Sharding> operands_;
   std::vector<double> local_bytes_;
   cost::Machine machine_;

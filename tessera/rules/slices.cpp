@@ -9,7 +9,9 @@
 ///
 ///   [10] as 3,3,3,1, slice 2:8   ->  S0[1,3,2,0]
 ///
-/// Strided shards are gathered first.
+/// Of a strided shard, parts that are whole pieces of it can be kept; else it is gathered first:
+///
+///   [12] as SS0(3) over 2, slice 4:8   ->  S0      (the second of three pieces, cut in two)
 namespace tessera::rules {
 namespace {
 
@@ -39,12 +41,32 @@ Part slice_part(const OpCall& call, int64_t size) {
   return part;
 }
 
+/// How many pieces of a strided shard a part has, if it has whole pieces and nothing else cuts the
+/// dim.
+std::optional<int64_t> whole_pieces(const Sharding& at, int dim, const Part& part) {
+  const auto axes = at.axes_of_dim(dim);
+  if (axes.size() != 1 || part.step != 1) return std::nullopt;
+  const Placement& p = at.placement(axes[0]);
+  const int64_t size = at.shape()[static_cast<size_t>(dim)];
+  if (p.kind() != Placement::Kind::strided || size == 0 || size % p.split() != 0)
+    return std::nullopt;
+  const int64_t piece = size / p.split();
+  if (part.start % piece != 0 || part.end % piece != 0 || part.end <= part.start)
+    return std::nullopt;
+  return (part.end - part.start) / piece;
+}
+
 /// The placements of a part of `dim`, which `axes` cut one inside the other.
 std::optional<std::vector<Placement>> part_placements(const Sharding& at, int dim,
                                                       const Part& part) {
   std::vector<Placement> out(at.placements().begin(), at.placements().end());
   const int64_t size = at.shape()[static_cast<size_t>(dim)];
   if (part.start == 0 && part.end == size && part.step == 1) return out;
+  if (const auto kept = whole_pieces(at, dim, part)) {
+    out[static_cast<size_t>(at.axes_of_dim(dim)[0])] =
+        *kept == 1 ? Shard(dim) : StridedShard(dim, *kept);
+    return out;
+  }
   std::vector<Interval> pieces = {{0, size}};
   for (int axis : at.axes_of_dim(dim)) {
     const Placement& p = at.placement(axis);
@@ -78,6 +100,11 @@ Part local_part(const Sharding& operand, int dim, const Part& part) {
   if (operand.axes_of_dim(dim).empty()) return part;
   const int64_t begin = operand.local_offset()[d], size = operand.local_shape()[d];
   if (part.start == 0 && part.end == operand.shape()[d] && part.step == 1) return {0, size, 1};
+  if (whole_pieces(operand, dim, part)) {  // pieces side by side, each with as much of mine
+    const int64_t split = operand.placement(operand.axes_of_dim(dim)[0]).split();
+    const int64_t piece = operand.shape()[d] / split, here = size / split;
+    return {part.start / piece * here, part.end / piece * here, 1};
+  }
   const Interval mine{begin, begin + size};
   if (part.count(mine) == 0) return {0, 0, part.step};
   const int64_t first = part.start + part.until(begin) * part.step;

@@ -1,0 +1,202 @@
+#include "tessera/partition/write_sharded.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "tessera/base/errors.h"
+#include "tessera/files/output_file.h"
+#include "tessera/partition/groups.h"
+#include "tessera/partition/shard_weights.h"
+#include "tessera/program/pytree.h"
+
+namespace tessera::partition {
+namespace {
+
+namespace fs = std::filesystem;
+using program::ExportedProgram;
+using program::ValueId;
+
+ManifestTensor describe(std::string name, const program::Value& value, const Sharding& sharding) {
+  ManifestTensor out;
+  out.name = std::move(name);
+  out.dtype = value.tensor->dtype;
+  for (const auto& size : value.tensor->sizes) {
+    out.shape.push_back(size.is_number() ? size.number() : -1);
+  }
+  out.placements.assign(sharding.placements().begin(), sharding.placements().end());
+  return out;
+}
+
+/// One entry for each leaf of the call's arguments or results: tensors have a value.
+struct Leaf {
+  std::optional<ValueId> value;
+  Sharding sharding;
+};
+
+void describe_leaves(const ExportedProgram& program, const std::vector<Leaf>& leaves,
+                     const std::vector<std::string>& names, std::vector<ManifestTensor>& out) {
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    if (!leaves[i].value) continue;
+    const auto& value = program.graph.value(*leaves[i].value);
+    const bool named = names.size() == leaves.size();
+    out.push_back(describe(named ? names[i] : value.name, value, leaves[i].sharding));
+  }
+}
+
+const ValueId* tensor_of(const program::Argument& argument) {
+  return argument.kind == program::ArgKind::tensor ? &std::get<ValueId>(argument.data) : nullptr;
+}
+
+/// A directory that is removed with its contents unless it is given its name.
+class DirectoryAside {
+ public:
+  explicit DirectoryAside(fs::path target) : target_(std::move(target)) {
+    path_ = target_.string() + ".unfinished." + std::to_string(::getpid());
+    std::error_code error;
+    if (target_.has_parent_path()) fs::create_directories(target_.parent_path(), error);
+    fs::create_directory(path_, error);
+    require(!error, "cannot create the directory ", path_.string(), ": ", error.message());
+  }
+  ~DirectoryAside() {
+    std::error_code ignored;
+    if (!done_) fs::remove_all(path_, ignored);
+  }
+  DirectoryAside(const DirectoryAside&) = delete;
+  DirectoryAside& operator=(const DirectoryAside&) = delete;
+
+  const fs::path& path() const { return path_; }
+
+  void rename() {
+    const fs::path before = path_.string() + ".before";
+    const bool replaces = fs::exists(target_);
+    if (replaces) fs::rename(target_, before);
+    fs::rename(path_, target_);
+    done_ = true;
+    if (replaces) fs::remove_all(before);
+  }
+
+ private:
+  fs::path target_;
+  fs::path path_;
+  bool done_ = false;
+};
+
+/// Calls `work(0)` to `work(count - 1)` from a few threads; after an error, which is rethrown, no
+/// further call starts. Files are written at the speed of checksums, so a second thread helps; more
+/// than a few wait for the disk.
+template <typename Work>
+void in_parallel(size_t count, const Work& work) {
+  constexpr size_t kThreads = 4;
+  std::atomic<size_t> next = 0;
+  std::exception_ptr error;
+  std::mutex guard;
+  const auto run = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        const std::lock_guard lock(guard);
+        if (!error) error = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  const size_t cores = std::max(1U, std::thread::hardware_concurrency());
+  for (size_t i = 1; i < std::min({count, cores, kThreads}); ++i) threads.emplace_back(run);
+  run();
+  for (auto& thread : threads) thread.join();
+  if (error) std::rethrow_exception(error);
+}
+
+void check_target(const fs::path& directory, const WriteOptions& options) {
+  require(!directory.empty() && directory.has_filename(), "the output directory '",
+          directory.string(), "' has no name");
+  if (!fs::exists(directory)) return;
+  require(options.overwrite, directory.string(), " exists: choose another directory");
+  require(is_sharded_program(directory), directory.string(),
+          " is no sharded program and is not overwritten");
+}
+
+}  // namespace
+
+Manifest manifest_of(const ExportedProgram& program, const Assignment& assignment,
+                     const std::string& source) {
+  Manifest out;
+  out.source = source;
+  out.mesh = assignment.mesh;
+  for (const int rank : out.mesh.ranks()) {
+    out.ranks.push_back({rank, join_text("rank_", rank, ".pt2"), "model"});
+  }
+  out.groups = groups_of(out.mesh);
+  std::vector<Leaf> inputs;
+  for (const auto& spec : program.signature.inputs) {
+    if (spec.kind == program::InputKind::constant_input) inputs.emplace_back();
+    if (spec.kind != program::InputKind::user_input || !spec.arg) continue;
+    const ValueId* id = tensor_of(*spec.arg);
+    inputs.push_back(id != nullptr ? Leaf{*id, assignment.of(*id)} : Leaf{});
+  }
+  std::vector<Leaf> outputs;
+  for (size_t i = 0; i < program.signature.outputs.size(); ++i) {
+    const auto& spec = program.signature.outputs[i];
+    if (spec.kind != program::OutputKind::user_output || !spec.arg) continue;
+    const ValueId* id = tensor_of(*spec.arg);
+    outputs.push_back(id != nullptr ? Leaf{*id, assignment.outputs[i]} : Leaf{});
+  }
+  const auto names = [](const std::string& spec, const auto& read) {
+    return spec.empty() ? std::vector<std::string>() : read(program::parse_pytree(spec));
+  };
+  describe_leaves(program, inputs,
+                  names(program.in_spec,
+                        [&](const program::Pytree& tree) {
+                          return program::input_names(tree, program.forward_arg_names);
+                        }),
+                  out.inputs);
+  describe_leaves(program, outputs, names(program.out_spec, program::output_names), out.outputs);
+  return out;
+}
+
+void write_sharded(const program::Archive& archive, const ExportedProgram& program,
+                   const Assignment& assignment, const fs::path& given,
+                   const WriteOptions& options) {
+  const fs::path directory = given.has_filename() ? given : given.parent_path();
+  check_target(directory, options);
+  const DeviceMesh& mesh = assignment.mesh;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    require(std::ranges::find(mesh.ranks(), rank) != mesh.ranks().end(),
+            "a program is sharded for the ranks 0 to ", mesh.size() - 1, ", not for ", mesh);
+  }
+  const Manifest manifest =
+      manifest_of(program, assignment, fs::path(archive.path()).filename().string());
+  WriteProgress progress;
+  std::mutex one_at_a_time;
+  const ByteProgress count = [&](uint64_t bytes) {
+    const std::lock_guard lock(one_at_a_time);
+    progress.bytes += bytes;
+    if (options.progress) options.progress(progress);
+  };
+  std::vector<ExportedProgram> programs;
+  std::vector<program::SaveOptions> records;
+  for (const auto& one : manifest.ranks) {
+    programs.push_back(program_of_rank(program, assignment, one.rank, options.rewrite));
+    records.push_back(shard_weights(programs.back(), program, archive, assignment,
+                                    mesh.seen_from(one.rank), count));
+    progress.total += weight_bytes(records.back());
+  }
+  DirectoryAside aside(directory);
+  in_parallel(programs.size(), [&](size_t i) {
+    program::save(programs[i], archive, aside.path() / manifest.ranks[i].file, records[i]);
+  });
+  files::OutputFile text(aside.path() / kManifestName);
+  text.write(manifest.to_json());
+  text.close();
+  aside.rename();
+}
+
+}  // namespace tessera::partition
