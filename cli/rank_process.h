@@ -8,7 +8,7 @@
 #include <vector>
 
 /// One rank as a child process, in a process group of its own, so that a signal reaches what it
-/// started as well (a rank may be a shell script). Its stdin is empty; stdout and stderr are pipes.
+/// started as well (a rank may be a shell script). stdout and stderr are pipes.
 namespace tessera::cli {
 
 /// How a process ended.
@@ -28,6 +28,7 @@ struct RankCommand {
   std::vector<std::string> arguments;
   std::vector<std::string> environment;
   sigset_t signal_mask{};  ///< what the child starts with
+  int stdin_file = -1;     ///< its standard input; -1: empty
 };
 
 class RankProcess {
