@@ -21,8 +21,9 @@ constexpr int kMost = 1 << 20;  // more is a typing error
 constexpr const char* kLaunchFooter = R"(
 Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, ROLE_RANK,
 MASTER_ADDR, MASTER_PORT and the like as from torchrun, and OMP_NUM_THREADS=1 if there are several
-and it is not set. Its stdin is empty. TESSERA_JOB_SECRET tells this job's ranks from others and
-keeps strangers out: a random text; for a job of several hosts set it yourself, the same on each.
+and it is not set. Its stdin is empty, but for rank 0 with --stdin. TESSERA_JOB_SECRET tells this
+job's ranks from others and keeps strangers out: a random text; for a job of several hosts set it
+yourself, the same on each.
 The first rank that fails ends the job: its last lines are shown and its exit code (128 + signal) is
 launch's. Ctrl-C ends all; a second one kills them.
 
@@ -36,6 +37,7 @@ struct LaunchOptions {
   std::string log_dir;
   std::string colour = "auto";
   double grace_s = 5;
+  bool pass_stdin = false;
 };
 
 bool coloured(const std::string& wish, int file) {
@@ -63,6 +65,8 @@ void settle_meeting_point(JobShape& shape, const CLI::App& verb,
 
 void run_launch(LaunchOptions options, const CLI::App& verb) {
   const auto words = verb.remaining();
+  require(!options.pass_stdin || options.shape.node_rank == 0,
+          "launch: --stdin is for the host of rank 0");
   require(!words.empty(), "launch: which program? tessera launch -n 4 prog args...");
   require(!words.front().starts_with("-"), "launch: no option ", words.front(),
           "; options of the program come after its name");
@@ -75,6 +79,7 @@ void run_launch(LaunchOptions options, const CLI::App& verb) {
   if (options.shape.nodes == 1) options.shape.secret = random_secret();
   job.shape = options.shape;
   job.grace = std::chrono::milliseconds(static_cast<int64_t>(options.grace_s * 1000));
+  job.pass_stdin = options.pass_stdin;
   job.style = {.widest_rank = options.shape.world_size() - 1,
                .colour_out = coloured(options.colour, STDOUT_FILENO),
                .colour_err = coloured(options.colour, STDERR_FILENO),
@@ -113,6 +118,7 @@ void add_launch(CLI::App& app) {
   verb->add_option("--grace", options->grace_s, "seconds to end in, before SIGKILL")
       ->check(CLI::Range(0.0, 1e6, "NONNEGATIVE"))
       ->capture_default_str();
+  verb->add_flag("--stdin", options->pass_stdin, "rank 0 reads the standard input of launch");
   verb->prefix_command();
   verb->footer(kLaunchFooter);
   verb->callback([options, verb] { run_launch(*options, *verb); });

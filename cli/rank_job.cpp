@@ -9,6 +9,7 @@
 #include <csignal>
 #include <system_error>
 
+#include "cli/stdin_relay.h"
 #include "tessera/base/text.h"
 
 namespace tessera::cli {
@@ -50,6 +51,8 @@ void RankJob::say(const std::string& text) const {
 
 void RankJob::start() {
   members_.reserve(static_cast<size_t>(options_.shape.ranks));
+  std::optional<StdinRelay> relay;
+  if (options_.pass_stdin) relay.emplace();
   for (int local = 0; local < options_.shape.ranks; ++local) {
     const int rank = options_.shape.rank(local);
     members_.push_back(
@@ -58,9 +61,11 @@ void RankJob::start() {
          .process = RankProcess({.program = options_.program,
                                  .arguments = options_.arguments,
                                  .environment = rank_environment(options_.shape, local),
-                                 .signal_mask = signals_.mask_before()})});
+                                 .signal_mask = signals_.mask_before(),
+                                 .stdin_file = relay && local == 0 ? relay->read_end() : -1})});
     guard_.watch(members_.back().process.pid());
   }
+  if (relay) relay->start();
 }
 
 int RankJob::run() {

@@ -24,6 +24,7 @@ struct JobOptions {
   JobShape shape;
   OutputStyle style;
   std::chrono::milliseconds grace{5000};
+  bool pass_stdin = false;                 ///< the first rank reads this process's standard input
   std::string speaker = "tessera launch";  ///< prefix of messages
   std::string program;
   std::vector<std::string> arguments;

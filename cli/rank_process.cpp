@@ -47,8 +47,8 @@ void become_rank(const RankCommand& command, char** arguments, char** environmen
   // Covers a launcher that is killed; the guard covers the process group.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(1);
-  const int nothing = open("/dev/null", O_RDONLY);
-  if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0) return;
+  const int in = command.stdin_file >= 0 ? command.stdin_file : open("/dev/null", O_RDONLY);
+  if (in < 0 || dup2(in, STDIN_FILENO) < 0) return;
   if (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0) return;
   for (const int number : {SIGINT, SIGTERM, SIGPIPE}) std::signal(number, SIG_DFL);
   sigprocmask(SIG_SETMASK, &command.signal_mask, nullptr);

@@ -8,7 +8,7 @@
 #include <vector>
 
 /// One rank as a child process, in its own process group, so that signals also reach its
-/// descendants (a rank may be a shell script). Its stdin is empty; stdout and stderr are pipes.
+/// descendants (a rank may be a shell script). stdout and stderr are pipes.
 namespace tessera::cli {
 
 /// How a process ended.
@@ -28,6 +28,7 @@ struct RankCommand {
   std::vector<std::string> arguments;
   std::vector<std::string> environment;
   sigset_t signal_mask{};  ///< the child's initial mask
+  int stdin_file = -1;     ///< its standard input; -1: empty
 };
 
 class RankProcess {

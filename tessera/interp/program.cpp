@@ -40,6 +40,29 @@ std::vector<std::string> port_names(std::vector<std::string> from_spec, size_t c
   return out;
 }
 
+/// Calls `make`. Every error names the file, and is one of the library's: what libtorch or a parser
+/// throws comes from what the file says.
+template <typename Make>
+auto in_file(const std::string& path, const Make& make) {
+  const auto text = [&](const char* what) {
+    const bool named = std::string_view(what).find(path) != std::string_view::npos;
+    return named ? std::string(what) : join_text(path, ": ", what);
+  };
+  try {
+    return make();
+  } catch (const NotSupported& error) {
+    throw NotSupported(text(error.what()));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(text(error.what()));
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::Error& error) {
+    throw InvalidArgument(text(error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    throw InvalidArgument(text(error.what()));
+  }
+}
+
 }  // namespace
 
 std::string ProgramPort::to_text() const {
@@ -70,14 +93,10 @@ class Program::Impl {
     require(
         inputs.size() == inputs_.size(), path(), " takes ", inputs_.size(), " inputs",
         [&] { return names_text(); }, ", but ", inputs.size(), " were given");
-    try {
-      check_->check(inputs);
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(join_text(path(), ": ", error.what()));
-    }
+    in_file(path(), [&] { check_->check(inputs); });
     for (size_t i = 0; i < inputs.size(); ++i) executor_->set_run_input(slots_[i], inputs[i]);
     Values all = executor_->run(path());
-    write_back(all, inputs);
+    in_file(path(), [&] { write_back(all, inputs); });
     Values out;
     out.reserve(outputs_.size());
     for (const size_t i : user_outputs_) out.push_back(std::move(all[i]));
@@ -223,14 +242,17 @@ Program& Program::operator=(Program&&) noexcept = default;
 Program::~Program() = default;
 
 Program Program::load(const std::filesystem::path& path, const LoadOptions& options) {
-  auto archive = program::Archive::open(path);
-  auto exported = archive->read_program();
+  auto archive = in_file(path.string(), [&] { return program::Archive::open(path); });
+  auto exported = in_file(path.string(), [&] { return archive->read_program(); });
   return from(std::move(exported), std::move(archive), options);
 }
 
 Program Program::from(program::ExportedProgram exported,
                       std::shared_ptr<const program::Archive> archive, const LoadOptions& options) {
-  return Program(std::make_unique<Impl>(std::move(exported), std::move(archive), options));
+  const std::string path = archive->path();
+  return in_file(path, [&] {
+    return Program(std::make_unique<Impl>(std::move(exported), std::move(archive), options));
+  });
 }
 
 const std::vector<ProgramPort>& Program::inputs() const { return impl_->inputs_; }
