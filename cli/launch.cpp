@@ -47,8 +47,8 @@ bool coloured(const std::string& wish, int file) {
 }
 
 /// The rendezvous address: given by the user for several hosts, a free port for one.
-void settle_meeting_point(JobShape& shape, const CLI::App& verb,
-                          std::optional<ReservedPort>& reserved) {
+void resolve_rendezvous(JobShape& shape, const CLI::App& verb,
+                        std::optional<ReservedPort>& reserved) {
   require(shape.node_rank < shape.nodes, "launch: --node-rank is ", shape.node_rank,
           ", but --nodes ", shape.nodes, " makes it 0 to ", shape.nodes - 1);
   if (shape.nodes > 1) {
@@ -75,7 +75,7 @@ void run_launch(LaunchOptions options, const CLI::App& verb) {
   job.program = find_program(words.front());
   job.arguments.assign(words.begin() + 1, words.end());
   std::optional<ReservedPort> reserved;
-  settle_meeting_point(options.shape, verb, reserved);
+  resolve_rendezvous(options.shape, verb, reserved);
   if (options.shape.nodes == 1) options.shape.secret = random_secret();
   job.shape = options.shape;
   job.grace = std::chrono::milliseconds(static_cast<int64_t>(options.grace_s * 1000));

@@ -262,7 +262,7 @@ void bind_fsdp(py::module_& m) {
                              const std::function<at::Tensor(const at::Tensor&)>& convert) {
     convert_shards(parameters, convert);
   });
-  m.def("hold_instead", &hold_instead);
+  m.def("replace_parameter", &replace_parameter);
   m.def("in_group",
         [](const at::Tensor& parameter) { return fsdp::group_of_parameter(parameter) != nullptr; });
   m.def("sharded_groups", [](const ModuleMirror& mirror) {

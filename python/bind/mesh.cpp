@@ -90,7 +90,7 @@ void bind_derived(py::class_<DeviceMesh>& mesh) {
           "concatenate",
           [](const std::vector<DeviceMesh>& parts) { return DeviceMesh::concatenate(parts); },
           py::arg("meshes"))
-      .def("seen_from", &DeviceMesh::seen_from, py::arg("rank"));
+      .def("with_own_rank", &DeviceMesh::with_own_rank, py::arg("rank"));
 }
 
 }  // namespace
@@ -101,9 +101,9 @@ void bind_mesh(py::module_& m) {
     >>> mesh = tessera.DeviceMesh.parse("dp=2,tp=4")     # on paper: plans, does not communicate
     >>> mesh.shape, mesh.axis_names
     ((2, 4), ('dp', 'tp'))
-    >>> mesh.seen_from(6).get_coordinate()
+    >>> mesh.with_own_rank(6).get_coordinate()
     [1, 2]
-    >>> str(mesh.seen_from(6)["tp"])
+    >>> str(mesh.with_own_rank(6)["tp"])
     'tp=4@4-7'
 
 init_device_mesh makes one that communicates.)");

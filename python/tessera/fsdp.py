@@ -228,7 +228,7 @@ def adopt_replaced(module: nn.Module, places: Places) -> None:
         if new is None or new is held or _C.in_group(new):
             continue
         take(held, placed_as(held, new.detach()))
-        _C.hold_instead(held, new)
+        _C.replace_parameter(held, new)
         own = _claimed[module][1]
         own[:] = [new if parameter is held else parameter for parameter in own]
 

@@ -61,7 +61,7 @@ def mesh_from_group(
                 f"a mesh over {len(groups)} groups needs `mesh`, the ranks on each axis"
             )
         mesh = distributed.get_process_group_ranks(groups[0])
-    paper = mesh_on_paper(mesh, device_type, mesh_dim_names)
+    paper = mesh_without_world(mesh, device_type, mesh_dim_names)
     if distributed.get_backend() in ("threaded", "fake"):  # its groups are not ours; these do the same
         return _C.parse_device_mesh(str(paper), current_world())
     names_of_groups = [group.group_name for group in groups]
@@ -79,7 +79,7 @@ def _as_ranks(mesh: Any) -> torch.Tensor:
     return torch.as_tensor(mesh, device="cpu")
 
 
-def mesh_on_paper(mesh: Any, device_type: str, names: Sequence[str] | None) -> DeviceMesh:
+def mesh_without_world(mesh: Any, device_type: str, names: Sequence[str] | None) -> DeviceMesh:
     """A mesh of these ranks, one dimension an axis, that does not communicate."""
     ranks = _as_ranks(mesh)
     names = names or [f"axis{i}" for i in range(ranks.dim())]

@@ -11,14 +11,14 @@ namespace tessera::comm {
 
 /// A Work whose wait can run periodic checks. Waiting repeatedly with short timeouts is no
 /// substitute: a message whose wait timed out is lost.
-class PatientWork {
+class PollingWork {
  public:
-  virtual ~PatientWork() = default;
+  virtual ~PollingWork() = default;
   /// Waits until completion and calls `look` periodically, first after `after`; it may throw.
   virtual bool wait_looking(std::chrono::milliseconds after, std::function<void()> look) = 0;
 };
 
-class CallerWork final : public c10d::Work, public PatientWork {
+class CallerWork final : public c10d::Work, public PollingWork {
  public:
   /// Keeps `owner` alive, whose connections the exchange uses. Posts the first messages.
   CallerWork(c10::intrusive_ptr<c10::intrusive_ptr_target> owner, std::unique_ptr<Algorithm> job,

@@ -41,7 +41,7 @@ namespace {
 std::terminate_handler previous_handler = nullptr;
 
 /// For a process that exits without closing its world: a store hosted here ends with it.
-void let_others_read() {
+void wait_for_readers() {
   const auto world = process_world_if_any();
   if (world == nullptr || world->size() == 1) return;
   ObserverState& state = *world->observers().state();
@@ -63,7 +63,7 @@ void let_others_read() {
     } catch (...) {
       report_failure("an exception that is not a std::exception");
     }
-    let_others_read();
+    wait_for_readers();
   }
   if (previous_handler != nullptr) previous_handler();
   std::abort();

@@ -74,7 +74,7 @@ std::shared_ptr<const Group> group_of(const DeviceMesh& mesh, std::string_view a
 
 DeviceMesh init_device_mesh(const std::string& device, std::span<const int> sizes,
                             std::span<const std::string> names, std::shared_ptr<RankWorld> world) {
-  return with_groups(mesh_on_paper(sizes, names, device), std::move(world));
+  return with_groups(mesh_without_world(sizes, names, device), std::move(world));
 }
 
 DeviceMesh init_device_mesh(std::string_view text, std::shared_ptr<RankWorld> world) {

@@ -80,7 +80,7 @@ ProcessWorld::ProcessWorld(const ProcessWorldOptions& options, const BoundedPtr&
   const auto soon = store->until(deadline_after(options.timeout));
   const auto own_connection = [store, prefix] { return prefixed(prefix, store->clone()); };
   auto board = prefixed(PeerDiagnostics::kPrefix, prefixed(prefix, soon->clone()));
-  life_sign_ = std::make_unique<LivenessProbe>(
+  probe_ = std::make_unique<LivenessProbe>(
       prefixed(PeerDiagnostics::kPrefix, prefixed(prefix, soon->unbounded_clone())), board_,
       options.rank);
   ObserverState& state = *observers().state();
@@ -98,10 +98,10 @@ void ProcessWorld::end() {
   const bool fails = observers().state()->failed || std::uncaught_exceptions() > 0;
   // Otherwise Gloo's destructor would block on calls that no peer answers.
   if (fails) observers().state()->abort_links();
-  if (life_sign_->dismissed()) return;  // the process that hosted the store has left
+  if (probe_->dismissed()) return;  // the process that hosted the store has left
   if (!fails) end_sending();
   const auto shutdown = std::make_shared<WorldShutdown>(
-      WorldShutdown::Options{store_, board_, std::move(life_sign_), rank(), size(), hosts_store_,
+      WorldShutdown::Options{store_, board_, std::move(probe_), rank(), size(), hosts_store_,
                              std::min<std::chrono::milliseconds>(kShutdownBarrier, timeout())});
   const auto result = fails ? shutdown->cancel_barrier() : shutdown->arrive_and_wait();
   shut_down_groups(result);
@@ -153,7 +153,8 @@ Backends ProcessWorld::make_backends(std::span<const int> ranks, int index,
 /// Whether all ranks contributed the same word; throws on timeout.
 bool ProcessWorld::attend(std::string meeting, std::string purpose, std::span<const int> ranks,
                           int index, const std::string& word) {
-  const auto store = prefixed(prefix_, connection_->until(deadline_after(timeout()) + kLastWords));
+  const auto store =
+      prefixed(prefix_, connection_->until(deadline_after(timeout()) + kFinalMessages));
   const auto board = prefixed(PeerDiagnostics::kPrefix, store);
   return StoreBarrier{*store, std::move(meeting), std::move(purpose), ranks, index, timeout(),
                       *board}
@@ -173,7 +174,7 @@ ProcessWorld::BackendPtr ProcessWorld::connect_gloo(StorePtr store, std::span<co
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    if (says_no_descriptors(e.what())) report_failure(*this, with_descriptor_limit(e.what()));
+    if (is_descriptor_limit(e.what())) report_failure(*this, with_descriptor_limit(e.what()));
     observers().state()->failed = true;
     throw PeerError(join_text("rank ", rank(), ": connecting group ", group_name, " (ranks ",
                               list_text(ranks), ") from address ",

@@ -16,7 +16,7 @@
 namespace tessera::comm {
 
 /// Time for final messages over the store after a timeout.
-inline constexpr auto kLastWords = std::chrono::seconds(3);
+inline constexpr auto kFinalMessages = std::chrono::seconds(3);
 
 class ProcessWorld final : public RankWorld {
  public:
@@ -63,7 +63,7 @@ class ProcessWorld final : public RankWorld {
   std::vector<c10::DeviceType> devices_;
   std::string secret_;
   std::string address_;
-  std::unique_ptr<LivenessProbe> life_sign_;
+  std::unique_ptr<LivenessProbe> probe_;
   bool ended_ = false;
   /// Backends that this world created, without adopted ones. By device: CPU is Gloo.
   std::vector<std::pair<c10::DeviceType, WeakBackend>> made_;

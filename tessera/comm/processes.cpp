@@ -95,9 +95,10 @@ OwnWorld& own_world() {
 }
 
 /// Runs before entries are signed: a foreign process has another secret.
-void meet_job(const ProcessWorldOptions& options, const StorePtr& store, const std::string& prefix,
-              const std::function<void(const std::string&)>& post_failure) {
-  const auto limit = deadline_after(options.timeout) + kLastWords;
+void check_job_membership(const ProcessWorldOptions& options, const StorePtr& store,
+                          const std::string& prefix,
+                          const std::function<void(const std::string&)>& post_failure) {
+  const auto limit = deadline_after(options.timeout) + kFinalMessages;
   const auto keys =
       prefixed(prefix, c10::make_intrusive<BoundedStore>(store, options.timeout)->until(limit));
   try {
@@ -117,7 +118,7 @@ std::string text_without_backtrace(const std::exception& e) {
 
 /// A write to a dead peer raises SIGPIPE, which by default ends the process before any error can be
 /// thrown. A program's own handler is left in place.
-void survive_broken_pipes() {
+void ignore_sigpipe() {
   struct sigaction now {};
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
     std::signal(SIGPIPE, SIG_IGN);
@@ -127,7 +128,7 @@ void survive_broken_pipes() {
 }  // namespace
 
 std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options) {
-  if (options.size > 1) survive_broken_pipes();
+  if (options.size > 1) ignore_sigpipe();
   require(options.size > 0 && options.rank >= 0 && options.rank < options.size, "rank ",
           options.rank, " of a world of ", options.size);
   require(options.timeout.count() > 0, "a world needs a timeout above 0");
@@ -139,11 +140,11 @@ std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options) {
           : StorePtr(c10::make_intrusive<SignedStore>(unsigned_store, options.secret)),
       options.timeout);
   const auto post_failure = [&](const std::string& why) {
-    const auto soon = store->until(deadline_after(kLastWords));
+    const auto soon = store->until(deadline_after(kFinalMessages));
     const auto board = prefixed(PeerDiagnostics::kPrefix, prefixed(prefix, soon));
     PeerDiagnostics::post_failure(*board, options.rank, why);
   };
-  if (options.size > 1) meet_job(options, unsigned_store, prefix, post_failure);
+  if (options.size > 1) check_job_membership(options, unsigned_store, prefix, post_failure);
   std::shared_ptr<ProcessWorld> world;
   try {
     world = std::make_shared<ProcessWorld>(options, store, prefix);

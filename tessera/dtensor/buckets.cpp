@@ -64,7 +64,7 @@ struct Kind {
 };
 
 /// Shard(0) for an axis that shards the tensor in any way, else Replicate.
-std::vector<Placement> cut_or_not(const Sharding& as) {
+std::vector<Placement> shard_or_replicate(const Sharding& as) {
   std::vector<Placement> out;
   for (const Placement& p : as.placements()) out.push_back(p.is_sharded() ? Shard(0) : Replicate());
   return out;
@@ -95,7 +95,7 @@ at::Tensor part_in(const at::Tensor& flat, int64_t at, const Sharding& as,
 }
 
 /// The ranks of a mesh as a one-axis mesh.
-DeviceMesh in_a_row(const DeviceMesh& mesh) {
+DeviceMesh as_one_axis(const DeviceMesh& mesh) {
   return DeviceMesh({{"ranks", mesh.size()}},
                     std::vector<int>(mesh.ranks().begin(), mesh.ranks().end()), mesh.device())
       .in_world(mesh.world());
@@ -150,7 +150,7 @@ class FlatScatter {
               .in_world(kind_.mesh.world());
       const at::Tensor share = exec::redistribute(
           packed, flat_sharding(holder, {Replicate()}, total, kind_.dtype),
-          flat_sharding(in_a_row(kind_.mesh), {RaggedShard(0, sizes)}, total, kind_.dtype));
+          flat_sharding(as_one_axis(kind_.mesh), {RaggedShard(0, sizes)}, total, kind_.dtype));
       mine = gather_copies(share, me);
     }
     int64_t at = 0;
@@ -235,7 +235,7 @@ std::vector<at::Tensor> scatter_all_from(std::span<const at::Tensor> fulls, int 
   std::vector<int64_t> bytes;
   for (size_t i = 0; i < fulls.size(); ++i) {
     const Sharding& as = shardings[i];
-    keys.push_back(Kind{as.mesh(), cut_or_not(as), as.dtype(), fulls[i].device()});
+    keys.push_back(Kind{as.mesh(), shard_or_replicate(as), as.dtype(), fulls[i].device()});
     bytes.push_back(bytes_of(as));
   }
   std::vector<at::Tensor> out(fulls.size());
@@ -268,7 +268,7 @@ void gather_flat(std::span<const at::Tensor> locals, std::span<const Sharding> s
   std::vector<at::Tensor> mine;
   for (const size_t i : items) mine.push_back(locals[i].reshape({-1}));
   const Sharding ragged =
-      flat_sharding(in_a_row(cutting), {RaggedShard(0, std::move(sizes))}, total, kind.dtype);
+      flat_sharding(as_one_axis(cutting), {RaggedShard(0, std::move(sizes))}, total, kind.dtype);
   at::Tensor all = at::cat(mine);
   if (total > 0) all = exec::redistribute(all, ragged, ragged.replicated());
   if (!take) return;
@@ -303,9 +303,9 @@ void gather_full_tensors(std::span<const at::Tensor> tensors, const TakeFull& ta
     const bool packs = as.has_sharded() && !as.has_partial() && as.mesh().contains_me();
     shardings.push_back(as);
     locals.push_back(packs ? to_local(tensor.detach()) : at::Tensor());
-    keys.push_back(
-        packs ? std::optional(Kind{as.mesh(), cut_or_not(as), as.dtype(), locals.back().device()})
-              : std::nullopt);
+    keys.push_back(packs ? std::optional(Kind{as.mesh(), shard_or_replicate(as), as.dtype(),
+                                              locals.back().device()})
+                         : std::nullopt);
     bytes.push_back(bytes_of(as));
   }
   const auto alone = [&](size_t i) {

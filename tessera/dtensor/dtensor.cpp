@@ -160,7 +160,7 @@ at::Tensor redistribute(const at::Tensor& tensor, const Sharding& to,
 at::Tensor redistribute(const at::Tensor& tensor, std::vector<Placement> placements,
                         const RedistributeOptions& options) {
   const Sharding& from = meta_or_throw(tensor, "redistribute").sharding();
-  if (says_same(placements, from) && !options.forward_dtype && !options.backward_dtype)
+  if (describes_same_parts(placements, from) && !options.forward_dtype && !options.backward_dtype)
     return tensor;
   return redistribute(tensor, from.with_placements(std::move(placements)), options);
 }
@@ -214,7 +214,7 @@ at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
   require(mesh.defined(), "distribute_tensor needs a mesh");
   if (is_dtensor(full)) {
     const Sharding& has = sharding(full);
-    require(has.mesh() == mesh && says_same(placements, has),
+    require(has.mesh() == mesh && describes_same_parts(placements, has),
             "distribute_tensor of a tensor that is sharded already, ", has, "; use redistribute");
     return full;
   }

@@ -45,7 +45,7 @@ class LazyLocal {
   /// Called after the op that used the unsharded tensor has completed or failed and dropped it.
   virtual void release() {}
   /// unsharded() of an ordinary sharded tensor that was computed from the shards.
-  virtual at::Tensor produced_from(const at::Tensor& computed) = 0;
+  virtual at::Tensor unsharded_from(const at::Tensor& computed) = 0;
   /// The same tensor as an ordinary sharded one; shares memory.
   virtual at::Tensor shards() = 0;
   /// Called before the shards are written to.

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kMaxDims = 16;
 
 /// The metadata of its part that a rank sends.
-struct Told {
+struct PartMetadata {
   int64_t ndim = 0;
   int64_t dtype = 0;
   int64_t requires_grad = 0;
@@ -54,17 +54,17 @@ std::vector<int64_t> strides_in(std::span<const int64_t> order, std::span<const 
 }
 
 /// The metadata of all ranks, by index into the mesh's ranks.
-std::vector<Told> gather_told(const at::Tensor& local, const DeviceMesh& mesh) {
+std::vector<PartMetadata> gather_metadata(const at::Tensor& local, const DeviceMesh& mesh) {
   require(local.dim() <= kMaxDims, "from_local of a tensor with ", local.dim(), " dims; at most ",
           kMaxDims);
-  Told told{.ndim = local.dim(),
-            .dtype = static_cast<int64_t>(local.scalar_type()),
-            .requires_grad = local.requires_grad() ? 1 : 0};
-  std::ranges::copy(local.sizes(), told.sizes.begin());
-  std::ranges::copy(order_in_memory(local), told.order.begin());
-  constexpr auto kWords = static_cast<int64_t>(sizeof(Told) / sizeof(int64_t));
+  PartMetadata metadata{.ndim = local.dim(),
+                        .dtype = static_cast<int64_t>(local.scalar_type()),
+                        .requires_grad = local.requires_grad() ? 1 : 0};
+  std::ranges::copy(local.sizes(), metadata.sizes.begin());
+  std::ranges::copy(order_in_memory(local), metadata.order.begin());
+  constexpr auto kWords = static_cast<int64_t>(sizeof(PartMetadata) / sizeof(int64_t));
   at::Tensor mine = at::empty({kWords}, at::kLong);
-  std::memcpy(mine.mutable_data_ptr(), &told, sizeof(Told));
+  std::memcpy(mine.mutable_data_ptr(), &metadata, sizeof(PartMetadata));
   std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
   std::iota(axes.begin(), axes.end(), 0);
   const auto group = comm::group_of(mesh, axes);
@@ -73,16 +73,16 @@ std::vector<Told> gather_told(const at::Tensor& local, const DeviceMesh& mesh) {
   const comm::CallSite site({.op = "from_local"});
   group->backend(all.device().type())._allgather_base(all, mine)->wait();
   all = all.cpu();
-  std::vector<Told> out(static_cast<size_t>(group->size()));
-  std::memcpy(out.data(), all.const_data_ptr(), out.size() * sizeof(Told));
+  std::vector<PartMetadata> out(static_cast<size_t>(group->size()));
+  std::memcpy(out.data(), all.const_data_ptr(), out.size() * sizeof(PartMetadata));
   return out;
 }
 
-std::string sizes_text(const Told& told) {
-  return shape_text(std::span(told.sizes).first(static_cast<size_t>(told.ndim)));
+std::string sizes_text(const PartMetadata& metadata) {
+  return shape_text(std::span(metadata.sizes).first(static_cast<size_t>(metadata.ndim)));
 }
 
-void check_alike(const std::vector<Told>& all, const DeviceMesh& mesh) {
+void check_alike(const std::vector<PartMetadata>& all, const DeviceMesh& mesh) {
   for (size_t r = 1; r < all.size(); ++r) {
     require(all[r].ndim == all[0].ndim && all[r].dtype == all[0].dtype, "from_local: rank ",
             mesh.ranks()[0], " brings ", sizes_text(all[0]), " of type ", all[0].dtype, ", rank ",
@@ -91,8 +91,8 @@ void check_alike(const std::vector<Told>& all, const DeviceMesh& mesh) {
 }
 
 /// The size of `dim` as a function of the coordinates on `axes` only; throws if other axes matter.
-std::vector<int64_t> sizes_over(const std::vector<Told>& all, const DeviceMesh& mesh, size_t dim,
-                                std::span<const int> axes) {
+std::vector<int64_t> sizes_over(const std::vector<PartMetadata>& all, const DeviceMesh& mesh,
+                                size_t dim, std::span<const int> axes) {
   int64_t count = 1;
   for (int axis : axes) count *= mesh.size(axis);
   std::vector<int64_t> sizes(static_cast<size_t>(count), -1);
@@ -167,7 +167,7 @@ void normalise(const DeviceMesh& mesh, std::vector<Placement>& placements, int64
 Sharding measure(const at::Tensor& local, const DeviceMesh& mesh,
                  std::vector<Placement> placements) {
   normalise(mesh, placements, local.dim());
-  const auto all = gather_told(local, mesh);
+  const auto all = gather_metadata(local, mesh);
   check_alike(all, mesh);
   std::vector<int64_t> shape;
   for (int dim = 0; dim < static_cast<int>(local.dim()); ++dim) {
@@ -211,7 +211,7 @@ Sharding assume_even(const at::Tensor& local, const DeviceMesh& mesh,
 }
 
 void check_metadata(const at::Tensor& local, const DeviceMesh& mesh) {
-  const auto all = gather_told(local, mesh);
+  const auto all = gather_metadata(local, mesh);
   check_alike(all, mesh);
   for (size_t r = 1; r < all.size(); ++r) {
     require(all[r].requires_grad == all[0].requires_grad, "from_local: of ranks ", mesh.ranks()[0],

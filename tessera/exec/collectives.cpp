@@ -75,7 +75,7 @@ std::vector<int64_t> movable(std::vector<int64_t> counts, const at::Tensor& inpu
 }
 
 /// Whether packing chunk by chunk while sending pays off.
-bool packs_on_the_way(const Action& action, const at::Tensor& input, bool async) {
+bool packs_while_sending(const Action& action, const at::Tensor& input, bool async) {
   constexpr int64_t kWorthwhileBytes = 1 << 20;
   return action.packs && action.move != plan::Move::all_gather && !async && input.is_cpu() &&
          action.send_numel * static_cast<int64_t>(input.element_size()) >= kWorthwhileBytes &&
@@ -104,7 +104,7 @@ InFlight start_packing(const Action& action, const at::Tensor& input) {
 }
 
 InFlight start_moving(const Action& action, const at::Tensor& input, bool async) {
-  if (packs_on_the_way(action, input, async)) return start_packing(action, input);
+  if (packs_while_sending(action, input, async)) return start_packing(action, input);
   InFlight flight;
   flight.send = packed(action, input);
   at::Tensor in =

@@ -51,17 +51,18 @@ std::shared_ptr<Bucket> Bucket::make(std::vector<ParamGroup*> members) {
   size_t place = 0;
   size_t first_param = 0;
   for (ParamGroup* member : bucket->members_) {
-    member->travel_in(bucket, place++, first_param);
+    member->join_bucket(bucket, place++, first_param);
     first_param += member->params();
   }
   return bucket;
 }
 
 bool Bucket::can_join(const ParamGroup& a, const ParamGroup& b) {
-  return a.mesh() == b.mesh() && a.device() == b.device() && a.options().travels_like(b.options());
+  return a.mesh() == b.mesh() && a.device() == b.device() &&
+         a.options().can_share_collectives(b.options());
 }
 
-bool Bucket::holds_together() const {
+bool Bucket::is_compatible() const {
   return std::ranges::all_of(members_, [this](auto* one) { return can_join(*members_[0], *one); });
 }
 
@@ -123,7 +124,7 @@ bool Bucket::needs_gather(const ParamGroup& member) const {
          (gathered_.stage() == Gathered::Stage::released || !is_current(member));
 }
 
-void Bucket::gather_anew() {
+void Bucket::restart_gather() {
   if (mesh().shard_group() == nullptr) return;
   release();
   start(/*async=*/true);
@@ -180,7 +181,7 @@ bool Bucket::count_arrival() {
 void Bucket::reduce_arrived() {
   for (ParamGroup* member : members_) member->add_kept();
   const std::shared_ptr<Reduction> reduction = std::exchange(reduction_, nullptr);
-  forget_arrived();
+  reset_arrivals();
   for (ParamGroup* member : members_) {
     if (reduction == nullptr && member->state() != TrainingState::pre_backward) continue;
     member->enter(TrainingState::pre_backward);  // or its gradients were kept unreduced
@@ -198,10 +199,10 @@ void Bucket::reduce_arrived() {
   });
 }
 
-void Bucket::forget_arrived() {
+void Bucket::reset_arrivals() {
   reduction_.reset();
   awaited_ = -1;
-  for (ParamGroup* member : members_) member->forget_arrived();
+  for (ParamGroup* member : members_) member->reset_arrivals();
 }
 
 }  // namespace tessera::fsdp

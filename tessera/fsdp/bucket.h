@@ -27,7 +27,7 @@ class Bucket : public std::enable_shared_from_this<Bucket> {
   static bool can_join(const ParamGroup& a, const ParamGroup& b);
 
   /// Whether the members can still share collectives; their options may have changed.
-  bool holds_together() const;
+  bool is_compatible() const;
 
   std::span<ParamGroup* const> members() const { return members_; }
   const GroupOptions& options() const;
@@ -46,7 +46,7 @@ class Bucket : public std::enable_shared_from_this<Bucket> {
   void gather_for(const ParamGroup& member);
   /// Whether the parameters of `member` are neither gathered nor in flight.
   bool needs_gather(const ParamGroup& member) const;
-  void gather_anew();                            ///< releases, then gathers over the shard axis
+  void restart_gather();                         ///< releases, then gathers over the shard axis
   void finish_gather() { gathered_.wait(); }     ///< waits for the one in flight, if any
   void drop_prefetch() { gathered_.release(); }  ///< discards an unused gather
   void release();
@@ -64,7 +64,7 @@ class Bucket : public std::enable_shared_from_this<Bucket> {
   /// Starts the reduction of the gradients that have arrived, including those that earlier
   /// backwards kept unreduced.
   void reduce_arrived();
-  void forget_arrived();  ///< after a failed backward
+  void reset_arrivals();  ///< after a failed backward
 
  private:
   /// A flat tensor of a member's shards.

@@ -36,12 +36,12 @@ void convert_shards(std::span<const at::Tensor> parameters,
   }
 }
 
-void hold_instead(const at::Tensor& held, const at::Tensor& tensor) {
+void replace_parameter(const at::Tensor& held, const at::Tensor& tensor) {
   const auto [group, index] = place_of(held);
   require(tensor.sizes() == held.sizes() && tensor.scalar_type() == held.scalar_type(),
           "a tensor of ", shape_text(tensor.sizes()), " in the place of a parameter of ",
           shape_text(held.sizes()));
-  group->hold_instead(index, tensor);
+  group->replace_parameter(index, tensor);
 }
 
 }  // namespace tessera

@@ -19,6 +19,6 @@ void convert_shards(std::span<const at::Tensor> parameters,
 
 /// Makes `tensor` the parameter in place of `held`, which must not be used afterwards. For programs
 /// that have assigned another tensor to the module. Its value is the one that the group stores.
-void hold_instead(const at::Tensor& held, const at::Tensor& tensor);
+void replace_parameter(const at::Tensor& held, const at::Tensor& tensor);
 
 }  // namespace tessera

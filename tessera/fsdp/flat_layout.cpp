@@ -31,7 +31,7 @@ int64_t bytes_of(at::ScalarType dtype, int64_t elements) {
 }
 
 /// Whether a plain byte copy between them is valid.
-bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   return a.is_cpu() && b.is_cpu() && a.scalar_type() == b.scalar_type() && a.is_contiguous() &&
          b.is_contiguous();
 }
@@ -199,7 +199,7 @@ void FlatLayout::for_each_stretch(size_t param, const Visit& visit) const {
 }
 
 void FlatLayout::copy_out(size_t param, const at::Tensor& slot, const at::Tensor& whole) const {
-  if (params_[param].dim <= 0 && lie_alike(slot, whole)) {
+  if (params_[param].dim <= 0 && same_layout(slot, whole)) {
     const auto* from = static_cast<const char*>(slot.const_data_ptr());
     auto* to = static_cast<char*>(whole.mutable_data_ptr());
     for_each_stretch(param, [&](int64_t in_slot, int64_t in_whole, int64_t bytes) {
@@ -212,7 +212,7 @@ void FlatLayout::copy_out(size_t param, const at::Tensor& slot, const at::Tensor
 }
 
 void FlatLayout::copy_in(size_t param, const at::Tensor& whole, const at::Tensor& slot) const {
-  if (params_[param].dim <= 0 && lie_alike(slot, whole)) {
+  if (params_[param].dim <= 0 && same_layout(slot, whole)) {
     const auto* from = static_cast<const char*>(whole.const_data_ptr());
     auto* to = static_cast<char*>(slot.mutable_data_ptr());
     for_each_stretch(param, [&](int64_t in_slot, int64_t in_whole, int64_t bytes) {

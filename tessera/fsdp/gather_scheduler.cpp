@@ -320,7 +320,7 @@ void GatherScheduler::clean_up() {
   held_by_op_.clear();
   gathered_for_others_.clear();
   for (Bucket* bucket : buckets()) {
-    bucket->forget_arrived();
+    bucket->reset_arrivals();
     bucket->release();
   }
   // Kept gradients include a part of the failed backward, which zeroing grad would not remove.

@@ -69,7 +69,7 @@ bool GatherScheduler::take_part_in_round(int64_t needed) {
     if (number != needed && bucket.needs_gather(**group)) {
       gathered_for_others_.push_back(bucket.weak_from_this());
     }
-    bucket.gather_anew();
+    bucket.restart_gather();
   }
   return !numbers.empty();
 }

@@ -62,7 +62,7 @@ void Gathered::make_views(const at::Tensor& memory) {
   views_ = Views{own, layout_->wholes_in(own), lent, layout_->slots_in(lent)};
 }
 
-void Gathered::start(std::vector<at::Tensor> sent, const GatherWay& way, bool async) {
+void Gathered::start(std::vector<at::Tensor> sent, const GatherContext& way, bool async) {
   const at::Tensor memory = way.collectives.allocate(layout_->gathered_bytes(), sent[0].device());
   if (!fits(memory)) make_views(memory);
   attach_storage(views_->memory, counted(memory, way.bytes));

@@ -23,7 +23,7 @@ struct GatheredBytes {
 };
 
 /// The group, functions and accounting that a gather uses.
-struct GatherWay {
+struct GatherContext {
   const comm::Group& group;
   std::string_view axis;
   const Collectives& collectives;
@@ -43,7 +43,7 @@ class Gathered {
   Stage stage() const { return stage_; }
   /// Starts the all_gather of `sent`, this rank's piece of each slot of the layout. If start() or
   /// wait() throws, nothing is gathered.
-  void start(std::vector<at::Tensor> sent, const GatherWay& way, bool async);
+  void start(std::vector<at::Tensor> sent, const GatherContext& way, bool async);
   /// Blocks until a gather in flight, if any, is complete.
   void wait();
   /// Waits for messages in flight first, because they write to the memory.

@@ -36,7 +36,7 @@ struct GroupOptions {
   void set_gradient_divide_factor(double factor);
 
   /// Whether groups with these options may share collectives.
-  bool travels_like(const GroupOptions& other) const {
+  bool can_share_collectives(const GroupOptions& other) const {
     return reshard_after_forward == other.reshard_after_forward &&
            reshard_after_backward == other.reshard_after_backward &&
            all_reduce_gradients == other.all_reduce_gradients &&

@@ -35,7 +35,7 @@ class RealMesh {
 };
 
 /// A mesh whose last axis shards parameters.
-class CuttingMesh : public RealMesh {
+class ShardingMesh : public RealMesh {
  public:
   int shard_axis() const { return mesh().ndim() - 1; }
   int shard_size() const { return mesh().size(shard_axis()); }
@@ -52,15 +52,15 @@ class CuttingMesh : public RealMesh {
 
 }  // namespace fsdp
 
-class ShardMesh : public fsdp::CuttingMesh {
+class ShardMesh : public fsdp::ShardingMesh {
  public:
-  explicit ShardMesh(const DeviceMesh& mesh) : CuttingMesh("ShardMesh", mesh, 1) {}
+  explicit ShardMesh(const DeviceMesh& mesh) : ShardingMesh("ShardMesh", mesh, 1) {}
   std::string to_text() const;  ///< "shard over dp=8"
 };
 
-class HybridMesh : public fsdp::CuttingMesh {
+class HybridMesh : public fsdp::ShardingMesh {
  public:
-  explicit HybridMesh(const DeviceMesh& mesh) : CuttingMesh("HybridMesh", mesh, 2) {}
+  explicit HybridMesh(const DeviceMesh& mesh) : ShardingMesh("HybridMesh", mesh, 2) {}
   int replicate_axis() const { return 0; }
   std::string to_text() const;  ///< "replicate over dp=2, shard over fs=4"
 };

@@ -25,8 +25,8 @@ class HeldParameter final : public dtensor::LazyLocal {
 
   at::Tensor unsharded() override { return group_->unsharded(index_); }
   void release() override { group_->release(); }
-  at::Tensor produced_from(const at::Tensor& computed) override {
-    return group_->produced_from(index_, computed);
+  at::Tensor unsharded_from(const at::Tensor& computed) override {
+    return group_->unsharded_from(index_, computed);
   }
   at::Tensor shards() override { return group_->shards(index_); }
   void shards_change() override { group_->shards_change(); }
@@ -97,7 +97,7 @@ void ParamGroup::forget_tensors() {
   }
 }
 
-void ParamGroup::travel_in(std::shared_ptr<Bucket> bucket, size_t place, size_t first_param) {
+void ParamGroup::join_bucket(std::shared_ptr<Bucket> bucket, size_t place, size_t first_param) {
   bucket_ = std::move(bucket);
   place_in_bucket_ = place;
   first_param_ = first_param;
@@ -172,7 +172,7 @@ at::Tensor ParamGroup::shards(size_t index) const {
   return dtensor::wrap(params_[index].shard, params_[index].sharding);
 }
 
-at::Tensor ParamGroup::produced_from(size_t index, const at::Tensor& computed) const {
+at::Tensor ParamGroup::unsharded_from(size_t index, const at::Tensor& computed) const {
   const c10::AutoGradMode no_grad(false);
   const Param& param = params_[index];
   if (!param.inner) return full_tensor(computed).to(offload_.compute);
@@ -333,7 +333,7 @@ void ParamGroup::forget_kept() {
   }
 }
 
-void ParamGroup::forget_arrived() {
+void ParamGroup::reset_arrivals() {
   for (Param& param : params_) param.arrived = false;
 }
 

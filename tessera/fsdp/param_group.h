@@ -65,7 +65,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   const std::shared_ptr<Bucket>& bucket() const { return bucket_; }
   /// `place` is the index of this group among the bucket's members, `first_param` the index of its
   /// first parameter among those of the bucket.
-  void travel_in(std::shared_ptr<Bucket> bucket, size_t place, size_t first_param);
+  void join_bucket(std::shared_ptr<Bucket> bucket, size_t place, size_t first_param);
   size_t place_in_bucket() const { return place_in_bucket_; }
 
   // The dtype that parameters report: the compute dtype while a module computes (ComputeDtypeGuard)
@@ -79,7 +79,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   // Interface for dispatch, by parameter.
   at::Tensor unsharded(size_t param);
   void release();
-  at::Tensor produced_from(size_t param, const at::Tensor& computed) const;
+  at::Tensor unsharded_from(size_t param, const at::Tensor& computed) const;
   at::Tensor shards(size_t param) const;
   void shards_change() { bucket_->release(); }
 
@@ -91,7 +91,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void add_kept();
   void forget_kept();
   void take_reduced(const Reduction& reduction, size_t first_param);
-  void forget_arrived();  ///< before the next backward
+  void reset_arrivals();  ///< before the next backward
   /// Whether this rank used the group in this step, or has unreduced gradients of it.
   bool took_part() const;
   /// With GroupOptions::reduce_unused: whether any rank used the group, in which case all reduce
@@ -112,7 +112,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// on one device. Gradients are converted as well. Only between steps.
   void replace_shards(const std::vector<at::Tensor>& shards);
   /// Makes `tensor` the parameter, with the value that the group stores.
-  void hold_instead(size_t param, const at::Tensor& tensor);
+  void replace_parameter(size_t param, const at::Tensor& tensor);
 
   /// The caller ensures that the other members of its bucket get the same options (control.cpp).
   void set_options(GroupOptions options);
@@ -149,7 +149,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   DataMesh mesh_;
   GroupOptions options_;
   OffloadPlacement offload_;
-  StateOfGroup state_;
+  GroupState state_;
   bool reduces_unused_ = false;
   bool forward_records_ = false;                     // the last forward recorded for autograd
   std::unique_ptr<FlatLayout> layout_;               // at rest

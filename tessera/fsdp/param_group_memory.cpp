@@ -93,7 +93,7 @@ void ParamGroup::replace_shards(const std::vector<at::Tensor>& shards) {
   }
 }
 
-void ParamGroup::hold_instead(size_t index, const at::Tensor& tensor) {
+void ParamGroup::replace_parameter(size_t index, const at::Tensor& tensor) {
   const c10::AutoGradMode no_grad(false);
   hold(tensor, index);
 }

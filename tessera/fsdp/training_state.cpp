@@ -32,7 +32,7 @@ bool may_follow(TrainingState from, TrainingState to) {
   return false;
 }
 
-void StateOfGroup::enter(TrainingState next) {
+void GroupState::enter(TrainingState next) {
   if (state_ == next) return;  // the usual case: most touches do not change the state
   if (!may_follow(state_, next)) {
     ensure(false,

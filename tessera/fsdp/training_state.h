@@ -21,7 +21,7 @@ std::string_view to_text(TrainingState state);
 namespace tessera::fsdp {
 
 /// The state of one group.
-class StateOfGroup {
+class GroupState {
  public:
   TrainingState now() const { return state_; }
   /// Throws InternalError if the transition is not allowed.

@@ -159,13 +159,13 @@ void LivenessProbe::dismiss(c10d::Store& store, std::span<const int> ranks) {
   call(store, ranks);
 }
 
-LivenessProbe::Roll LivenessProbe::call(c10d::Store& store, std::span<const int> ranks) {
+LivenessProbe::ProbeResult LivenessProbe::call(c10d::Store& store, std::span<const int> ranks) {
   std::map<int, int64_t> questions;  // by bell
   for (const int rank : ranks) {
     const int bell = bell_of(rank);
     if (!questions.contains(bell)) questions[bell] = ring(store, bell);
   }
-  Roll roll{{ranks.begin(), ranks.end()}, {}};
+  ProbeResult roll{{ranks.begin(), ranks.end()}, {}};
   const auto came = [&](int rank) {
     const int64_t answer = answer_of(store, rank);
     if (answer == kLeft) roll.left.push_back(rank);

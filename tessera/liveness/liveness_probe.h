@@ -25,14 +25,14 @@ class LivenessProbe {
   LivenessProbe(const LivenessProbe&) = delete;
   LivenessProbe& operator=(const LivenessProbe&) = delete;
 
-  struct Roll {
+  struct ProbeResult {
     std::vector<int> missing;  ///< did not answer in time
     std::vector<int> left;     ///< their LivenessProbe was destroyed
   };
 
   /// Probes `ranks`. The time to answer is two seconds, or ten times that of the slowest answer (on
   /// a busy machine a live process may be slow as well), at most kLongest.
-  static Roll call(c10d::Store& store, std::span<const int> ranks);
+  static ProbeResult call(c10d::Store& store, std::span<const int> ranks);
   static constexpr auto kLongest = std::chrono::seconds(10);
 
   /// Whether this rank has left; reads the store only, without a probe.

@@ -177,8 +177,8 @@ void PeerDiagnostics::give_up(const std::string& channel, uint64_t sequence,
   });
 }
 
-std::optional<PeerDiagnostics::Failure> PeerDiagnostics::who_gave_up(const std::string& channel,
-                                                                     uint64_t sequence) noexcept {
+std::optional<PeerDiagnostics::Failure> PeerDiagnostics::abandoned_by(const std::string& channel,
+                                                                      uint64_t sequence) noexcept {
   const std::string key = given_up_key(channel, sequence);
   return failure_of(
       Line::run(line_, std::string(), [=](c10d::Store& store) { return text_if_any(store, key); }));
@@ -246,15 +246,17 @@ void PeerDiagnostics::post_exit(int others, bool hosts_store) noexcept {
       kAnswerWithin + kHostStays);
 }
 
-std::optional<LivenessProbe::Roll> PeerDiagnostics::call_roll(std::span<const int> ranks) noexcept {
+std::optional<LivenessProbe::ProbeResult> PeerDiagnostics::call_roll(
+    std::span<const int> ranks) noexcept {
   std::vector<int> others(ranks.begin(), ranks.end());
   std::erase(others, rank_);
   const auto ask = [others, line = line_](c10d::Store& store) {
-    auto roll = std::make_shared<const LivenessProbe::Roll>(LivenessProbe::call(store, others));
+    auto roll =
+        std::make_shared<const LivenessProbe::ProbeResult>(LivenessProbe::call(store, others));
     line->note_silent(others, roll->missing);
     return roll;
   };
-  const auto roll = Line::run(line_, std::shared_ptr<const LivenessProbe::Roll>(), ask,
+  const auto roll = Line::run(line_, std::shared_ptr<const LivenessProbe::ProbeResult>(), ask,
                               kAnswerWithin + LivenessProbe::kLongest);
   if (roll == nullptr) return std::nullopt;
   return *roll;

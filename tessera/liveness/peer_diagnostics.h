@@ -53,7 +53,7 @@ class PeerDiagnostics {
   /// for its part. Only the first report per call is kept.
   void give_up(const std::string& channel, uint64_t sequence, std::string_view why) noexcept;
   /// The report of a rank that gave up on this call, if any.
-  std::optional<Failure> who_gave_up(const std::string& channel, uint64_t sequence) noexcept;
+  std::optional<Failure> abandoned_by(const std::string& channel, uint64_t sequence) noexcept;
 
   /// Reports the host of this rank, for error messages of others.
   void post_host(std::string_view host) noexcept;
@@ -74,7 +74,7 @@ class PeerDiagnostics {
   void post_exit(int others, bool hosts_store) noexcept;
 
   /// Probes the ranks other than this one; nullopt if the store does not respond.
-  std::optional<LivenessProbe::Roll> call_roll(std::span<const int> ranks) noexcept;
+  std::optional<LivenessProbe::ProbeResult> call_roll(std::span<const int> ranks) noexcept;
   /// The ranks that did not answer the last probe.
   std::vector<int> silent();
 

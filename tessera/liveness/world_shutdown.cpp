@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kLastWords = milliseconds(500);
+constexpr auto kFinalMessages = milliseconds(500);
 /// Additional time for a slow store.
 constexpr auto kSlowStore = std::chrono::seconds(3);
 
@@ -57,7 +57,7 @@ void WorldShutdown::leave(std::vector<int> silent) {
                     [self = shared_from_this(), silent = std::move(silent)]() mutable {
                       self->options_.life_sign.reset();
                       self->options_.store->add(StoreBarrier::kLeft, 1);
-                      if (self->options_.hosts_store) self->outlast_the_others(std::move(silent));
+                      if (self->options_.hosts_store) self->wait_for_others(std::move(silent));
                       return true;
                     });
 }
@@ -65,7 +65,7 @@ void WorldShutdown::leave(std::vector<int> silent) {
 /// A rank that is merely too busy to answer one probe still reads why this one failed: only a rank
 /// that misses two in a row counts as dead. Those that stay longer are notified that the store
 /// ends.
-void WorldShutdown::outlast_the_others(std::vector<int> silent) {
+void WorldShutdown::wait_for_others(std::vector<int> silent) {
   c10d::Store& board = *options_.board;
   const auto deadline = Schedule::current().now() + options_.patience;
   const auto all_left = [&] {
@@ -73,7 +73,7 @@ void WorldShutdown::outlast_the_others(std::vector<int> silent) {
   };
   // A rank that reported its own failure does not read any more: one missed probe suffices.
   if (const auto failed = PeerDiagnostics::first_failure(board)) silent.push_back(failed->rank);
-  while (!poll_until(kLastWords, all_left)) {
+  while (!poll_until(kFinalMessages, all_left)) {
     if (Schedule::current().now() >= deadline) {
       LivenessProbe::dismiss(board, everyone_);
       return;

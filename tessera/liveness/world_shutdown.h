@@ -45,7 +45,7 @@ class WorldShutdown : public std::enable_shared_from_this<WorldShutdown> {
   void leave(std::vector<int> silent);
 
  private:
-  void outlast_the_others(std::vector<int> silent);
+  void wait_for_others(std::vector<int> silent);
 
   Options options_;
   std::vector<int> everyone_;

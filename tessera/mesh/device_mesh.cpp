@@ -91,14 +91,14 @@ int DeviceMesh::local_rank(int axis) const {
                                                 " and has no place on its axes")
                                     : join_text("mesh ", to_text(),
                                                 " is on paper: it is seen from no rank; use "
-                                                "seen_from(rank) or init_device_mesh"));
+                                                "with_own_rank(rank) or init_device_mesh"));
   }
   return (*mine)[static_cast<size_t>(axis)];
 }
 
 int DeviceMesh::local_rank(std::string_view name) const { return local_rank(axis(name)); }
 
-DeviceMesh DeviceMesh::seen_from(int rank) const {
+DeviceMesh DeviceMesh::with_own_rank(int rank) const {
   require(rank >= 0, "a rank is not negative, got ", rank);
   Node copy = node();
   copy.my_rank = rank;
@@ -169,8 +169,8 @@ std::vector<std::vector<int>> DeviceMesh::groups(std::string_view axis_name) con
   return groups(std::span<const int>(&index, 1));
 }
 
-DeviceMesh mesh_on_paper(std::span<const int> sizes, std::span<const std::string> names,
-                         std::string device) {
+DeviceMesh mesh_without_world(std::span<const int> sizes, std::span<const std::string> names,
+                              std::string device) {
   require(names.empty() || names.size() == sizes.size(), "a mesh of ", sizes.size(),
           " axes was given ", names.size(), " names");
   std::vector<MeshAxis> axes;

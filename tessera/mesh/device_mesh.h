@@ -82,7 +82,7 @@ class DeviceMesh {
   /// nullopt for a rank outside the mesh.
   std::optional<Coordinate> coordinate_of(int rank) const;
 
-  /// The own rank, if any: the world's rank, or the one given by `seen_from`.
+  /// The own rank, if any: the world's rank, or the one given by `with_own_rank`.
   std::optional<int> my_rank() const;
   /// The own coordinate; nullopt for a rank outside the mesh or a mesh without an own rank.
   const std::optional<Coordinate>& my_coordinate() const;
@@ -92,7 +92,7 @@ class DeviceMesh {
   int local_rank(std::string_view name) const;
 
   /// The same mesh without a world, with `rank` as the own rank.
-  DeviceMesh seen_from(int rank) const;
+  DeviceMesh with_own_rank(int rank) const;
   /// The same mesh in `world`, with its rank as the own rank.
   DeviceMesh in_world(std::shared_ptr<const World> world) const;
   const std::shared_ptr<const World>& world() const;
@@ -143,8 +143,8 @@ class DeviceMesh {
 };
 
 /// Ranks 0..n-1 on the given axes; names default to "axis0", "axis1", ...
-DeviceMesh mesh_on_paper(std::span<const int> sizes, std::span<const std::string> names = {},
-                         std::string device = "cpu");
+DeviceMesh mesh_without_world(std::span<const int> sizes, std::span<const std::string> names = {},
+                              std::string device = "cpu");
 
 }  // namespace tessera
 

@@ -95,7 +95,7 @@ at::Tensor power_over_mesh(const OfMesh& group, double p) {
 }
 
 /// The gradient with its parameter's placements: a Partial one is reduced, once for all uses.
-at::Tensor settled_gradient(const at::Tensor& parameter) {
+at::Tensor reduced_gradient(const at::Tensor& parameter) {
   at::Tensor gradient = parameter.grad();
   if (is_dtensor(gradient) && sharding(gradient).has_partial() && is_dtensor(parameter)) {
     const comm::CallSite site({.op = "clip_grad_norm_"});
@@ -109,7 +109,7 @@ std::vector<at::Tensor> gradients_of(std::span<const at::Tensor> parameters) {
   std::vector<at::Tensor> out;
   for (const at::Tensor& parameter : parameters) {
     if (parameter.defined() && parameter.grad().defined()) {
-      out.push_back(settled_gradient(parameter));
+      out.push_back(reduced_gradient(parameter));
     }
   }
   return out;

@@ -25,7 +25,8 @@ bool says_timeout(std::string_view what) {
 /// For a call that timed out: the live ranks that never made it. In a large group, as far as this
 /// rank has read.
 std::vector<int> who_is_late(const TapContext& context, const TappedCall& call,
-                             std::span<const RankCall> calls, const LivenessProbe::Roll& roll) {
+                             std::span<const RankCall> calls,
+                             const LivenessProbe::ProbeResult& roll) {
   if (call.sequence == 0) return {};
   std::vector<int> late = context.group->ranks;
   for (const RankCall& other : calls) {
@@ -43,7 +44,7 @@ std::vector<int> who_is_late(const TapContext& context, const TappedCall& call,
 /// The connections of a process that ended are closed, so a call ends immediately; those of a
 /// stopped one stay open until the timeout.
 std::string who_is_missing(const TapContext& context, const TappedCall& call, std::string_view what,
-                           std::span<const RankCall> calls, const LivenessProbe::Roll& roll,
+                           std::span<const RankCall> calls, const LivenessProbe::ProbeResult& roll,
                            PeerDiagnostics& board) {
   std::string out;
   const bool timed_out = says_timeout(what);
@@ -143,7 +144,7 @@ void check_for_failures(const TapContext& context, const TappedCall& call) {
     throw PeerError(
         join_text(call_text(context, call), " waits for peers that do something else: ", *differs));
   }
-  const auto gave_up = board->who_gave_up(context.channel, call.sequence);
+  const auto gave_up = board->abandoned_by(context.channel, call.sequence);
   if (!gave_up || gave_up->rank == context.group->rank()) return;
   context.state->failed = true;
   throw PeerError(join_text(call_text(context, call), " failed: rank ", gave_up->rank,

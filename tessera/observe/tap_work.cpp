@@ -104,7 +104,7 @@ bool TapWork::wait_inner(std::chrono::milliseconds timeout) {
   if (timeout != kNoTimeout || piece.count() == 0 || call_.sequence == 0) {
     return inner_->wait(timeout);
   }
-  if (auto* patient = dynamic_cast<PatientWork*>(inner_.get())) {
+  if (auto* patient = dynamic_cast<PollingWork*>(inner_.get())) {
     return patient->wait_looking(piece, [this] { look_around(); });
   }
   for (;;) {

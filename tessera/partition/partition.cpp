@@ -22,7 +22,7 @@ program::ExportedProgram PartitionedProgram::of_rank(int rank) const {
 void PartitionedProgram::save_rank(int rank, const std::filesystem::path& file) const {
   program::ExportedProgram local = of_rank(rank);
   const auto records =
-      shard_weights(local, program_, *archive_, assignment_, mesh().seen_from(rank), nullptr);
+      shard_weights(local, program_, *archive_, assignment_, mesh().with_own_rank(rank), nullptr);
   program::save(local, *archive_, file, records);
 }
 

@@ -117,7 +117,7 @@ ExportedProgram program_of_rank(const ExportedProgram& program, const Assignment
   ensure(assignment.nodes.size() == global.nodes.size() &&
              assignment.values.size() == global.values.size(),
          "an assignment of another program");
-  const DeviceMesh mesh = assignment.mesh.seen_from(rank);
+  const DeviceMesh mesh = assignment.mesh.with_own_rank(rank);
   ExportedProgram out = program;
   out.graph.nodes.clear();
   localise_values(out.graph, assignment, mesh);

@@ -186,7 +186,7 @@ void write_sharded(const program::Archive& archive, const ExportedProgram& progr
   for (const auto& one : manifest.ranks) {
     programs.push_back(program_of_rank(program, assignment, one.rank, options.rewrite));
     records.push_back(shard_weights(programs.back(), program, archive, assignment,
-                                    mesh.seen_from(one.rank), count));
+                                    mesh.with_own_rank(one.rank), count));
     progress.total += weight_bytes(records.back());
   }
   DirectoryAside aside(directory);

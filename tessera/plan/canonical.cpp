@@ -17,7 +17,7 @@ struct Cutter {
 };
 
 /// Whether a ragged table equals torch.chunk; each row of it sums to one outer piece.
-bool chunks_alike(const Placement& ragged, int64_t ranks) {
+bool equals_chunk(const Placement& ragged, int64_t ranks) {
   const auto sizes = ragged.sizes();
   for (size_t row = 0; row < sizes.size(); row += static_cast<size_t>(ranks)) {
     const auto table = sizes.subspan(row, static_cast<size_t>(ranks));
@@ -91,7 +91,7 @@ Sharding canonical(const Sharding& sharding) {
       if (mesh.size(axis) == 1) continue;
       levels.push_back({axis, mesh.size(axis), &sharding.placement(axis)});
       Cutter& level = levels.back();
-      if (level.is(Placement::Kind::ragged) && chunks_alike(*level.placement, level.ranks)) {
+      if (level.is(Placement::Kind::ragged) && equals_chunk(*level.placement, level.ranks)) {
         level.placement = &plain;
       }
     }

@@ -252,11 +252,11 @@ int64_t Problem::extent(const Layout& layout, int l) const {
     any_odd |= is_irregular(code);
   }
   if (!any_odd) return plain_extent(l, cuts);
-  for (const auto& [key, extent] : odd_extents_) {
+  for (const auto& [key, extent] : irregular_extents_) {
     if (key == mine.key()) return extent;
   }
   const int64_t extent = odd_extent(mine, cuts, slots_[static_cast<size_t>(l)]);
-  odd_extents_.emplace_back(mine.key(), extent);
+  irregular_extents_.emplace_back(mine.key(), extent);
   return extent;
 }
 

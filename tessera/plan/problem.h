@@ -123,7 +123,7 @@ class Problem {
   std::vector<int64_t> extents_;  // [slot][set of plain sharding axes]
   std::vector<Price> prices_;     // [group]
   // Memo of extents with irregular shards: by the layout's cells on one slot.
-  mutable std::vector<std::pair<uint64_t, int64_t>> odd_extents_;
+  mutable std::vector<std::pair<uint64_t, int64_t>> irregular_extents_;
 };
 
 }  // namespace tessera::plan

@@ -20,7 +20,7 @@ class Expander {
       add_cut(
           static_cast<int>(i), [](int dim) { return Shard(dim); }, -1);
     }
-    for (size_t o = 0; o < b_.operands.size(); ++o) add_odd(o);
+    for (size_t o = 0; o < b_.operands.size(); ++o) add_irregular(o);
     for (const auto& c : b_.notation->clauses) {
       if (c.kind == Clause::Kind::pass && c.condition.holds(call_)) add_pass(c);
       if (c.kind == Clause::Kind::ignore && c.condition.holds(call_)) add_ignore(c);
@@ -61,7 +61,7 @@ class Expander {
     if (l.nonempty && chunk_interval(l.size, ranks_, ranks_ - 1).size() == 0)
       return "some would hold nothing, which the kernel does not take";
     if (!parts_are_multiples(l)) return "the kernel wants parts that are more aligned";
-    if (l.size > 1 || is_cut_already(static_cast<int>(letter))) return {};
+    if (l.size > 1 || is_sharded_already(static_cast<int>(letter))) return {};
     return "nothing to gain";
   }
 
@@ -81,7 +81,7 @@ class Expander {
 
   /// A dim of size 1 (or 0) is only offered if some operand already shards it: otherwise there is
   /// no gain.
-  bool is_cut_already(int letter) const {
+  bool is_sharded_already(int letter) const {
     for (size_t o = 0; o < b_.operands.size(); ++o) {
       if (!b_.operands[o].defined()) continue;
       const auto& p = b_.operands[o].placement(axis_);
@@ -140,7 +140,7 @@ class Expander {
   }
 
   /// If an operand is strided or ragged, all may use its placement.
-  void add_odd(size_t operand) {
+  void add_irregular(size_t operand) {
     if (!b_.operands[operand].defined() || b_.operand_dims[operand].empty()) return;
     const Placement& p = b_.operands[operand].placement(axis_);
     if (!p.is_sharded() || p.is_plain_shard()) return;

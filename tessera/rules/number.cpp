@@ -13,14 +13,14 @@ double as_double(uint64_t bits, NumberType type) {
 
 }  // namespace
 
-uint64_t NumberQuestion::answer(uint64_t bits) const {
+uint64_t NumberQuery::answer(uint64_t bits) const {
   if (whole) return bits;
   return as_double(bits, type) == other ? 1 : 0;
 }
 
-bool NumberQuestions::add(const NumberQuestion& question) {
+bool NumberQueries::add(const NumberQuery& question) {
   constexpr int64_t kMaxComparisons = 8;  // a rule may compare with arguments of the call
-  const auto is_of_same_number = [&](const NumberQuestion& asked) {
+  const auto is_of_same_number = [&](const NumberQuery& asked) {
     return asked.number == question.number && asked.type == question.type;
   };
   for (const auto& asked : list_) {
@@ -29,7 +29,7 @@ bool NumberQuestions::add(const NumberQuestion& question) {
   const bool whole =
       question.whole || std::ranges::count_if(list_, is_of_same_number) >= kMaxComparisons;
   if (whole) std::erase_if(list_, is_of_same_number);
-  list_.push_back(whole ? NumberQuestion{question.number, question.type, true, 0} : question);
+  list_.push_back(whole ? NumberQuery{question.number, question.type, true, 0} : question);
   return true;
 }
 
@@ -55,7 +55,7 @@ int64_t Number::to_int() const {
 
 bool Number::to_bool() const { return !equals(0); }
 
-Number Number::recorded(std::shared_ptr<NumberQuestions> log, uint32_t place) const {
+Number Number::recorded(std::shared_ptr<NumberQueries> log, uint32_t place) const {
   Number out = *this;
   out.log_ = std::move(log);
   out.place_ = place;

@@ -21,7 +21,7 @@ namespace tessera::rules {
 enum class NumberType : uint8_t { boolean, integer, floating };
 
 /// A query about one of a call's numbers.
-struct NumberQuestion {
+struct NumberQuery {
   uint32_t number = 0;  ///< its index among the call's numbers
   NumberType type{};
   bool whole = false;  ///< queries the number itself, else whether it equals `other`
@@ -30,20 +30,20 @@ struct NumberQuestion {
   /// The answer for a number of this type, given by its 64 bits; equal answers mean equal
   /// decisions.
   uint64_t answer(uint64_t bits) const;
-  bool operator==(const NumberQuestion&) const = default;
+  bool operator==(const NumberQuery&) const = default;
 };
 
 /// All queries about the numbers of one call, or of all calls of an op.
-class NumberQuestions {
+class NumberQueries {
  public:
   /// Returns false if the queries so far determine the answer. After several comparisons of one
   /// number, its value replaces them.
-  bool add(const NumberQuestion& question);
+  bool add(const NumberQuery& question);
   bool empty() const { return list_.empty(); }
-  std::span<const NumberQuestion> list() const { return list_; }
+  std::span<const NumberQuery> list() const { return list_; }
 
  private:
-  std::vector<NumberQuestion> list_;
+  std::vector<NumberQuery> list_;
 };
 
 class Number {
@@ -62,7 +62,7 @@ class Number {
   bool to_bool() const;    ///< whether it is not zero
 
   /// The same number, whose accesses are recorded in `log` as those of the call's number `place`.
-  Number recorded(std::shared_ptr<NumberQuestions> log, uint32_t place) const;
+  Number recorded(std::shared_ptr<NumberQueries> log, uint32_t place) const;
 
  private:
   void read() const;
@@ -70,7 +70,7 @@ class Number {
   uint64_t bits_;
   NumberType type_;
   uint32_t place_ = 0;
-  std::shared_ptr<NumberQuestions> log_;
+  std::shared_ptr<NumberQueries> log_;
 };
 
 }  // namespace tessera::rules

@@ -145,7 +145,7 @@ std::vector<Placement> placements_in_mesh_order(const Sharding& sharding) {
   return out;
 }
 
-bool says_same(std::span<const Placement> list, const Sharding& sharding) {
+bool describes_same_parts(std::span<const Placement> list, const Sharding& sharding) {
   if (sharding.has_default_order()) return std::ranges::equal(list, sharding.placements());
   std::vector<Placement> said;
   return !rewrite(sharding, said) && std::ranges::equal(list, said);

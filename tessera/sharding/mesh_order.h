@@ -22,6 +22,6 @@ namespace tessera {
 std::vector<Placement> placements_in_mesh_order(const Sharding& sharding);
 
 /// Whether `list` describes the same parts as `sharding`.
-bool says_same(std::span<const Placement> list, const Sharding& sharding);
+bool describes_same_parts(std::span<const Placement> list, const Sharding& sharding);
 
 }  // namespace tessera

@@ -13,7 +13,7 @@ class ThreadHub::AfterUnlock {
   AfterUnlock(const AfterUnlock&) = delete;
   AfterUnlock& operator=(const AfterUnlock&) = delete;
 
-  void wake(std::shared_ptr<Sleeper> sleeper) { sleepers_.push_back(std::move(sleeper)); }
+  void wake(std::shared_ptr<ThreadSignal> sleeper) { sleepers_.push_back(std::move(sleeper)); }
   void defer(Call call) { calls_.push_back(std::move(call)); }
   /// Completes with the value, or with the round's failure.
   void complete(c10::intrusive_ptr<c10::ivalue::Future> future, std::vector<at::Tensor> value,
@@ -26,7 +26,7 @@ class ThreadHub::AfterUnlock {
     std::optional<Failure> failure;
   };
 
-  c10::SmallVector<std::shared_ptr<Sleeper>, 4> sleepers_;
+  c10::SmallVector<std::shared_ptr<ThreadSignal>, 4> sleepers_;
   std::vector<Completion> completions_;
   std::vector<Call> calls_;
 };

@@ -114,7 +114,8 @@ void ThreadHub::finish_unlocked(Round& round, std::optional<Failure> failure) {
   finish(round, std::move(failure), after);
 }
 
-void ThreadHub::forget_blocked(const Round& round, const Sleeper* sleeper, AfterUnlock* after) {
+void ThreadHub::forget_blocked(const Round& round, const ThreadSignal* sleeper,
+                               AfterUnlock* after) {
   std::erase_if(blocked_, [&](Blocked& blocked) {
     if (blocked.round != &round) return false;
     if (sleeper != nullptr && blocked.sleeper.get() != sleeper) return false;
@@ -133,7 +134,7 @@ void ThreadHub::wait(Round& round, size_t seat, std::optional<Milliseconds> limi
 void ThreadHub::block_until_done(Round& round, size_t seat, std::optional<Milliseconds> limit,
                                  Milliseconds timeout) {
   for (int i = 0; i < kYields && !round.is_done(); ++i) std::this_thread::yield();
-  const auto& sleeper = Sleeper::of_this_thread();
+  const auto& sleeper = ThreadSignal::of_this_thread();
   auto deadline = deadline_after(limit.value_or(timeout));
   const bool counted = acting_in == this && !limit;
   while (!round.is_done()) {
@@ -165,7 +166,7 @@ void ThreadHub::give_up(Round& round, size_t seat, std::optional<Milliseconds> l
                         Milliseconds timeout) {
   AfterUnlock after;
   std::lock_guard lock(mutex_);
-  forget_blocked(round, Sleeper::of_this_thread().get(), nullptr);
+  forget_blocked(round, ThreadSignal::of_this_thread().get(), nullptr);
   if (round.state.load(std::memory_order_relaxed) != Round::State::open) return;  // ends soon
   const Failure failure{
       Failure::Kind::peer,

@@ -109,7 +109,7 @@ class ThreadHub {
     bool ended = false;
   };
   struct Blocked {
-    std::shared_ptr<Sleeper> sleeper;
+    std::shared_ptr<ThreadSignal> sleeper;
     Round* round;
     size_t seat;
     bool counted;  // for deadlock detection: no own limit, and a thread of this world
@@ -136,7 +136,7 @@ class ThreadHub {
   std::optional<std::string> ended_rank(const Channel& channel, uint64_t number) const;
   std::optional<std::string> ended_partner(const Channel& channel, const Round& message) const;
   std::shared_ptr<Round> take_partner(Channel& channel, size_t my_seat, const Round& mine);
-  void forget_blocked(const Round& round, const Sleeper* sleeper, AfterUnlock* after);
+  void forget_blocked(const Round& round, const ThreadSignal* sleeper, AfterUnlock* after);
   void finish(Round& round, std::optional<Failure> failure, AfterUnlock& after);
   void fail_open(Round& round, Failure why, AfterUnlock& after);
   void fail_rounds_of(Channel& channel, const std::string& why, AfterUnlock& after);

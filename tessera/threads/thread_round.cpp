@@ -7,17 +7,17 @@
 
 namespace tessera::comm {
 
-void Sleeper::reset() {
+void ThreadSignal::reset() {
   std::lock_guard lock(mutex_);
   signalled_ = false;
 }
 
-bool Sleeper::sleep_until(TimePoint deadline) {
+bool ThreadSignal::sleep_until(TimePoint deadline) {
   std::unique_lock lock(mutex_);
   return signalled_cv_.wait_until(lock, deadline, [&] { return signalled_; });
 }
 
-void Sleeper::signal() {
+void ThreadSignal::signal() {
   {
     std::lock_guard lock(mutex_);
     signalled_ = true;
@@ -25,8 +25,8 @@ void Sleeper::signal() {
   signalled_cv_.notify_one();
 }
 
-const std::shared_ptr<Sleeper>& Sleeper::of_this_thread() {
-  thread_local const auto sleeper = std::make_shared<Sleeper>();
+const std::shared_ptr<ThreadSignal>& ThreadSignal::of_this_thread() {
+  thread_local const auto sleeper = std::make_shared<ThreadSignal>();
   return sleeper;
 }
 

@@ -24,7 +24,7 @@ class Channel;
 
 /// Blocks a thread until another one signals it. Each thread has its own, so that only threads that
 /// can continue are woken.
-class Sleeper {
+class ThreadSignal {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
@@ -34,7 +34,7 @@ class Sleeper {
   bool sleep_until(TimePoint deadline);
   void signal();
 
-  static const std::shared_ptr<Sleeper>& of_this_thread();
+  static const std::shared_ptr<ThreadSignal>& of_this_thread();
 
  private:
   std::mutex mutex_;

@@ -26,7 +26,7 @@ rlim_t open_descriptors(const rlimit& limit) {
 
 }  // namespace
 
-bool says_no_descriptors(std::string_view what) {
+bool is_descriptor_limit(std::string_view what) {
   return what.find(std::strerror(EMFILE)) != std::string_view::npos;
 }
 
@@ -34,7 +34,7 @@ std::string with_descriptor_limit(std::string_view what) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::string(what);
   const bool none_left = open_descriptors(limit) >= limit.rlim_cur;
-  if (!says_no_descriptors(what) && !none_left) return std::string(what);
+  if (!is_descriptor_limit(what) && !none_left) return std::string(what);
   return join_text(what, " (this process may have ", limit.rlim_cur,
                    " file descriptors, too few for its links; raise the limit by ulimit -n)");
 }

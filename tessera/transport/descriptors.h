@@ -11,7 +11,7 @@ namespace tessera::comm {
 std::string with_descriptor_limit(std::string_view what);
 
 /// Whether it contains that text.
-bool says_no_descriptors(std::string_view what);
+bool is_descriptor_limit(std::string_view what);
 
 /// Throws NotSupported unless this process may open `count` more descriptors. Otherwise the failure
 /// would come later, on one rank only, during a rendezvous. `what` names what needs them.

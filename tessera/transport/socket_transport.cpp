@@ -82,7 +82,7 @@ c10::intrusive_ptr<c10d::Work> SocketTransport::send_piece(at::Tensor piece, int
     const Lock lock(mutex_);
     peer(to).sends.push_back(message);
     if (!peer(to).error.empty()) fail(peer(to), peer(to).error);
-    tell_driver();
+    notify_progress_thread();
   }
   return c10::make_intrusive<MessageWork>(shared_from_this(), std::move(message));
 }
@@ -102,7 +102,7 @@ c10::intrusive_ptr<c10d::Work> SocketTransport::receive_piece(at::Tensor piece, 
     } else if (!sender.error.empty()) {
       fail(sender, sender.error);
     } else {
-      tell_driver();
+      notify_progress_thread();
     }
   }
   return c10::make_intrusive<MessageWork>(shared_from_this(), std::move(message));

@@ -94,7 +94,7 @@ class SocketTransport final : public Transport,
   static std::deque<MessagePtr>::iterator find_tag(std::deque<MessagePtr>& among, int64_t tag);
   void finish(Message& message) { message.done = finished_ = true; }
   void fail(Peer& peer, const std::string& why);
-  void tell_driver() {
+  void notify_progress_thread() {
     if (sleeping_) ring_bell();
   }
   void ring_bell();

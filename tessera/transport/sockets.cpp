@@ -35,7 +35,7 @@ constexpr milliseconds kLookAround(500);
 constexpr milliseconds kGreetsWithin(5000);
 /// Unauthenticated connections at a time, in addition to one per rank; beyond that the oldest is
 /// closed.
-constexpr size_t kMostStrangers = 64;
+constexpr size_t kMaxUnauthenticated = 64;
 /// How often a connection is retried that the other end closed early (to make room).
 constexpr int kTries = 5;
 
@@ -187,7 +187,7 @@ class LinkSetup {
       }
       opening_.push_back({LinkHandshake::from_anyone(std::move(socket), key_at(options_.rank)),
                           Clock::now(), false});
-      if (opening_.size() > places_.size() + kMostStrangers) drop_oldest_stranger();
+      if (opening_.size() > places_.size() + kMaxUnauthenticated) drop_oldest_stranger();
     }
   }
 

@@ -15,7 +15,7 @@
 /// Checkpoints with random damage and no checksums: loading them is an error or gives some values,
 /// and never a crash, a hang or memory beyond the files'.
 namespace tessera {
-namespace {
+namespace fuzz_test {
 
 namespace fs = std::filesystem;
 using test::contents_of;
@@ -116,5 +116,5 @@ TEST(Fuzz, OfSafetensors) {
   EXPECT_GT(fuzz(dir / "model", files, state), 100);
 }
 
-}  // namespace
+}  // namespace fuzz_test
 }  // namespace tessera

@@ -1,7 +1,7 @@
 #include "tests/cli/launched.h"
 
 namespace tessera::test {
-namespace {
+namespace launch_stdin_test {
 
 /// What `command | tessera launch <words>` prints, and how it ends.
 CliResult piped(const Folder& folder, const std::string& command, const std::string& words) {
@@ -35,5 +35,5 @@ TEST(CliLaunchStdin, ARankThatDoesNotReadEndsTheJobAllTheSame) {
   EXPECT_EQ(result.exit_code, 3) << result.err;
 }
 
-}  // namespace
+}  // namespace launch_stdin_test
 }  // namespace tessera::test

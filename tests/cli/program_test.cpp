@@ -10,7 +10,7 @@
 #include "tests/support_pure/temp_dir.h"
 
 namespace tessera::test {
-namespace {
+namespace program_test {
 
 const std::string kLinear = "tests/program/data/linear.pt2";
 const std::string kBlock = "tests/program/data/block_dynamic.pt2";
@@ -168,5 +168,5 @@ TEST(CliVerify, RefusesWhatIsNoPair) {
   EXPECT_TRUE(holds(missing.err, "rank_1.pt2")) << missing.err;
 }
 
-}  // namespace
+}  // namespace program_test
 }  // namespace tessera::test

@@ -8,7 +8,7 @@
 #include "tests/support_pure/temp_dir.h"
 
 namespace tessera {
-namespace {
+namespace shard_test {
 
 using test::CliResult;
 using test::contents_of;
@@ -115,5 +115,5 @@ TEST(ExplainProgram, WithoutAMeshIsAWrongCall) {
   expect_wrong({"explain", "aten::mm"}, "mesh");
 }
 
-}  // namespace
+}  // namespace shard_test
 }  // namespace tessera

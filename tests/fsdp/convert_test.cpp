@@ -76,12 +76,12 @@ TEST(HoldInstead, AnotherTensorIsTheParameter) {
     fully_shard(*layer, init_device_mesh("dp=2"));
     const at::Tensor held = layer->weight;
     const at::Tensor other = at::zeros({2, 4}).requires_grad_();
-    hold_instead(held, other);
+    replace_parameter(held, other);
     EXPECT_TRUE(at::equal(full_tensor(other), full_tensor(held)));
     layer->weight = other;
     layer->forward(at::ones({1, 4})).sum().backward();
     EXPECT_TRUE(at::equal(full_tensor(other.grad()), at::ones({2, 4})));
-    EXPECT_THROW(hold_instead(held, at::zeros({4, 2})), InvalidArgument);
+    EXPECT_THROW(replace_parameter(held, at::zeros({4, 2})), InvalidArgument);
   });
 }
 

@@ -30,7 +30,7 @@ TEST(TrainingState, OnlyTheWaysOfAStepExist) {
           << to_text(all[from]) << " to " << to_text(all[to]);
     }
   }
-  fsdp::StateOfGroup state;
+  fsdp::GroupState state;
   EXPECT_THROW(state.enter(post_backward), InternalError);
   EXPECT_EQ(state.now(), idle);
 }

@@ -6,7 +6,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera {
-namespace {
+namespace cuda_test {
 
 class ProgramOnCuda : public ::testing::TestWithParam<std::string> {
  protected:
@@ -39,5 +39,5 @@ TEST_P(ProgramOnCuda, ComputesWhatItDoesOnTheCpu) {
       {"on cuda:0", "move it"});
 }
 
-}  // namespace
+}  // namespace cuda_test
 }  // namespace tessera

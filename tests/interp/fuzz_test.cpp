@@ -21,7 +21,7 @@
 #include "tests/support_pure/temp_dir.h"
 
 namespace tessera {
-namespace {
+namespace fuzz_test {
 
 using Json = nlohmann::ordered_json;
 using Random = std::mt19937_64;
@@ -213,5 +213,5 @@ TEST(Fuzz, DamagedProgramsRunOrAreRefused) {
   EXPECT_GT(counts.refused, 10);
 }
 
-}  // namespace
+}  // namespace fuzz_test
 }  // namespace tessera

@@ -46,9 +46,9 @@ TEST(PeerDiagnostics, WhoGaveUpIsKnownByCall) {
     world.simulation.spawn(1, [&] {
       PeerDiagnostics board(world.board(), 1);
       world.simulation.sleep_for(seconds(1));
-      EXPECT_FALSE(board.who_gave_up("g#0", 6).has_value());
-      EXPECT_FALSE(board.who_gave_up("g#1", 7).has_value());
-      const auto who = board.who_gave_up("g#0", 7);
+      EXPECT_FALSE(board.abandoned_by("g#0", 6).has_value());
+      EXPECT_FALSE(board.abandoned_by("g#1", 7).has_value());
+      const auto who = board.abandoned_by("g#0", 7);
       ASSERT_TRUE(who.has_value());
       EXPECT_EQ(who->rank, 0);
       EXPECT_EQ(who->text, "no answer");
@@ -64,7 +64,7 @@ void ask_something(PeerDiagnostics& board, SimulatedRanks& world, Rng& rng) {
   if (what == 0) board.post_failure("the disk is full");
   if (what == 1) board.first_failure();
   if (what == 2) board.give_up("g#0", 1, "why");
-  if (what == 3) board.who_gave_up("g#0", 1);
+  if (what == 3) board.abandoned_by("g#0", 1);
   if (what == 4) board.call_roll(world.ranks);
   EXPECT_LT(world.simulation.elapsed() - begin, what == 4 ? kADozen : kAFew) << "question " << what;
 }

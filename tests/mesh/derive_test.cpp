@@ -25,8 +25,8 @@ Names names_of(const DeviceMesh& mesh) {
 DeviceMesh random_view(Rng& rng, int max_ranks = 60) {
   const auto mesh = test::with_random_ranks(rng, test::random_mesh(rng, 4, max_ranks));
   if (rng.chance(25)) return mesh;
-  if (rng.chance(15)) return mesh.seen_from(1000);
-  return mesh.seen_from(mesh.rank_at(test::random_coordinate(rng, mesh)));
+  if (rng.chance(15)) return mesh.with_own_rank(1000);
+  return mesh.with_own_rank(mesh.rank_at(test::random_coordinate(rng, mesh)));
 }
 
 /// Where submeshes run through: my place, or the corner.
@@ -43,7 +43,7 @@ Names random_names(Rng& rng, const DeviceMesh& mesh) {
 }
 
 TEST(Submesh, RunsThroughMyCoordinate) {
-  const DeviceMesh root = DeviceMesh::parse("pp=2,dp=2,tp=2").seen_from(6);
+  const DeviceMesh root = DeviceMesh::parse("pp=2,dp=2,tp=2").with_own_rank(6);
   EXPECT_EQ(root["tp"].to_text(), "tp=2@6,7");
   EXPECT_EQ(root["dp"].to_text(), "dp=2@4,6");
   EXPECT_EQ(root["pp"].to_text(), "pp=2@2,6");
@@ -55,12 +55,12 @@ TEST(Submesh, RunsThroughMyCoordinate) {
 TEST(Submesh, RunsThroughTheCornerWhereIAmNowhereOrOutside) {
   const DeviceMesh root = DeviceMesh::parse("dp=2,tp=2@5,6,7,8");
   EXPECT_EQ(root["tp"].to_text(), "tp=2@5,6");
-  EXPECT_EQ(root.seen_from(0)["dp"].to_text(), "dp=2@5,7");
-  EXPECT_EQ(root.seen_from(0)["dp"].my_rank(), 0);
+  EXPECT_EQ(root.with_own_rank(0)["dp"].to_text(), "dp=2@5,7");
+  EXPECT_EQ(root.with_own_rank(0)["dp"].my_rank(), 0);
 }
 
 TEST(Submesh, OfASubmeshIsASubmesh) {
-  const DeviceMesh root = DeviceMesh::parse("pp=2,dp=3,tp=2").seen_from(9);
+  const DeviceMesh root = DeviceMesh::parse("pp=2,dp=3,tp=2").with_own_rank(9);
   EXPECT_EQ((root[{"dp", "tp"}]["dp"]), root["dp"]);
   EXPECT_EQ((root[{"tp", "dp"}][{"dp", "tp"}]), (root[{"dp", "tp"}]));
   EXPECT_EQ((root[{"pp", "dp", "tp"}]), root);
@@ -85,7 +85,7 @@ TEST(Submesh, HoldsTheRanksThatDifferOnItsAxesOnly) {
 }
 
 TEST(Submesh, AllOfThemPartitionTheMeshAndMineIsOne) {
-  const DeviceMesh root = DeviceMesh::parse("dp=2,tp=3").seen_from(4);
+  const DeviceMesh root = DeviceMesh::parse("dp=2,tp=3").with_own_rank(4);
   const auto rows = root.all_submeshes(Names{"tp"});
   ASSERT_EQ(rows.size(), 2U);
   EXPECT_EQ(rows[0].to_text(), "tp=3");
@@ -121,7 +121,7 @@ TEST(Submesh, SaysWhatIsWrong) {
 }
 
 TEST(Flatten, JoinsAxesInTheOrderNamed) {
-  const DeviceMesh root = DeviceMesh::parse("dp=2,tp=4").seen_from(6);
+  const DeviceMesh root = DeviceMesh::parse("dp=2,tp=4").with_own_rank(6);
   EXPECT_EQ(root.flatten({"dp", "tp"}, "world").to_text(), "world=8");
   EXPECT_EQ(root.flatten("world"), root.flatten({"dp", "tp"}, "world"));
   EXPECT_EQ(root.flatten({"tp", "dp"}, "w").to_text(), "w=8@0,4,1,5,2,6,3,7");
@@ -174,7 +174,7 @@ TEST(Flatten, SaysWhatIsWrong) {
 }
 
 TEST(Unflatten, CutsAnAxisIntoParts) {
-  const DeviceMesh root = DeviceMesh::parse("world=12,pp=2").seen_from(9);
+  const DeviceMesh root = DeviceMesh::parse("world=12,pp=2").with_own_rank(9);
   const DeviceMesh cut = root.unflatten("world", {{"dp", 3}, {"tp", 4}});
   EXPECT_EQ(cut.to_text(), "dp=3,tp=4,pp=2");
   EXPECT_EQ(cut.my_coordinate(), (Coordinate{1, 0, 1}));
@@ -247,7 +247,7 @@ TEST(Unflatten, SaysWhatIsWrong) {
 }
 
 TEST(Concatenate, PutsSubmeshesOfOneRootSideBySide) {
-  const DeviceMesh root = DeviceMesh::parse("pp=2,dp=2,tp=2").seen_from(5);
+  const DeviceMesh root = DeviceMesh::parse("pp=2,dp=2,tp=2").with_own_rank(5);
   EXPECT_EQ(DeviceMesh::concatenate({root["dp"], root["tp"]}), (root[{"dp", "tp"}]));
   EXPECT_EQ(DeviceMesh::concatenate({root["tp"], root["pp"]}), (root[{"tp", "pp"}]));
   EXPECT_EQ((DeviceMesh::concatenate({root[{"tp", "pp"}], root["dp"]})),
@@ -271,7 +271,7 @@ TEST(Concatenate, OfAnyPartsIsTheSubmeshOfTheirAxes) {
 }
 
 TEST(Concatenate, TakesFlattenedAndUnflattenedAxes) {
-  const DeviceMesh root = DeviceMesh::parse("pp=2,dp=4,tp=2").seen_from(11);
+  const DeviceMesh root = DeviceMesh::parse("pp=2,dp=4,tp=2").with_own_rank(11);
   const DeviceMesh flat = root.flatten({"pp", "tp"}, "pt");
   EXPECT_EQ(DeviceMesh::concatenate({root["dp"], flat["pt"]}), (flat[{"dp", "pt"}]));
   const DeviceMesh cut = root.unflatten("dp", {{"outer", 2}, {"inner", 2}});
@@ -281,7 +281,7 @@ TEST(Concatenate, TakesFlattenedAndUnflattenedAxes) {
 
 TEST(Concatenate, KnowsTheRootOfPartsThatCutAcrossItsAxes) {
   // 2x3 ranks of dp and tp counted as 6 and cut as 3x2: strides say that too.
-  const DeviceMesh root = DeviceMesh::parse("pp=2,dp=2,tp=3").seen_from(10);
+  const DeviceMesh root = DeviceMesh::parse("pp=2,dp=2,tp=3").with_own_rank(10);
   const DeviceMesh cut = root.flatten({"dp", "tp"}, "w").unflatten("w", {{"a", 3}, {"b", 2}});
   EXPECT_EQ(DeviceMesh::concatenate({cut["b"], root["pp"]}), (cut[{"b", "pp"}]));
   // Counted tp first they do not, so the parts are a root of their own.
@@ -296,21 +296,22 @@ TEST(Concatenate, KnowsTheRootOfPartsThatCutAcrossItsAxes) {
 
 TEST(Concatenate, ForgetsNeitherSeenFromNorTheWayAPartWasMade) {
   const DeviceMesh root = DeviceMesh::parse("dp=2,tp=2");
-  const DeviceMesh mine = root.seen_from(0);
+  const DeviceMesh mine = root.with_own_rank(0);
   // On paper the submesh runs through the corner, which is rank 0.
-  EXPECT_EQ(DeviceMesh::concatenate({root["dp"].seen_from(0), mine["tp"]}), mine);
+  EXPECT_EQ(DeviceMesh::concatenate({root["dp"].with_own_rank(0), mine["tp"]}), mine);
   EXPECT_EQ(DeviceMesh::concatenate({mine.all_submeshes(Names{"dp"})[0], mine["tp"]}), mine);
 }
 
 TEST(Concatenate, SaysWhatIsWrong) {
-  const DeviceMesh root = DeviceMesh::parse("pp=2,dp=2,tp=2").seen_from(5);
+  const DeviceMesh root = DeviceMesh::parse("pp=2,dp=2,tp=2").with_own_rank(5);
   const auto bad = [](std::vector<DeviceMesh> parts, std::initializer_list<std::string_view> says) {
     expect_error<InvalidArgument>([&] { DeviceMesh::concatenate(parts); }, says);
   };
   bad({}, {"no meshes were given"});
-  bad({root["dp"], DeviceMesh::parse("tp=2,xx=4").seen_from(5)["xx"]}, {"not cut from one mesh"});
+  bad({root["dp"], DeviceMesh::parse("tp=2,xx=4").with_own_rank(5)["xx"]},
+      {"not cut from one mesh"});
   bad({root["dp"], DeviceMesh::parse("tp=2")}, {"tp=2", "dp=2", "not cut from one mesh"});
-  bad({root["dp"], root.seen_from(4)["tp"]}, {"not cut from one mesh as one rank sees it"});
+  bad({root["dp"], root.with_own_rank(4)["tp"]}, {"not cut from one mesh as one rank sees it"});
   bad({root["dp"], root.all_submeshes(Names{"tp"})[0]}, {"do not run through one rank"});
   bad({root["dp"], root["dp"]}, {"overlap", "may appear once"});
   bad({root["dp"], root.flatten({"dp", "tp"}, "dt")["dt"]}, {"overlap"});

@@ -71,7 +71,7 @@ TEST(DeviceMesh, RankAndCoordinateAreInverse) {
 }
 
 TEST(DeviceMesh, OfOneRankHasOneOfEverything) {
-  const DeviceMesh mesh = DeviceMesh({{"dp", 1}, {"tp", 1}}).seen_from(0);
+  const DeviceMesh mesh = DeviceMesh({{"dp", 1}, {"tp", 1}}).with_own_rank(0);
   EXPECT_EQ(mesh.size(), 1);
   EXPECT_EQ(mesh.my_coordinate(), (Coordinate{0, 0}));
   EXPECT_EQ(mesh.groups("dp"), (std::vector<Ranks>{{0}}));
@@ -81,12 +81,13 @@ TEST(DeviceMesh, OfOneRankHasOneOfEverything) {
 }
 
 TEST(DeviceMesh, OnPaperNamesItsAxesByNumber) {
-  EXPECT_EQ(mesh_on_paper(std::vector<int>{2, 3}).to_text(), "axis0=2,axis1=3");
-  EXPECT_EQ(mesh_on_paper(std::vector<int>{2}, std::vector<std::string>{"tp"}, "cuda").to_text(),
-            "cuda:tp=2");
+  EXPECT_EQ(mesh_without_world(std::vector<int>{2, 3}).to_text(), "axis0=2,axis1=3");
+  EXPECT_EQ(
+      mesh_without_world(std::vector<int>{2}, std::vector<std::string>{"tp"}, "cuda").to_text(),
+      "cuda:tp=2");
   expect_error<InvalidArgument>(
       [] {
-        mesh_on_paper(std::vector<int>{2, 3}, std::vector<std::string>{"tp"});
+        mesh_without_world(std::vector<int>{2, 3}, std::vector<std::string>{"tp"});
       },
       {"2 axes", "1 names"});
 }
@@ -110,8 +111,8 @@ TEST(DeviceMesh, EqualityLooksAtEveryPartOfTheValue) {
       DeviceMesh({{"dp", 4}, {"tp", 1}}),
       DeviceMesh({{"dp", 2}, {"tp", 2}}, {0, 1, 3, 2}),
       DeviceMesh({{"dp", 2}, {"tp", 2}}, "cuda"),
-      mesh.seen_from(0),
-      mesh.seen_from(1),
+      mesh.with_own_rank(0),
+      mesh.with_own_rank(1),
       mesh.in_world(world),
       mesh.in_world(std::make_shared<TinyWorld>(1, 4)),
       DeviceMesh(),
@@ -124,14 +125,14 @@ TEST(DeviceMesh, EqualityLooksAtEveryPartOfTheValue) {
       EXPECT_EQ(*different[i].id() == *different[j].id(), i == j) << i << " " << j;
     }
   }
-  EXPECT_EQ(mesh.in_world(world), mesh.seen_from(3).in_world(world));
+  EXPECT_EQ(mesh.in_world(world), mesh.with_own_rank(3).in_world(world));
 }
 
 TEST(DeviceMesh, LetsGoOfItsMemory) {
   const size_t before = mesh_table().size();
   {
     const DeviceMesh mesh({{"dp", 2}, {"tp", 3}});
-    const auto parts = mesh.seen_from(4).all_submeshes(std::vector<std::string>{"tp"});
+    const auto parts = mesh.with_own_rank(4).all_submeshes(std::vector<std::string>{"tp"});
     EXPECT_GT(mesh_table().size(), before);
   }
   EXPECT_EQ(mesh_table().size(), before);
@@ -150,7 +151,7 @@ TEST(DeviceMesh, SeenFromARankKnowsItsPlace) {
   const DeviceMesh mesh({{"dp", 2}, {"tp", 4}});
   EXPECT_EQ(mesh.my_rank(), std::nullopt);
   EXPECT_FALSE(mesh.contains_me());
-  const DeviceMesh mine = mesh.seen_from(6);
+  const DeviceMesh mine = mesh.with_own_rank(6);
   EXPECT_EQ(mine.my_rank(), 6);
   EXPECT_EQ(mine.my_coordinate(), (Coordinate{1, 2}));
   EXPECT_EQ(mine.local_rank(1), 2);
@@ -160,7 +161,7 @@ TEST(DeviceMesh, SeenFromARankKnowsItsPlace) {
 }
 
 TEST(DeviceMesh, SeenFromARankOutsideHasNoPlaceForIt) {
-  const DeviceMesh mesh = DeviceMesh({{"tp", 2}}, {2, 3}).seen_from(0);
+  const DeviceMesh mesh = DeviceMesh({{"tp", 2}}, {2, 3}).with_own_rank(0);
   EXPECT_EQ(mesh.my_rank(), 0);
   EXPECT_FALSE(mesh.contains_me());
   expect_error<InvalidArgument>([&] { mesh.local_rank("tp"); }, {"rank 0", "outside", "tp=2@2,3"});
@@ -172,7 +173,7 @@ TEST(DeviceMesh, InAWorldIsSeenFromTheWorldsRank) {
   EXPECT_EQ(mesh.world(), world);
   EXPECT_EQ(mesh.my_coordinate(), (Coordinate{0, 3}));
   EXPECT_EQ(mesh["dp"].world(), world);
-  EXPECT_EQ(mesh.seen_from(3).world(), nullptr);
+  EXPECT_EQ(mesh.with_own_rank(3).world(), nullptr);
   // A mesh may leave out ranks of its world, also mine.
   EXPECT_FALSE(DeviceMesh({{"tp", 2}}).in_world(world).contains_me());
 }
@@ -223,8 +224,8 @@ TEST(DeviceMesh, ThreadsThatMakeTheSameMeshesGetTheSameObjects) {
   for (auto& mine : made) {
     threads.emplace_back([&root, &mine] {
       for (int rank = 0; rank < 200; ++rank) {
-        mine.push_back(root.seen_from(rank % 8)[rank % 2 == 0 ? "dp" : "tp"]);
-        root.seen_from(rank);
+        mine.push_back(root.with_own_rank(rank % 8)[rank % 2 == 0 ? "dp" : "tp"]);
+        root.with_own_rank(rank);
       }
     });
   }
@@ -266,8 +267,8 @@ TEST(DeviceMesh, SaysWhatIsWrongWithAMesh) {
   bad([&] { mesh.rank_at({1}); }, {"a coordinate of 1 numbers", "dp=2,tp=4"});
   bad([&] { mesh.rank_at({1, 4}); }, {"coordinate 4 on axis tp", "dp=2,tp=4"});
   bad([&] { mesh.rank_at({-1, 0}); }, {"coordinate -1 on axis dp"});
-  bad([&] { mesh.local_rank(0); }, {"on paper", "seen_from"});
-  bad([&] { mesh.seen_from(-2); }, {"not negative", "-2"});
+  bad([&] { mesh.local_rank(0); }, {"on paper", "with_own_rank"});
+  bad([&] { mesh.with_own_rank(-2); }, {"not negative", "-2"});
   bad([&] { mesh.in_world(nullptr); }, {"no world"});
   bad([&] { mesh.in_world(std::make_shared<TinyWorld>(0, 6)); },
       {"dp=2,tp=4", "rank 6", "6 ranks"});
@@ -288,7 +289,7 @@ TEST(DeviceMesh, WithoutAMeshEveryUseIsAnErrorNotACrash) {
   undefined([&] { none.ndim(); });
   undefined([&] { none.ranks(); });
   undefined([&] { none.my_coordinate(); });
-  undefined([&] { none.seen_from(0); });
+  undefined([&] { none.with_own_rank(0); });
   undefined([&] { none.in_world(std::make_shared<TinyWorld>(0, 1)); });
   undefined([&] { none.groups("dp"); });
   undefined([&] { none["dp"]; });

@@ -48,8 +48,8 @@ TEST(MeshText, ReadsWhatItWrites) {
 
 TEST(MeshText, DoesNotSayWhoLooks) {
   const DeviceMesh mesh = DeviceMesh::parse("dp=2");
-  EXPECT_EQ(mesh.seen_from(1).to_text(), "dp=2");
-  EXPECT_EQ(DeviceMesh::parse(mesh.seen_from(1).to_text()), mesh);
+  EXPECT_EQ(mesh.with_own_rank(1).to_text(), "dp=2");
+  EXPECT_EQ(DeviceMesh::parse(mesh.with_own_rank(1).to_text()), mesh);
 }
 
 TEST(MeshText, SaysWhatIsWrongWithAText) {

@@ -6,7 +6,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera::partition {
-namespace {
+namespace auto_plan_test {
 
 using namespace test;  // NOLINT
 using plan::Move;
@@ -137,5 +137,5 @@ TEST(AutoPlan, OfEverySmallModelIsSound) {
   }
 }
 
-}  // namespace
+}  // namespace auto_plan_test
 }  // namespace tessera::partition

@@ -7,7 +7,7 @@
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera::partition {
-namespace {
+namespace models_test {
 
 using namespace test;  // NOLINT
 using plan::Move;
@@ -195,5 +195,5 @@ TEST(Models, RefusesWhatNoRowAllows) {
   expect_error<NotSupported>([&] { run(p, "a=2,b=2,c=2", "{}"); }, {"one or two axes"});
 }
 
-}  // namespace
+}  // namespace models_test
 }  // namespace tessera::partition

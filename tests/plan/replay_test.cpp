@@ -160,7 +160,7 @@ TEST(Replay, PlansAreTheSameOnEveryRankAndEveryTime) {
     EXPECT_EQ(seen(make_plan(c.from, c.to, c.machine)), plan);
     for (int i = 0; i < 3; ++i) {
       // Some of the ranks are outside the mesh.
-      const auto mesh = c.from.mesh().seen_from(rng.int_between(0, c.from.mesh().size() + 1));
+      const auto mesh = c.from.mesh().with_own_rank(rng.int_between(0, c.from.mesh().size() + 1));
       const auto there = make_plan(c.from.with_mesh(mesh), c.to.with_mesh(mesh), c.machine);
       EXPECT_EQ(seen(there), plan);
       for (const auto& step : there.steps) EXPECT_EQ(step.from.mesh(), mesh);

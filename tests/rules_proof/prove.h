@@ -281,7 +281,7 @@ inline std::string disproof_or_throw(const Proven& p, const OpCall& call,
   }
   std::vector<std::vector<at::Tensor>> results(p.expected.size());
   for (size_t r = 0; r < locals.size(); ++r) {
-    const DeviceMesh mine = mesh.seen_from(mesh.ranks()[r]);
+    const DeviceMesh mine = mesh.with_own_rank(mesh.ranks()[r]);
     std::vector<Sharding> operands, outs;
     for (size_t o = 0; o < p.operands.size(); ++o) {
       operands.push_back(p.operands[o].defined()

@@ -100,7 +100,7 @@ TEST(Sharding, EqualityLooksAtEveryPartOfTheValue) {
       Sharding(mesh22(), {Shard(0), Shard(0)}, {8, 16}, {.order = {1, 0}}),
       Sharding(mesh22(), {Shard(0), Shard(0)}, {8, 16}, {.stride = {1, 8}}),
       s.with_dtype(DType::f64),
-      s.with_mesh(mesh22().seen_from(0)),
+      s.with_mesh(mesh22().with_own_rank(0)),
       s.with_mesh(DeviceMesh::parse("dp=2,pp=2")),
       s.with_shape({8, 17}),
       s.with(1, Shard(1)),
@@ -203,13 +203,13 @@ TEST(Sharding, MyPartIsThatOfTheRankTheMeshIsSeenFrom) {
     };
     same(paper, Coordinate(static_cast<size_t>(mesh.ndim()), 0));
     for (int rank : mesh.ranks()) {
-      same(paper.with_mesh(mesh.seen_from(rank)), *mesh.coordinate_of(rank));
+      same(paper.with_mesh(mesh.with_own_rank(rank)), *mesh.coordinate_of(rank));
     }
   });
 }
 
 TEST(Sharding, OutsideTheMeshIHoldNothing) {
-  const DeviceMesh mesh = mesh22().seen_from(9);
+  const DeviceMesh mesh = mesh22().with_own_rank(9);
   const Sharding s(mesh, {Shard(0), Replicate()}, {8, 3});
   EXPECT_EQ(list(s.local_shape()), (Shape{0, 0}));
   EXPECT_EQ(list(s.local_offset()), (Shape{8, 3}));

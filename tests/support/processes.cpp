@@ -139,7 +139,7 @@ void read_output(Child& child) {
 }
 
 /// Calls on_mark for new lines.
-void hear_marks(Child& child, const RunOptions& options) {
+void process_marks(Child& child, const RunOptions& options) {
   if (!options.on_mark) return;
   const std::string& output = child.result.output;
   for (size_t end = 0; (end = output.find('\n', child.heard)) != std::string::npos;) {
@@ -223,7 +223,7 @@ std::vector<ProcessResult> run_processes(const Scenario& scenario, const RunOpti
     const bool late = Clock::now() - begin > deadline;
     for (Child& child : children) {
       if (child.pipe >= 0) read_output(child);
-      hear_marks(child, options);
+      process_marks(child, options);
       reap(child, begin, WNOHANG);
       if (child.reaped) continue;
       const bool marked = options.kill_rank == child.result.rank && child.result.says(kill_line);

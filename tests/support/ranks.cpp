@@ -35,18 +35,18 @@ int number(const char* variable) {
 }
 
 /// Thread ranks have their own generators, with the process's seed.
-class AsAtTheStart {
+class InitialSeeds {
  public:
-  AsAtTheStart() : kept_(comm::default_generator().clone()) {
+  InitialSeeds() : kept_(comm::default_generator().clone()) {
     comm::manual_seed(comm::process_seed());
   }
-  ~AsAtTheStart() {
+  ~InitialSeeds() {
     auto generator = comm::default_generator();
     std::lock_guard lock(generator.mutex());
     generator.set_state(kept_.get_state());
   }
-  AsAtTheStart(const AsAtTheStart&) = delete;
-  AsAtTheStart& operator=(const AsAtTheStart&) = delete;
+  InitialSeeds(const InitialSeeds&) = delete;
+  InitialSeeds& operator=(const InitialSeeds&) = delete;
 
  private:
   at::Generator kept_;
@@ -93,7 +93,7 @@ class ProcessRanks {
     auto& world = worlds_[1];
     if (world == nullptr) world = comm::make_process_world({.name = "alone"});
     const comm::WorldGuard guard(world);
-    const AsAtTheStart random;
+    const InitialSeeds random;
     fn(0);
   }
 
@@ -107,7 +107,7 @@ class ProcessRanks {
       auto& world = worlds_[n];
       if (world == nullptr) world = make_world(n);
       const comm::WorldGuard guard(world);
-      const AsAtTheStart random;
+      const InitialSeeds random;
       comm::or_report(*world, [&] { fn(rank_); });
     } catch (...) {
       const Failure failure = Failure::of(std::current_exception());

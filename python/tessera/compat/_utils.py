@@ -49,7 +49,7 @@ def _compute_local_shape_and_global_offset(
     rank = 0
     for size, index in zip(mesh_shape, my_coordinate, strict=True):
         rank = rank * size + index
-    sharding = _C.Sharding(mesh.seen_from(rank), placements, list(global_shape))
+    sharding = _C.Sharding(mesh.with_own_rank(rank), placements, list(global_shape))
     return tuple(sharding.local_shape), tuple(sharding.local_offset)
 
 

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh as _torch_init_device
 
 from .. import _C
 from ..mesh import init_device_mesh as _init_device_mesh
-from ..mesh import mesh_from_group, mesh_from_torch, mesh_on_paper, same_mesh
+from ..mesh import mesh_from_group, mesh_from_torch, mesh_without_world, same_mesh
 from ..ranks import current_world, has_world
 
 _MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -42,7 +42,7 @@ def _torch_has_these_ranks() -> bool:
 def _with_groups_of_our_own(theirs: Any) -> Any:
     """A new mesh of PyTorch's, over which sharded tensors communicate in groups of this library."""
     with torch.device("cpu"):  # theirs.mesh is made when it is asked for
-        paper = mesh_on_paper(theirs.mesh, theirs.device_type, theirs.mesh_dim_names)
+        paper = mesh_without_world(theirs.mesh, theirs.device_type, theirs.mesh_dim_names)
     same_mesh(_C.parse_device_mesh(str(paper), current_world()), theirs)
     return theirs
 
@@ -67,7 +67,7 @@ class DeviceMesh(metaclass=_IsMesh):
         if _torch_has_these_ranks():
             names = None if mesh_dim_names is None else tuple(mesh_dim_names)
             return _with_groups_of_our_own(TorchMesh(device_type, mesh, mesh_dim_names=names))
-        paper = mesh_on_paper(mesh, device_type, mesh_dim_names)
+        paper = mesh_without_world(mesh, device_type, mesh_dim_names)
         return _C.parse_device_mesh(str(paper), current_world())
 
     @staticmethod

@@ -3,9 +3,9 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/drawing_ops.h"
 #include "tessera/dtensor/dispatch/rule_args.h"
 #include "tessera/dtensor/dispatch/rule_handler.h"
+#include "tessera/dtensor/dispatch/sequential_random_ops.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choice/choose.h"
 #include "tessera/rules/registry/registry.h"
@@ -34,7 +34,7 @@ bool holds_all(const DeviceMesh& mesh, const DeviceMesh& ranks_of) {
 /// holds it as one number: a loss, a norm, a scale, which then acts as a plain number. If it must
 /// be reduced first, `mesh` must contain all ranks of its own mesh. The step count of a fused
 /// optimizer may be on any mesh that contains this rank: all ranks count equally.
-bool may_visit(const OpEntry& entry, const Operand& operand, const DeviceMesh& mesh) {
+bool may_take_part(const OpEntry& entry, const Operand& operand, const DeviceMesh& mesh) {
   const Sharding& sharding = operand.sharded->sharding();
   if (entry.name.starts_with("aten::_fused_") && !operand.written && sharding.numel() == 1 &&
       sharding.is_replicated() && sharding.mesh().contains_me()) {
@@ -59,7 +59,7 @@ DeviceMesh mesh_of_op(const OpEntry& entry, std::span<const Operand> operands) {
       if (!first.defined()) first = mesh;
       const auto fits = [&](const Operand& o) {
         return o.sharded == nullptr || o.sharded->sharding().mesh() == mesh ||
-               may_visit(entry, o, mesh);
+               may_take_part(entry, o, mesh);
       };
       const auto misfit = std::ranges::find_if_not(operands, fits);
       if (misfit == operands.end()) return mesh;

@@ -68,9 +68,9 @@ class Table {
   size_t bytes() const { return bytes_; }
 
   /// The questions that keys of this op answer.
-  const rules::NumberQuestions& questions() const { return questions_; }
+  const rules::NumberQueries& questions() const { return questions_; }
   /// Adds questions. Entries whose keys lack their answers are dropped.
-  void ask(const rules::NumberQuestions& asked) {
+  void ask(const rules::NumberQueries& asked) {
     bool more = false;
     for (const auto& question : asked.list()) more = questions_.add(question) || more;
     if (more) clear();
@@ -92,7 +92,7 @@ class Table {
   std::vector<uint32_t> slots_;
   size_t mask_ = 0;
   size_t bytes_ = 0;
-  rules::NumberQuestions questions_;
+  rules::NumberQueries questions_;
 };
 
 struct ThreadCache;
@@ -188,7 +188,7 @@ uint64_t DecisionKey::number(size_t i) const {
   return i < kInlineNumbers ? inline_numbers_[i] : spilled_numbers_[i - kInlineNumbers];
 }
 
-void DecisionKey::answer(std::span<const rules::NumberQuestion> questions) {
+void DecisionKey::answer(std::span<const rules::NumberQuery> questions) {
   if (unanswered_.count == 0) unanswered_ = {count_, hash_};
   count_ = unanswered_.count;
   hash_ = unanswered_.hash;

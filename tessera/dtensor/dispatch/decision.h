@@ -108,7 +108,7 @@ void find_if_direct(const OpEntry& entry, Decision& decision);
 /// A decision, and what it queried about the numeric arguments of its call.
 struct Decided {
   std::unique_ptr<Decision> decision;
-  rules::NumberQuestions asked;
+  rules::NumberQueries asked;
 };
 
 /// The words that a decision depends on: shardings by address, static arguments by value, and the
@@ -131,7 +131,7 @@ class DecisionKey {
     inline_numbers_[number_count_++] = bits;
   }
   /// Replaces the trailing answers by the answers to these questions.
-  void answer(std::span<const rules::NumberQuestion> questions);
+  void answer(std::span<const rules::NumberQuery> questions);
 
   uint64_t hash() const { return hash_; }
   size_t size() const { return count_; }

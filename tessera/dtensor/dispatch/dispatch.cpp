@@ -11,10 +11,10 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/call_key.h"
 #include "tessera/dtensor/dispatch/composite.h"
-#include "tessera/dtensor/dispatch/drawing_ops.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
 #include "tessera/dtensor/dispatch/lazy_dispatch.h"
 #include "tessera/dtensor/dispatch/local_call.h"
+#include "tessera/dtensor/dispatch/sequential_random_ops.h"
 #include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/dispatch/write_count.h"
 
@@ -162,7 +162,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
   if (is_view_of_copy(entry, *decision, stack[base])) [[unlikely]]
     viewed = stack[base].toTensor();
   const int64_t offset = entry.is_view ? storage_offset(stack[base]) : 0;
-  localise_args(entry, *decision, stack);
+  to_local_args(entry, *decision, stack);
   const std::vector<at::Tensor> borrowed = tensors_at(entry, stack, decision->write_back);
   const at::Tensor copied = viewed.defined() ? stack[base].toTensor() : at::Tensor();
   try {

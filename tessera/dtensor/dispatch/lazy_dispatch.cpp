@@ -128,7 +128,7 @@ bool computes(const OperandMix& mix) {
 /// zeros_like(p), full_like(p, ...): only the metadata is used, and there is no derivative.
 /// Optimizers create their state this way, some of them while autograd records. Not while p reports
 /// another dtype for a computing module: the result has that dtype.
-bool takes_form_alone(const OpEntry& entry, const OperandMix& mix) {
+bool uses_metadata_only(const OpEntry& entry, const OperandMix& mix) {
   const std::string_view name(entry.name);
   return !mix.plain && !mix.other_mesh && !mix.switched &&
          name.substr(0, name.find('.')).ends_with("_like");
@@ -268,7 +268,7 @@ bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
     return true;
   }
   const OperandMix mix = operand_mix_of(entry, stack, *mesh);
-  if (computes(mix) && !takes_form_alone(entry, mix)) {
+  if (computes(mix) && !uses_metadata_only(entry, mix)) {
     run_on_produced(entry, op, stack);
     return true;
   }

@@ -18,9 +18,9 @@ class LazyResult final : public LazyLocal {
   LazyResult(at::Tensor computed, std::shared_ptr<LazyLocal> of)
       : computed_(std::move(computed)), of_(std::move(of)) {}
 
-  at::Tensor unsharded() override { return of_->produced_from(computed_); }
-  at::Tensor produced_from(const at::Tensor& computed) override {
-    return of_->produced_from(computed);
+  at::Tensor unsharded() override { return of_->unsharded_from(computed_); }
+  at::Tensor unsharded_from(const at::Tensor& computed) override {
+    return of_->unsharded_from(computed);
   }
   at::Tensor shards() override { return computed_; }
   void shards_change() override {}
@@ -53,14 +53,14 @@ class LazyCast final : public LazyLocal {
 
   at::Tensor unsharded() override {
     if (changed_ || writes_.current_version() != written_ || version_of(*base_) != version_) {
-      return base_->produced_from(computed_);
+      return base_->unsharded_from(computed_);
     }
     at::Tensor cast = base_->unsharded().to(computed_.scalar_type());
     base_->release();
     return cast;
   }
-  at::Tensor produced_from(const at::Tensor& computed) override {
-    return base_->produced_from(computed);
+  at::Tensor unsharded_from(const at::Tensor& computed) override {
+    return base_->unsharded_from(computed);
   }
   at::Tensor shards() override { return computed_; }
   void shards_change() override { changed_ = true; }
@@ -115,8 +115,8 @@ class LazyView final : public LazyLocal {
     return replayed(std::move(whole));
   }
   void release() override { base_->release(); }
-  at::Tensor produced_from(const at::Tensor& computed) override {
-    return base_->produced_from(computed);
+  at::Tensor unsharded_from(const at::Tensor& computed) override {
+    return base_->unsharded_from(computed);
   }
   at::Tensor shards() override {
     at::Tensor base = base_->shards();

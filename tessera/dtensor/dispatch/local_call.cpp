@@ -125,7 +125,7 @@ void run_handler(const OpEntry& entry, const c10::OperatorHandle& op, const Deci
 
 }  // namespace
 
-void localise_args(const OpEntry& entry, const Decision& decision, Stack& stack) {
+void to_local_args(const OpEntry& entry, const Decision& decision, Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   size_t operand = 0;
   for (size_t i = 0; i < entry.args.size(); ++i) {

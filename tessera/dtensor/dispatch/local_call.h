@@ -9,7 +9,7 @@ namespace tessera::dtensor {
 
 /// Replaces the sharded arguments on top of the stack by local tensors, redistributed if the
 /// decision requires it.
-void localise_args(const OpEntry& entry, const Decision& decision, Stack& stack);
+void to_local_args(const OpEntry& entry, const Decision& decision, Stack& stack);
 
 /// Runs the op, its replacement or a handler on the local arguments, as decided.
 void run_local(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,

@@ -16,7 +16,7 @@ rules::Arg tensor_arg(const at::Tensor& tensor, const DeviceMesh& mesh) {
 /// The numbers of a call, in the order of its key.
 class Numbers {
  public:
-  explicit Numbers(std::shared_ptr<rules::NumberQuestions> log) : log_(std::move(log)) {}
+  explicit Numbers(std::shared_ptr<rules::NumberQueries> log) : log_(std::move(log)) {}
 
   /// Complex numbers are not visible to rules.
   rules::Arg next(const c10::IValue& value) {
@@ -30,7 +30,7 @@ class Numbers {
   }
 
  private:
-  std::shared_ptr<rules::NumberQuestions> log_;
+  std::shared_ptr<rules::NumberQueries> log_;
   uint32_t place_ = 0;
 };
 
@@ -88,7 +88,7 @@ rules::Arg rule_arg(ArgKind kind, const c10::IValue& value, const DeviceMesh& me
 
 RuleArgs::RuleArgs(const OpEntry& entry, const c10::OperatorHandle& op,
                    const torch::jit::Stack& stack, const DeviceMesh& mesh)
-    : asked_(std::make_shared<rules::NumberQuestions>()) {
+    : asked_(std::make_shared<rules::NumberQueries>()) {
   const size_t base = stack.size() - entry.args.size();
   Numbers numbers(asked_);
   for (size_t i = 0; i < entry.args.size(); ++i) {

@@ -23,12 +23,12 @@ class RuleArgs {
 
   std::span<const rules::NamedArg> list() const { return list_; }
   /// What has been queried about the numbers so far.
-  const rules::NumberQuestions& asked() const { return *asked_; }
+  const rules::NumberQueries& asked() const { return *asked_; }
   /// For code that reads numbers without recording it.
   void ask_for_all_numbers() const;
 
  private:
-  std::shared_ptr<rules::NumberQuestions> asked_;
+  std::shared_ptr<rules::NumberQueries> asked_;
   std::vector<rules::NamedArg> list_;
 };
 

@@ -88,7 +88,7 @@ Found best_of(const Found& all, int64_t dim, Wanted wanted) {
 /// The best of what all ranks that shard a dim of `from` found along it, one each.
 Found best_of_ranks(const OpEntry& entry, const Found& mine, const Sharding& from, int64_t dim,
                     Wanted wanted) {
-  const SideBySide slots = side_by_side(from, static_cast<int>(dim), 1);
+  const ConcatenatedParts slots = side_by_side(from, static_cast<int>(dim), 1);
   const comm::CallSite site({.op = entry.name, .implicit = true});
   const auto gathered = [&](const at::Tensor& found) {
     const auto type = static_cast<DType>(found.scalar_type());

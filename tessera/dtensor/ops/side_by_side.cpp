@@ -2,7 +2,7 @@
 
 namespace tessera::dtensor {
 
-SideBySide side_by_side(const Sharding& from, int dim, int64_t of_each) {
+ConcatenatedParts side_by_side(const Sharding& from, int dim, int64_t of_each) {
   std::vector<int64_t> shape(from.shape().begin(), from.shape().end());
   std::vector<Placement> apart(from.placements().begin(), from.placements().end());
   std::vector<Placement> together = apart;

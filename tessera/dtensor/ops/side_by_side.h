@@ -8,11 +8,11 @@ namespace tessera::dtensor {
 /// rank, in the order of their parts.
 ///
 ///   4x10 sharded in dim 1 over 4 ranks, 2 each:   4x8, of which each rank has 4x2
-struct SideBySide {
+struct ConcatenatedParts {
   Sharding apart;     ///< each rank has its own
   Sharding together;  ///< every rank has all
 };
 
-SideBySide side_by_side(const Sharding& from, int dim, int64_t of_each);
+ConcatenatedParts side_by_side(const Sharding& from, int dim, int64_t of_each);
 
 }  // namespace tessera::dtensor

@@ -25,7 +25,7 @@ namespace {
 ///
 ///   [10] over 4 ranks, k = 2:   parts 3,3,3,1   slots 2,2,2,2   used 0 1 2 3 4 5 6
 struct Candidates {
-  SideBySide slots;
+  ConcatenatedParts slots;
   int64_t of_each = 0;        ///< slots per rank
   std::vector<int64_t> used;  ///< indexes of used slots
 };

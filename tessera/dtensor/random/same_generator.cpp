@@ -59,17 +59,17 @@ struct Generation {
 
 /// A seed of the process's default generator that the program did not choose: libtorch's initial
 /// one, which differs per process, or one taken over from another rank.
-std::atomic<uint64_t>& made_up_seed() {
+std::atomic<uint64_t>& default_seed() {
   static std::atomic<uint64_t> seed{comm::process_seed()};
   return seed;
 }
-const uint64_t kFirstSeed = made_up_seed();
+const uint64_t kFirstSeed = default_seed();
 
 /// libtorch's initial seeds have 53 bits. A small one was set by the program before this library
 /// was loaded.
 bool is_made_up(uint64_t seed) {
   constexpr uint64_t kLargestChosen = 0xFFFFFFFF;
-  return (seed == kFirstSeed || seed == made_up_seed()) && seed > kLargestChosen;
+  return (seed == kFirstSeed || seed == default_seed()) && seed > kLargestChosen;
 }
 
 Generation generation_of(at::Generator generator) {
@@ -147,7 +147,7 @@ void take_state_of_first(const comm::Group& group, at::Generator generator) {
   std::vector<at::Tensor> state = {generator.get_state()};
   group.backend(c10::DeviceType::CPU).broadcast(state)->wait();
   generator.set_state(state[0]);
-  made_up_seed() = generator.current_seed();
+  default_seed() = generator.current_seed();
 }
 
 void agree_or_throw(const DeviceMesh& mesh, int axis, const comm::Group& group,
