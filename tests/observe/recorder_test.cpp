@@ -21,8 +21,8 @@ using testing::error_of;
 using Tensors = std::vector<at::Tensor>;
 
 TEST(Recorder, SeesWhatWasCalledWithWhatAndWhoAsked) {
-  Tapped tapped;
-  Recorder recorder(tapped.observers, 3);
+  Tapped tapped({{0, 1}, 0, "g", "w"}, 3);
+  Recorder recorder(tapped.observers);
   tapped.all_gather({.op = "aten::mm", .axis = "tp", .implicit = true});
   const CommEvent event = recorder.events().at(0);
   EXPECT_EQ(event.op, CommOp::all_gather);
@@ -136,8 +136,8 @@ TEST(Recorder, AFailedCallIsRecordedAsSuch) {
 }
 
 TEST(Recorder, PrintsATable) {
-  Tapped tapped;
-  Recorder recorder(tapped.observers, 3);
+  Tapped tapped({{0, 1}, 0, "g", "w"}, 3);
+  Recorder recorder(tapped.observers);
   tapped.all_gather({.op = "aten::mm", .axis = "tp", .implicit = true});
   const std::string text = recorder.to_text();
   for (const char* part :
@@ -174,8 +174,8 @@ TEST(ExpectComm, ListsAllThatMayHappen) {
 }
 
 TEST(ExpectComm, SaysWhatDiffers) {
-  Tapped tapped;
-  Recorder recorder(tapped.observers, 2);
+  Tapped tapped({{0, 1}, 0, "g", "w"}, 2);
+  Recorder recorder(tapped.observers);
   tapped.all_gather({.op = "aten::mm", .axis = "tp", .implicit = true});
   tapped.all_reduce();
   EXPECT_EQ(

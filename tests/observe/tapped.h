@@ -9,8 +9,8 @@ namespace tessera::comm {
 
 /// A scripted backend with a tap on it.
 struct Tapped {
-  explicit Tapped(GroupInfo group = {{0, 1}, 0, "g", "w"})
-      : outer(tap(inner, std::move(group), observers)) {}
+  explicit Tapped(GroupInfo group = {{0, 1}, 0, "g", "w"}, int rank = 0)
+      : observers(rank), outer(tap(inner, std::move(group), observers)) {}
 
   Observers observers;
   c10::intrusive_ptr<ScriptedBackend> inner = c10::make_intrusive<ScriptedBackend>();

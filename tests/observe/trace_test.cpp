@@ -21,6 +21,8 @@ using nlohmann::json;
 using Tensors = std::vector<at::Tensor>;
 
 struct Tapped {
+  explicit Tapped(int rank = 0) : observers(rank) {}
+
   Observers observers;
   c10::intrusive_ptr<ScriptedBackend> inner = c10::make_intrusive<ScriptedBackend>();
   c10::intrusive_ptr<c10d::Backend> outer = tap(
@@ -41,8 +43,8 @@ std::vector<json> calls_of(const json& trace) {
 }
 
 TEST(Trace, HoldsEveryCallWithItsTimesAndArguments) {
-  Tapped tapped;
-  Recorder recorder(tapped.observers, 5);
+  Tapped tapped(5);
+  Recorder recorder(tapped.observers);
   {
     CallSite site({.op = "aten::mm", .axis = "tp", .implicit = true});
     tapped.all_reduce()->wait();
@@ -73,10 +75,10 @@ TEST(Trace, CallsThatOverlapAreInDifferentLanes) {
 }
 
 TEST(Trace, ManyRanksGoIntoOne) {
-  Tapped a;
-  Tapped b;
-  Recorder first(a.observers, 0);
-  Recorder second(b.observers, 1);
+  Tapped a(0);
+  Tapped b(1);
+  Recorder first(a.observers);
+  Recorder second(b.observers);
   a.all_reduce()->wait();
   b.all_reduce();  // never waited for
   const std::vector<const Recorder*> both = {&first, &second};
