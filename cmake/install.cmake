@@ -1,5 +1,5 @@
-# `cmake --install build --prefix X`: headers at their paths, the library, the command line, and
-# what find_package(tessera) needs.
+# `cmake --install build --prefix X`: the headers that users include, the library, the command line,
+# and what find_package(tessera) needs.
 
 include(CMakePackageConfigHelpers)
 set(config_dir "${CMAKE_INSTALL_LIBDIR}/cmake/tessera")
@@ -20,8 +20,26 @@ if(TARGET tessera_cli)
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN/../lib;${torch_rpath}")
   install(TARGETS tessera_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-install(DIRECTORY tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN gloo_decl EXCLUDE)
+
+# The headers that users include: tessera/tessera.h and what it includes, directly or not.
+set(headers tessera/tessera.h)
+set(unread ${headers})
+while(unread)
+  list(POP_FRONT unread header)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${header}")
+  file(STRINGS "${PROJECT_SOURCE_DIR}/${header}" lines REGEX "^#include [<\"]tessera/")
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE "^#include [<\"]([^>\"]*).*" "\\1" included "${line}")
+    if(NOT included IN_LIST headers)
+      list(APPEND headers "${included}")
+      list(APPEND unread "${included}")
+    endif()
+  endforeach()
+endwhile()
+foreach(header IN LISTS headers)
+  get_filename_component(folder "${header}" DIRECTORY)
+  install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}")
+endforeach()
 
 install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${config_dir})
 configure_package_config_file(cmake/tesseraConfig.cmake.in tesseraConfig.cmake

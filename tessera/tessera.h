@@ -2,6 +2,7 @@
 
 /// Everything a program needs.
 #include "tessera/base/errors.h"
+#include "tessera/comm/failure.h"
 #include "tessera/comm/fake.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/rank_generator.h"
@@ -24,10 +25,12 @@
 #include "tessera/module/meta_init.h"
 #include "tessera/module/state.h"
 #include "tessera/module/to_empty.h"
+#include "tessera/observe/checked.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
 #include "tessera/observe/trace.h"
 #include "tessera/plan/plan.h"
+#include "tessera/rules/registry/registry.h"
 #include "tessera/sharding/boxes.h"
 #include "tessera/sharding/local_shape.h"
 #include "tessera/sharding/sharding.h"

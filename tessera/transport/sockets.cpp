@@ -10,11 +10,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <list>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tessera/base/errors.h"
@@ -92,9 +93,19 @@ struct Place {
   std::string token;
 };
 
-Place parse_place(const std::string& text) {
+/// "127.0.0.1 4242 c0ffee"; what is missing stays empty.
+Place parse_place(std::string_view text) {
+  const auto next_word = [&text] {
+    const size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    return word;
+  };
   Place place;
-  std::istringstream(text) >> place.address >> place.port >> place.token;
+  place.address = next_word();
+  const std::string_view port = next_word();
+  std::from_chars(port.data(), port.data() + port.size(), place.port);
+  place.token = next_word();
   return place;
 }
 
