@@ -106,7 +106,7 @@ void give_back(void* context) {
 }  // namespace
 
 at::Tensor pooled_empty(at::IntArrayRef sizes, at::ScalarType dtype) {
-  const size_t bytes = static_cast<size_t>(product(sizes)) * c10::elementSize(dtype);
+  const size_t bytes = static_cast<size_t>(numel_of(sizes)) * c10::elementSize(dtype);
   if (bytes < kSmallestPooledBytes) {
     return at::Tensor(at::detail::empty_cpu(sizes, dtype, /*pin_memory=*/false,
                                             /*memory_format=*/std::nullopt));

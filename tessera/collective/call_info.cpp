@@ -1,5 +1,6 @@
 #include "tessera/collective/call_info.h"
 
+#include <charconv>
 #include <sstream>
 
 #include "tessera/base/shape.h"
@@ -41,13 +42,13 @@ int64_t elements_with(const ShapeList& shapes, std::span<const int64_t> splits, 
   int64_t found = -1;
   int at = 0;
   shapes.for_each([&](std::span<const int64_t> shape) {
-    if (shapes.count() > 1 && at++ == peer) found = product(shape);
+    if (shapes.count() > 1 && at++ == peer) found = numel_of(shape);
     if (shapes.count() != 1) return;
     if (splits.empty()) {
-      found = product(shape) / group_size;
+      found = numel_of(shape) / group_size;
     } else if (static_cast<size_t>(peer) < splits.size()) {
       const int64_t rows = shape.empty() ? 1 : shape[0];
-      found = rows == 0 ? 0 : product(shape) / rows * splits[static_cast<size_t>(peer)];
+      found = rows == 0 ? 0 : numel_of(shape) / rows * splits[static_cast<size_t>(peer)];
     }
   });
   return found;
@@ -99,29 +100,47 @@ void put_row(std::ostream& out, const Row& row) {
   for (const int64_t x : row) out << x << ' ';
 }
 
-int64_t take(std::istream& in) {
-  int64_t x = 0;
-  in >> x;
-  return x;
-}
+/// Numbers with spaces between them, as encode() writes them. They come from another process: text
+/// that is no number, and a count that cannot be right, end the reading.
+class NumberReader {
+ public:
+  explicit NumberReader(std::string_view text) : text_(text) {}
 
-/// Counts come from another process: a number that cannot be right ends the reading.
-template <typename Row>
-void take_row(std::istream& in, Row& row) {
-  constexpr int64_t kMost = 1 << 20;
-  const int64_t n = take(in);
-  if (n < 0 || n > kMost) in.setstate(std::ios::failbit);
-  for (int64_t i = 0; i < n && in; ++i) row.push_back(take(in));
-}
+  bool ok() const { return ok_; }
 
-void take_shapes(std::istream& in, ShapeList& shapes) {
-  const int64_t n = take(in);
-  for (int64_t i = 0; i < n && in; ++i) {
-    std::vector<int64_t> shape;
-    take_row(in, shape);
-    shapes.add(shape);
+  /// 0 once a number could not be read.
+  int64_t take() {
+    while (!text_.empty() && text_.front() == ' ') text_.remove_prefix(1);
+    int64_t number = 0;
+    const char* const end = text_.data() + text_.size();
+    const auto [at, error] = std::from_chars(text_.data(), end, number);
+    ok_ = ok_ && error == std::errc();
+    if (!ok_) return 0;
+    text_.remove_prefix(static_cast<size_t>(at - text_.data()));
+    return number;
   }
-}
+
+  template <typename Row>
+  void take_row(Row& row) {
+    constexpr int64_t kMost = 1 << 20;
+    const int64_t n = take();
+    ok_ = ok_ && n >= 0 && n <= kMost;
+    for (int64_t i = 0; i < n && ok_; ++i) row.push_back(take());
+  }
+
+  void take_shapes(ShapeList& shapes) {
+    const int64_t n = take();
+    for (int64_t i = 0; i < n && ok_; ++i) {
+      std::vector<int64_t> shape;
+      take_row(shape);
+      shapes.add(shape);
+    }
+  }
+
+ private:
+  std::string_view text_;
+  bool ok_ = true;
+};
 
 }  // namespace
 
@@ -186,7 +205,7 @@ uint32_t digest(const CallInfo& call) {
   hash = mixed(hash, static_cast<uint64_t>(call.root));
   if (const ShapeList* side = common_side(call)) {
     side->for_each([&](std::span<const int64_t> shape) {
-      hash = mixed(hash, static_cast<uint64_t>(product(shape)));
+      hash = mixed(hash, static_cast<uint64_t>(numel_of(shape)));
     });
   }
   return hash;
@@ -204,19 +223,19 @@ std::string encode(const CallInfo& call) {
 }
 
 std::optional<CallInfo> decode(std::string_view text) {
-  std::istringstream in{std::string(text)};
+  NumberReader in(text);
   CallInfo call;
-  const int64_t what = take(in);
+  const int64_t what = in.take();
   if (what < 0 || what > static_cast<int64_t>(Collective::barrier)) return std::nullopt;
   call.what = static_cast<Collective>(what);
-  call.dtype = static_cast<c10::ScalarType>(take(in));
-  call.reduce = static_cast<int8_t>(take(in));
-  call.root = static_cast<int>(take(in));
-  take_shapes(in, call.in);
-  take_shapes(in, call.out);
-  take_row(in, call.splits_in);
-  take_row(in, call.splits_out);
-  if (!in) return std::nullopt;
+  call.dtype = static_cast<c10::ScalarType>(in.take());
+  call.reduce = static_cast<int8_t>(in.take());
+  call.root = static_cast<int>(in.take());
+  in.take_shapes(call.in);
+  in.take_shapes(call.out);
+  in.take_row(call.splits_in);
+  in.take_row(call.splits_out);
+  if (!in.ok()) return std::nullopt;
   return call;
 }
 

@@ -119,7 +119,7 @@ bool is_chunked(std::span<const int64_t> sizes, int64_t axis_size) {
     const auto part = sizes.subspan(outer, static_cast<size_t>(axis_size));
     const int64_t n = std::accumulate(part.begin(), part.end(), static_cast<int64_t>(0));
     for (int64_t i = 0; i < axis_size; ++i) {
-      if (part[static_cast<size_t>(i)] != chunk(n, axis_size, i).size()) return false;
+      if (part[static_cast<size_t>(i)] != chunk_interval(n, axis_size, i).size()) return false;
     }
   }
   return true;
@@ -132,9 +132,9 @@ void check_strided(std::span<const int64_t> sizes, const Placement& placement, i
     const auto part = sizes.subspan(outer, static_cast<size_t>(ranks));
     const int64_t n = std::accumulate(part.begin(), part.end(), static_cast<int64_t>(0));
     for (int64_t i = 0; i < ranks; ++i) {
-      const Cut one{&placement, static_cast<int>(ranks), static_cast<int>(i)};
+      const DimCut one{&placement, static_cast<int>(ranks), static_cast<int>(i)};
       int64_t said = 0;
-      for (const Interval& interval : cut(n, std::span(&one, 1))) said += interval.size();
+      for (const Interval& interval : cut_dim(n, std::span(&one, 1))) said += interval.size();
       require(part[static_cast<size_t>(i)] == said, "from_local as ", placement,
               ": the ranks bring ", list_text(part), " of dim ", placement.dim(), ", and rank ", i,
               " of the axis has ", said, " of ", n,

@@ -106,10 +106,11 @@ void copy_block(const Block& block, const char* from, char* to, int64_t bytes) {
 Overlap one_side(const Overlap& overlap, bool piece_first) {
   Overlap out;
   for (const auto& runs : overlap.runs) {
-    std::vector<Run> mapped;
+    std::vector<SharedRun> mapped;
     int64_t at = 0;
     for (const auto& run : runs) {
-      mapped.push_back(piece_first ? Run{at, run.to, run.length} : Run{run.from, at, run.length});
+      mapped.push_back(piece_first ? SharedRun{at, run.to, run.length}
+                                   : SharedRun{run.from, at, run.length});
       at += run.length;
     }
     out.runs.push_back(std::move(mapped));
@@ -119,7 +120,7 @@ Overlap one_side(const Overlap& overlap, bool piece_first) {
 
 }  // namespace
 
-int64_t Block::numel() const { return product(sizes); }
+int64_t Block::numel() const { return numel_of(sizes); }
 
 std::vector<int64_t> piece_shape(const Overlap& overlap) {
   std::vector<int64_t> shape;

@@ -57,11 +57,11 @@ void compile_all_gather(Action& action, const plan::Step& step, const Members& m
   std::vector<std::vector<int64_t>> shapes;
   for (const auto& coordinate : members.coordinates) {
     shapes.push_back(local_shape(step.from, coordinate));
-    slot = std::max(slot, product(shapes.back()));
+    slot = std::max(slot, numel_of(shapes.back()));
   }
   action.send_numel = slot;
   action.receive_numel = slot * static_cast<int64_t>(members.size());
-  action.packs = product(action.in_shape) != slot;
+  action.packs = numel_of(action.in_shape) != slot;
   const Overlap all = overlap(step.from, members.coordinates[members.me], step.from,
                               members.coordinates[members.me]);
   action.pack.add(all, action.in_shape, 0, action.in_shape, 0);
@@ -70,7 +70,7 @@ void compile_all_gather(Action& action, const plan::Step& step, const Members& m
         overlap(step.from, members.coordinates[m], step.to, members.coordinates[members.me]),
         shapes[m], slot * static_cast<int64_t>(m), action.out_shape, 0);
   }
-  action.unpacks = !action.unpack.is_identity(product(action.out_shape));
+  action.unpacks = !action.unpack.is_identity(numel_of(action.out_shape));
 }
 
 void compile_reduce_scatter(Action& action, const plan::Step& step, const Members& members) {
@@ -78,7 +78,7 @@ void compile_reduce_scatter(Action& action, const plan::Step& step, const Member
   std::vector<std::vector<int64_t>> shapes;
   for (const auto& coordinate : members.coordinates) {
     shapes.push_back(local_shape(step.to, coordinate));
-    slot = std::max(slot, product(shapes.back()));
+    slot = std::max(slot, numel_of(shapes.back()));
   }
   action.receive_numel = slot;
   action.send_numel = slot * static_cast<int64_t>(members.size());
@@ -87,7 +87,7 @@ void compile_reduce_scatter(Action& action, const plan::Step& step, const Member
         overlap(step.from, members.coordinates[members.me], step.to, members.coordinates[m]),
         action.in_shape, 0, shapes[m], slot * static_cast<int64_t>(m));
   }
-  action.packs = !(product(action.in_shape) == action.send_numel &&
+  action.packs = !(numel_of(action.in_shape) == action.send_numel &&
                    action.pack.is_identity(action.send_numel));
 }
 
@@ -165,7 +165,7 @@ Action compile_step(const plan::Step& step) {
         compile_all_to_all(action, step, members);
         break;
       default:
-        action.send_numel = action.receive_numel = product(action.in_shape);
+        action.send_numel = action.receive_numel = numel_of(action.in_shape);
     }
     action.reduce_op = reduction_of(step);
     action.divide_by = averaged_ranks(step);

@@ -106,9 +106,9 @@ void compile_exchange(Action& action, std::span<const Overlap> to_peer,
   }
   action.pack = pack_pieces(action, to_peer);
   action.unpack = unpack_pieces(action, from_peer);
-  action.packs = !(action.send_numel == product(action.in_shape) &&
+  action.packs = !(action.send_numel == numel_of(action.in_shape) &&
                    action.pack.is_identity(action.send_numel));
-  action.unpacks = !(action.receive_numel == product(action.out_shape) &&
+  action.unpacks = !(action.receive_numel == numel_of(action.out_shape) &&
                      action.unpack.is_identity(action.receive_numel));
   const bool at_an_end = me == 0 || me + 1 == to_peer.size();
   if (at_an_end && !to_peer[me].empty()) keep_apart(action, to_peer, from_peer, me);

@@ -119,7 +119,7 @@ std::vector<int64_t> FlatLayout::piece_shape(size_t param, int rank) const {
   const int dim = params_[param].dim;
   if (dim == kWhole) return shape;
   int64_t& size = shape[static_cast<size_t>(dim)];
-  size = chunk(size, ranks_, rank).size();
+  size = chunk_interval(size, ranks_, rank).size();
   return shape;
 }
 
@@ -162,14 +162,14 @@ void FlatLayout::for_each_piece(size_t param, const at::Tensor& slot, const at::
   int first = 0;
   if (shape.dim == 0 && whole.is_contiguous() && whole.numel() > 0) {
     // The ranks that hold full pieces in one copy.
-    const int64_t rows = chunk(shape.whole[0], ranks_, 0).size();
+    const int64_t rows = chunk_interval(shape.whole[0], ranks_, 0).size();
     first = static_cast<int>(shape.whole[0] / rows);
     const int64_t each = rows * (whole.numel() / shape.whole[0]);
     copy(pieces.narrow(0, 0, first).narrow(1, place.offset, each),
          whole.narrow(0, 0, first * rows).view({first, each}));
   }
   for (int r = first; r < ranks_; ++r) {
-    const Interval held = chunk(shape.whole[static_cast<size_t>(shape.dim)], ranks_, r);
+    const Interval held = chunk_interval(shape.whole[static_cast<size_t>(shape.dim)], ranks_, r);
     const auto piece = piece_shape(param, r);
     if (numel_of(piece) == 0) continue;
     copy(pieces[r].narrow(0, place.offset, numel_of(piece)).view(piece),
@@ -191,7 +191,7 @@ void FlatLayout::for_each_stretch(size_t param, const Visit& visit) const {
     if (shape.dim == kWhole) {
       visit(at, 0, count * size);
     } else {
-      const Interval held = chunk(shape.whole[0], ranks_, r);
+      const Interval held = chunk_interval(shape.whole[0], ranks_, r);
       const int64_t row = count / shape.whole[0] * size;
       visit(at, held.begin * row, held.size() * row);
     }

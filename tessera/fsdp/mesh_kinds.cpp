@@ -24,12 +24,13 @@ RealMesh::RealMesh(const char* kind, const DeviceMesh& mesh, int axes) : mesh_(m
 
 std::vector<Interval> CuttingMesh::chunks(int64_t size) const {
   std::vector<Interval> out;
-  for (int rank = 0; rank < shard_size(); ++rank) out.push_back(chunk(size, shard_size(), rank));
+  for (int rank = 0; rank < shard_size(); ++rank)
+    out.push_back(chunk_interval(size, shard_size(), rank));
   return out;
 }
 
 int64_t CuttingMesh::padded_size(int64_t size) const {
-  return chunk(size, shard_size(), 0).size() * shard_size();
+  return chunk_interval(size, shard_size(), 0).size() * shard_size();
 }
 
 }  // namespace fsdp

@@ -11,7 +11,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/observe/call_site.h"
 
-namespace tessera::fsdp {
+namespace tessera::module {
 namespace {
 
 /// Long enough for a list of names, short enough to be sent always.
@@ -33,4 +33,4 @@ std::string broadcast_text(const DeviceMesh& mesh, const std::string& text) {
   return std::string(bytes);
 }
 
-}  // namespace tessera::fsdp
+}  // namespace tessera::module

@@ -29,7 +29,7 @@ void distribute_in_place(const at::Tensor& tensor, const DeviceMesh& mesh,
   at::Tensor grad = tensor.grad();
   if (grad.defined()) grad = distributed(grad, mesh, placements, options);
   dtensor::become(tensor, to_local(made), sharding(made));
-  forget_accumulator(tensor);
+  module::forget_accumulator(tensor);
   if (grad.defined()) tensor.mutable_grad() = grad;
 }
 

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/variable.h>
 
-namespace tessera {
+namespace tessera::module {
 
 /// The node that accumulates a leaf's gradient remembers the tensor as it was (plain, its device).
 /// After the tensor changed in place, a new node is made when it is next used.
@@ -12,4 +12,4 @@ inline void forget_accumulator(const at::Tensor& tensor) {
   if (meta != nullptr) meta->grad_accumulator_.reset();
 }
 
-}  // namespace tessera
+}  // namespace tessera::module

@@ -157,7 +157,7 @@ void load_full_state(torch::nn::Module& module, const FullState& state,
   const bool sent = options.rank0_only && wide.defined();
   const bool has_state = !sent || is_first_of(wide);
   std::string wrong = has_state ? difference_of_full(own, state) : "";
-  if (sent) wrong = fsdp::broadcast_text(wide, wrong);
+  if (sent) wrong = module::broadcast_text(wide, wrong);
   require(wrong.empty(), "load_full_state: ", wrong);
   ScatteredState scattered(wide);
   for (const auto& [name, tensor] : own) {

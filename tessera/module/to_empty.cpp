@@ -26,7 +26,7 @@ void fill_one(const at::Tensor& tensor, c10::Device device) {
     const at::Tensor made = at::empty_like(tensor, tensor.options().device(device));
     tensor.unsafeGetTensorImpl()->shallow_copy_from(made.getIntrusivePtr());
   }
-  forget_accumulator(tensor);
+  module::forget_accumulator(tensor);
 }
 
 }  // namespace

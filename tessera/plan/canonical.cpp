@@ -23,7 +23,7 @@ bool chunks_alike(const Placement& ragged, int64_t ranks) {
     const auto table = sizes.subspan(row, static_cast<size_t>(ranks));
     const int64_t piece = std::accumulate(table.begin(), table.end(), static_cast<int64_t>(0));
     for (int64_t i = 0; i < ranks; ++i) {
-      if (table[static_cast<size_t>(i)] != chunk(piece, ranks, i).size()) return false;
+      if (table[static_cast<size_t>(i)] != chunk_interval(piece, ranks, i).size()) return false;
     }
   }
   return true;

@@ -15,9 +15,9 @@ int64_t part(int64_t n, const Level& cut, int64_t rank) {
   const int64_t split = cut.placement->split();
   int64_t sum = 0;
   for (int64_t i = 0; i < split; ++i) {
-    const int64_t piece = chunk(n, split, i).size();
+    const int64_t piece = chunk_interval(n, split, i).size();
     if (piece == 0) break;
-    sum += chunk(piece, cut.ranks, rank).size();
+    sum += chunk_interval(piece, cut.ranks, rank).size();
   }
   return sum;
 }
@@ -53,7 +53,7 @@ int64_t largest_extent(int64_t n, std::span<const Level> cuts) {
     pieces = std::move(parts);
   }
   int64_t most = *std::ranges::max_element(pieces);
-  for (; next < cuts.size(); ++next) most = chunk(most, cuts[next].ranks, 0).size();
+  for (; next < cuts.size(); ++next) most = chunk_interval(most, cuts[next].ranks, 0).size();
   return most;
 }
 

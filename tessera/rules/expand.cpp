@@ -58,7 +58,7 @@ class Expander {
     if (l.handler != nullptr && !handler_enabled(*l.handler)) return "needs a handler";
     if (l.flag != nullptr && !flag_set(*l.flag)) return "needs a flag that is not set";
     if (l.even && (l.size % ranks_ != 0 || l.size == 0)) return "only equal parts are possible";
-    if (l.nonempty && chunk(l.size, ranks_, ranks_ - 1).size() == 0)
+    if (l.nonempty && chunk_interval(l.size, ranks_, ranks_ - 1).size() == 0)
       return "some would hold nothing, which the kernel does not take";
     if (!parts_are_multiples(l)) return "the kernel wants parts that are more aligned";
     if (l.size > 1 || is_cut_already(static_cast<int>(letter))) return {};
@@ -66,7 +66,7 @@ class Expander {
   }
 
   bool parts_are_multiples(const Bound::Letter& l) const {
-    return l.size % l.multiple == 0 && chunk(l.size, ranks_, 0).size() % l.multiple == 0;
+    return l.size % l.multiple == 0 && chunk_interval(l.size, ranks_, 0).size() % l.multiple == 0;
   }
 
   /// Nothing cut yet: replicated, but for operands that are taken as they are.

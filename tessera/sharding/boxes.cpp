@@ -40,15 +40,15 @@ int64_t Overlap::numel() const {
   return n;
 }
 
-std::vector<Run> common_runs(std::span<const Interval> a, std::span<const Interval> b) {
-  std::vector<Run> runs;
+std::vector<SharedRun> common_runs(std::span<const Interval> a, std::span<const Interval> b) {
+  std::vector<SharedRun> runs;
   int64_t at_a = 0;  // local index of the start of a[i]
   int64_t at_b = 0;
   for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
     const int64_t begin = std::max(a[i].begin, b[j].begin);
     const int64_t end = std::min(a[i].end, b[j].end);
     if (begin < end) {
-      const Run run{at_a + begin - a[i].begin, at_b + begin - b[j].begin, end - begin};
+      const SharedRun run{at_a + begin - a[i].begin, at_b + begin - b[j].begin, end - begin};
       if (!runs.empty() && runs.back().from + runs.back().length == run.from &&
           runs.back().to + runs.back().length == run.to) {
         runs.back().length += run.length;

@@ -26,21 +26,21 @@ std::vector<Box> held_boxes(const Sharding& sharding, std::span<const int> coord
 
 /// A stretch of one dim that two parts share: `length` elements from `from` in the first local
 /// tensor, from `to` in the second.
-struct Run {
+struct SharedRun {
   int64_t from = 0;
   int64_t to = 0;
   int64_t length = 0;
-  bool operator==(const Run&) const = default;
+  bool operator==(const SharedRun&) const = default;
 };
 
 /// What two parts share: the product over the dims of the runs of each dim.
 struct Overlap {
-  std::vector<std::vector<Run>> runs;  // by dim
+  std::vector<std::vector<SharedRun>> runs;  // by dim
   int64_t numel() const;
   bool empty() const { return numel() == 0; }
 };
 
-std::vector<Run> common_runs(std::span<const Interval> a, std::span<const Interval> b);
+std::vector<SharedRun> common_runs(std::span<const Interval> a, std::span<const Interval> b);
 
 /// What the rank at `coordinate_a` under `a` and the one at `coordinate_b` under `b` share of one
 /// global tensor; the meshes may differ.

@@ -9,16 +9,16 @@
 /// on layouts that are not (yet) shardings.
 namespace tessera {
 
-struct Cut {
+struct DimCut {
   const Placement* placement;  // shard, strided or ragged
   int axis_size;
   int coordinate;
 };
 
 /// What is left of [0, n) after the cuts, first cut first.
-std::vector<Interval> cut(int64_t n, std::span<const Cut> cuts);
+std::vector<Interval> cut_dim(int64_t n, std::span<const DimCut> cuts);
 
-std::vector<Cut> cuts_of_dim(const DeviceMesh& mesh, std::span<const Placement> placements,
-                             std::span<const int> axes, std::span<const int> coordinate);
+std::vector<DimCut> cuts_of_dim(const DeviceMesh& mesh, std::span<const Placement> placements,
+                                std::span<const int> axes, std::span<const int> coordinate);
 
 }  // namespace tessera

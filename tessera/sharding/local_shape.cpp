@@ -53,13 +53,13 @@ bool first_holds_most(const Sharding& sharding, std::span<const int> axes) {
 
 }  // namespace
 
-Interval chunk(int64_t n, int64_t count, int64_t index) {
+Interval chunk_interval(int64_t n, int64_t count, int64_t index) {
   const int64_t full = n / count + (n % count != 0 ? 1 : 0);
   const int64_t begin = std::min(index * full, n);
   return {begin, begin + std::min(full, n - begin)};
 }
 
-std::vector<Interval> cut(int64_t n, std::span<const Cut> cuts) {
+std::vector<Interval> cut_dim(int64_t n, std::span<const DimCut> cuts) {
   std::vector<Interval> held;
   if (n > 0) held.push_back({0, n});
   int64_t outer_index = 0;  // which outer piece we are in, for ragged tables
@@ -68,13 +68,13 @@ std::vector<Interval> cut(int64_t n, std::span<const Cut> cuts) {
     std::vector<Interval> next;
     switch (c.placement->kind()) {
       case Placement::Kind::shard:
-        append_stretch(held, chunk(length, c.axis_size, c.coordinate), next);
+        append_stretch(held, chunk_interval(length, c.axis_size, c.coordinate), next);
         break;
       case Placement::Kind::strided:
         for (int64_t piece = 0; piece < c.placement->split(); ++piece) {
-          const Interval whole = chunk(length, c.placement->split(), piece);
+          const Interval whole = chunk_interval(length, c.placement->split(), piece);
           if (whole.size() == 0) break;  // so are all after it
-          const Interval part = chunk(whole.size(), c.axis_size, c.coordinate);
+          const Interval part = chunk_interval(whole.size(), c.axis_size, c.coordinate);
           append_stretch(held, {whole.begin + part.begin, whole.begin + part.end}, next);
         }
         break;
@@ -95,9 +95,9 @@ std::vector<Interval> cut(int64_t n, std::span<const Cut> cuts) {
   return held;
 }
 
-std::vector<Cut> cuts_of_dim(const DeviceMesh& mesh, std::span<const Placement> placements,
-                             std::span<const int> axes, std::span<const int> coordinate) {
-  std::vector<Cut> cuts;
+std::vector<DimCut> cuts_of_dim(const DeviceMesh& mesh, std::span<const Placement> placements,
+                                std::span<const int> axes, std::span<const int> coordinate) {
+  std::vector<DimCut> cuts;
   cuts.reserve(axes.size());
   for (int axis : axes) {
     cuts.push_back({&placements[static_cast<size_t>(axis)], mesh.size(axis),
@@ -110,8 +110,8 @@ std::vector<Interval> held_intervals(const Sharding& sharding, int dim,
                                      std::span<const int> coordinate) {
   const auto axes = sharding.axes_of_dim(dim);
   check_coordinate(sharding, coordinate);
-  return cut(sharding.shape()[static_cast<size_t>(dim)],
-             cuts_of_dim(sharding.mesh(), sharding.placements(), axes, coordinate));
+  return cut_dim(sharding.shape()[static_cast<size_t>(dim)],
+                 cuts_of_dim(sharding.mesh(), sharding.placements(), axes, coordinate));
 }
 
 std::vector<int64_t> local_shape(const Sharding& sharding, std::span<const int> coordinate) {
@@ -125,7 +125,7 @@ std::vector<int64_t> local_shape(const Sharding& sharding, std::span<const int> 
 }
 
 int64_t local_numel(const Sharding& sharding, std::span<const int> coordinate) {
-  return product(local_shape(sharding, coordinate));
+  return numel_of(local_shape(sharding, coordinate));
 }
 
 std::vector<int64_t> global_offset(const Sharding& sharding, std::span<const int> coordinate) {
@@ -185,7 +185,7 @@ std::vector<int64_t> max_local_shape(const Sharding& sharding) {
 
 int64_t max_local_numel(const Sharding& sharding) {
   // An axis cuts at most one dim, so on some rank the most of every dim meet.
-  return product(max_local_shape(sharding));
+  return numel_of(max_local_shape(sharding));
 }
 
 bool is_even(const Sharding& sharding) {
@@ -197,7 +197,7 @@ bool is_even(const Sharding& sharding) {
       if (p.kind() == Placement::Kind::ragged) {
         const auto sizes = p.sizes();
         if (std::ranges::any_of(sizes, [&](int64_t s) { return s != sizes[0]; })) return false;
-      } else if (n % k != 0 || chunk(n, p.split(), 0).size() % k != 0) {
+      } else if (n % k != 0 || chunk_interval(n, p.split(), 0).size() % k != 0) {
         return false;  // k must divide every piece of the split: the full ones and the rest
       }
       n /= k;

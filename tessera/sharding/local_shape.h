@@ -23,7 +23,7 @@ struct Interval {
 
 /// Piece `index` of `count` of n elements, as torch.chunk cuts: ceil(n/count) each, then the rest,
 /// then empty pieces at n.
-Interval chunk(int64_t n, int64_t count, int64_t index);
+Interval chunk_interval(int64_t n, int64_t count, int64_t index);
 
 /// The rank at `coordinate`'s part of `dim`, without empty intervals; adjacent ones are joined.
 /// Here and below a coordinate that does not fit the mesh is an InvalidArgument.

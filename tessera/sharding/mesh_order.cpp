@@ -74,8 +74,8 @@ class ReorderedDim {
 
   std::vector<Interval> held(std::span<const Placement> placements, std::span<const int> axes,
                              const Coordinate& coordinate) const {
-    return cut(sharding_.shape()[static_cast<size_t>(dim_)],
-               cuts_of_dim(sharding_.mesh(), placements, axes, coordinate));
+    return cut_dim(sharding_.shape()[static_cast<size_t>(dim_)],
+                   cuts_of_dim(sharding_.mesh(), placements, axes, coordinate));
   }
 
   /// What the ranks at each coordinate of the first axes up to `level` hold together.
@@ -98,7 +98,8 @@ class ReorderedDim {
       int64_t whole = 0;
       for (int64_t i = 0; i < ranks; ++i) whole += sizes[outer + static_cast<size_t>(i)];
       for (int64_t i = 0; i < ranks; ++i) {
-        if (sizes[outer + static_cast<size_t>(i)] != chunk(whole, ranks, i).size()) return false;
+        if (sizes[outer + static_cast<size_t>(i)] != chunk_interval(whole, ranks, i).size())
+          return false;
       }
     }
     return true;

@@ -93,8 +93,8 @@ void check_ragged(const Sharding::Node& node) {
           }
           int64_t piece = 0;
           const auto outer_axes = std::span<const int>(axes).first(level);
-          for (const auto& i : cut(node.shape[dim], cuts_of_dim(node.mesh, node.placements,
-                                                                outer_axes, coordinate))) {
+          for (const auto& i : cut_dim(node.shape[dim], cuts_of_dim(node.mesh, node.placements,
+                                                                    outer_axes, coordinate))) {
             piece += i.size();
           }
           const auto table =
@@ -126,7 +126,7 @@ void check_partials(const Sharding::Node& node) {
 }
 
 void derive_local(Sharding::Node& node) {
-  node.numel = product(node.shape);
+  node.numel = numel_of(node.shape);
   const bool outside = node.mesh.my_rank() && !node.mesh.contains_me();
   node.local_shape = node.shape;
   node.local_offset.assign(node.shape.size(), 0);
@@ -138,14 +138,14 @@ void derive_local(Sharding::Node& node) {
         node.mesh.my_coordinate().value_or(Coordinate(static_cast<size_t>(node.mesh.ndim()), 0));
     for (size_t dim = 0; dim < node.shape.size(); ++dim) {
       if (node.axes_of_dim[dim].empty()) continue;
-      const auto held = cut(node.shape[dim], cuts_of_dim(node.mesh, node.placements,
-                                                         node.axes_of_dim[dim], coordinate));
+      const auto held = cut_dim(node.shape[dim], cuts_of_dim(node.mesh, node.placements,
+                                                             node.axes_of_dim[dim], coordinate));
       node.local_shape[dim] = 0;
       for (const auto& interval : held) node.local_shape[dim] += interval.size();
       node.local_offset[dim] = held.empty() ? node.shape[dim] : held.front().begin;
     }
   }
-  node.local_numel = outside ? 0 : product(node.local_shape);
+  node.local_numel = outside ? 0 : numel_of(node.local_shape);
   node.local_stride = local_stride(node.local_shape, node.stride);
 }
 

@@ -47,7 +47,7 @@ TEST(Blocks, AStretchIsAPartOfTheWhole) {
     const Sent sent = random_sent(rng);
     if (!sent.copy.fills_in_order()) return;
     ++in_order;
-    const at::Tensor from = at::arange(product(sent.in_shape), at::kInt);
+    const at::Tensor from = at::arange(numel_of(sent.in_shape), at::kInt);
     at::Tensor whole = at::full({sent.numel}, -1, at::kInt);
     sent.copy.run(from, whole);
     at::Tensor pieces = at::full({sent.numel}, -1, at::kInt);
@@ -63,7 +63,7 @@ TEST(Blocks, AStretchIsAPartOfTheWhole) {
 
 TEST(Blocks, ACopyThatLeavesAGapDoesNotFillInOrder) {
   Overlap rows;
-  rows.runs = {std::vector<tessera::Run>{{0, 1, 2}}};  // elements 0, 1 to places 1, 2
+  rows.runs = {std::vector<tessera::SharedRun>{{0, 1, 2}}};  // elements 0, 1 to places 1, 2
   BlockCopy copy;
   copy.add(rows, std::vector<int64_t>{2}, 0, std::vector<int64_t>{3}, 0);
   EXPECT_FALSE(copy.fills_in_order());

@@ -28,7 +28,7 @@ std::string text_of(const std::vector<Box>& boxes) {
   return out.empty() ? "nothing" : out;
 }
 
-std::string text_of(const std::vector<Run>& runs) {
+std::string text_of(const std::vector<SharedRun>& runs) {
   std::string out;
   for (const auto& run : runs) {
     out += join_text(out.empty() ? "" : " ", run.from, "->", run.to, " x", run.length);

@@ -56,7 +56,7 @@ TEST(LocalShape, ChunksAsTorchChunk) {
   for (const auto& [n, count, sizes] : cases) {
     int64_t at = 0;
     for (int64_t i = 0; i < count; ++i) {
-      const Interval piece = chunk(n, count, i);
+      const Interval piece = chunk_interval(n, count, i);
       EXPECT_EQ(piece.begin, at) << n << " over " << count;
       EXPECT_EQ(piece.size(), sizes[static_cast<size_t>(i)]) << n << " over " << count;
       at = piece.end;
@@ -67,9 +67,9 @@ TEST(LocalShape, ChunksAsTorchChunk) {
 
 TEST(LocalShape, ChunksOfTheLargestNumbersDoNotOverflow) {
   constexpr int64_t kMost = INT64_MAX;
-  EXPECT_EQ(chunk(8, kMost, 3), (Interval{3, 4}));
-  EXPECT_EQ(chunk(kMost, 2, 0).size(), kMost / 2 + 1);
-  EXPECT_EQ(chunk(kMost, 2, 1).end, kMost);
+  EXPECT_EQ(chunk_interval(8, kMost, 3), (Interval{3, 4}));
+  EXPECT_EQ(chunk_interval(kMost, 2, 0).size(), kMost / 2 + 1);
+  EXPECT_EQ(chunk_interval(kMost, 2, 1).end, kMost);
   // As many pieces as one likes: the empty ones cost nothing.
   EXPECT_EQ(held_text("tp=2 : SS0(9223372036854775807) : 4"), "[0,4) nothing");
 }
@@ -312,13 +312,13 @@ TEST(LocalShape, SaysWhatIsWrongWithACoordinate) {
 
 TEST(Cuts, APlacementThatDoesNotShardIsOurBug) {
   const Placement p = Replicate();
-  const Cut one{&p, 2, 0};
-  expect_error<InternalError>([&] { cut(4, std::span(&one, 1)); }, {"does not shard"});
+  const DimCut one{&p, 2, 0};
+  expect_error<InternalError>([&] { cut_dim(4, std::span(&one, 1)); }, {"does not shard"});
 }
 
 TEST(Cuts, NoCutsLeaveTheWholeDim) {
-  EXPECT_EQ(text_of(cut(4, {})), "[0,4)");
-  EXPECT_EQ(text_of(cut(0, {})), "nothing");
+  EXPECT_EQ(text_of(cut_dim(4, {})), "[0,4)");
+  EXPECT_EQ(text_of(cut_dim(0, {})), "nothing");
 }
 
 }  // namespace local_shape_test

@@ -10,7 +10,7 @@ namespace {
 
 /// No rank is left without a channel: libtorch has no convolution of none.
 bool cuts_evenly_enough(const Placement& p, int64_t size, int64_t ranks) {
-  return p.is_plain_shard() && chunk(size, ranks, ranks - 1).size() > 0;
+  return p.is_plain_shard() && chunk_interval(size, ranks, ranks - 1).size() > 0;
 }
 
 Role role_of(int axis, const Sharding& input, const Sharding& weight, const ConvolutionArgs& args) {

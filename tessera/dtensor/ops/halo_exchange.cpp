@@ -31,9 +31,9 @@ std::vector<std::vector<Interval>> held(const Sharding& sharding, std::span<cons
   return out;
 }
 
-std::vector<std::vector<Run>> shared(std::span<const std::vector<Interval>> part,
-                                     std::span<const Interval> window) {
-  std::vector<std::vector<Run>> out;
+std::vector<std::vector<SharedRun>> shared(std::span<const std::vector<Interval>> part,
+                                           std::span<const Interval> window) {
+  std::vector<std::vector<SharedRun>> out;
   for (size_t i = 0; i < part.size(); ++i) {
     out.push_back(common_runs(part[i], std::span(&window[i], 1)));
   }
@@ -47,7 +47,7 @@ bool covers(std::span<const std::vector<Interval>> part, std::span<const Interva
     const int64_t size = sharding.shape()[static_cast<size_t>(dims[i])];
     const int64_t wanted = std::min(window[i].end, size) - std::max<int64_t>(window[i].begin, 0);
     int64_t has = 0;
-    for (const Run& run : common_runs(part[i], std::span(&window[i], 1))) has += run.length;
+    for (const SharedRun& run : common_runs(part[i], std::span(&window[i], 1))) has += run.length;
     if (has < wanted) return false;
   }
   return true;
@@ -103,7 +103,8 @@ int64_t HaloExchange::count(const Shared& shared) const {
       continue;
     }
     int64_t length = 0;
-    for (const Run& run : shared[static_cast<size_t>(place - dims_.begin())]) length += run.length;
+    for (const SharedRun& run : shared[static_cast<size_t>(place - dims_.begin())])
+      length += run.length;
     numel *= length;
   }
   return numel;
@@ -117,7 +118,7 @@ std::vector<at::Tensor> HaloExchange::blocks(const Shared& shared, const at::Ten
   while (true) {
     at::Tensor block = tensor;
     for (size_t i = 0; i < dims_.size(); ++i) {
-      const Run& run = shared[i][at[i]];
+      const SharedRun& run = shared[i][at[i]];
       block = block.narrow(dims_[i], of_window ? run.to : run.from, run.length);
     }
     out.push_back(std::move(block));

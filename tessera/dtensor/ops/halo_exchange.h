@@ -41,7 +41,7 @@ class HaloExchange {
 
  private:
   /// By place in dims, what one rank's part and another's window share.
-  using Shared = std::vector<std::vector<Run>>;
+  using Shared = std::vector<std::vector<SharedRun>>;
 
   struct Peer {
     Shared mine_in_its_window;

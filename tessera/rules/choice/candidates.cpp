@@ -22,7 +22,7 @@ double share(const Placement& p, int ranks) { return p.is_sharded() ? 1.0 / rank
 
 double work_of(const Row& row, int ranks) {
   if (row.letter < 0 || row.size <= 0) return ranks;
-  const int64_t most = chunk(row.size, ranks, 0).size();
+  const int64_t most = chunk_interval(row.size, ranks, 0).size();
   return static_cast<double>(most) * ranks / static_cast<double>(row.size);
 }
 

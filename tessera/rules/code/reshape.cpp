@@ -224,12 +224,12 @@ class Reshaper {
         for (int k = 0; k < ranks; ++k) {
           const int64_t part =
               p.is_plain_shard()
-                  ? chunk(pieces[i], ranks, k).size()
+                  ? chunk_interval(pieces[i], ranks, k).size()
                   : p.sizes()[i * static_cast<size_t>(ranks) + static_cast<size_t>(k)];
           if (part * inner % to_inner != 0) return false;
           parts.push_back(part);
           table.push_back(part * inner / to_inner);
-          plain &= table.back() == chunk(to_piece, ranks, k).size();
+          plain &= table.back() == chunk_interval(to_piece, ranks, k).size();
         }
       }
       placed[static_cast<size_t>(axis)] = plain ? Shard(to_dim) : RaggedShard(to_dim, table);

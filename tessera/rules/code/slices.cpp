@@ -59,12 +59,12 @@ std::optional<std::vector<Placement>> part_placements(const Sharding& at, int di
       int64_t begin = pieces[i].begin;
       for (int k = 0; k < ranks; ++k) {
         const int64_t n = p.is_plain_shard()
-                              ? chunk(pieces[i].size(), ranks, k).size()
+                              ? chunk_interval(pieces[i].size(), ranks, k).size()
                               : p.sizes()[i * static_cast<size_t>(ranks) + static_cast<size_t>(k)];
         inner.push_back({begin, begin + n});
         begin += n;
         table.push_back(part.count(inner.back()));
-        plain &= table.back() == chunk(whole, ranks, k).size();
+        plain &= table.back() == chunk_interval(whole, ranks, k).size();
       }
     }
     out[static_cast<size_t>(axis)] = plain ? Shard(dim) : RaggedShard(dim, table);
