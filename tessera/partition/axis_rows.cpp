@@ -153,18 +153,19 @@ void AxisRows::want_strided(size_t node) {
   }
 }
 
+/// A partial value is passed on only where one can come in. What else the row wants partial is made
+/// so of a whole value, at no cost of messages.
 bool AxisRows::passes_given_partials(size_t node, const Row& row) const {
-  const NodeCall& c = view_.call(node);
   if (row.letter >= 0) return true;
+  const auto& operands = view_.call(node).operands();
+  bool any_wanted = false, any_given = false;
   for (size_t o = 0; o < row.operands.size(); ++o) {
-    if (!row.operands[o].is_partial() || !c.operands()[o]) continue;
-    const auto& can = partial_[c.operands()[o]->index];
-    const bool given = std::ranges::find(can, row.operands[o].reduce_op()) != can.end();
-    // What comes whole from outside of the program can be made partial at no cost of messages.
-    if (!given && view_.source(*c.operands()[o]) == ProgramView::Source::node) return false;
+    if (!row.operands[o].is_partial() || !operands[o]) continue;
+    const auto& can = partial_[operands[o]->index];
+    any_wanted = true;
+    any_given |= std::ranges::find(can, row.operands[o].reduce_op()) != can.end();
   }
-  return std::ranges::any_of(
-      c.operands(), [&](const auto& id) { return id.has_value() && !partial_[id->index].empty(); });
+  return !any_wanted || any_given;
 }
 
 bool AxisRows::fits(size_t node, const Row& row) const {
@@ -338,7 +339,8 @@ std::string AxisRows::why_whole(size_t node) const {
   if (!rule->refused) return "";
   std::string out;
   for (const auto& refusal : rule->refused(view_.call(node).call(), axis_)) {
-    if (refusal.why == "nothing to gain" || refusal.why == "must be whole") continue;
+    if (refusal.why.find("nothing to gain") != std::string::npos || refusal.why == "must be whole")
+      continue;
     std::string text = placements_text(refusal.operands) + ": " + refusal.why;
     if (out.find(text) == std::string::npos) out += (out.empty() ? "" : "; ") + text;
   }

@@ -118,8 +118,7 @@ void ChoiceNetwork::set_totals(const Solution& solution, Assignment& out) const 
   }
   double bytes = 0;
   for (const Input& input : inputs_) {
-    if (view_.source(input.id) != ProgramView::Source::input)
-      bytes += local_bytes(out.values[input.id.index]);
+    if (input.is_held) bytes += local_bytes(out.values[input.id.index]);
   }
   totals.weight_bytes = static_cast<int64_t>(bytes);
   const double gap = std::max(0.0, solution.cost - solution.lower_bound);

@@ -40,11 +40,19 @@ class ChoiceNetwork {
   /// The assignment that a solution of the network stands for.
   Assignment assignment(const Solution& solution);
 
+  /// Everything whole, but for what is pinned; perhaps not allowed, but a place to start from.
+  Solution whole() const;
+  /// All states of each variable.
+  std::vector<std::vector<int>> all_states() const;
+  /// Those that are as in the solution on all axes but one.
+  std::vector<std::vector<int>> states_along(const Solution& solution, int axis) const;
+
   /// A weight (or other graph input) with its variable; states are placements.
   struct Input {
     program::ValueId id;
     int variable;
     std::vector<Sharding> placements;
+    bool is_held = false;  ///< not given by the user: a weight, buffer or constant
   };
   const std::vector<Input>& inputs() const { return inputs_; }
 

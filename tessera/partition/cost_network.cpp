@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tessera/base/errors.h"
+#include "tessera/partition/min_sum.h"
 
 namespace tessera::partition {
 namespace {
@@ -82,6 +83,10 @@ class Elimination {
     std::vector<size_t> bucket;
     for (const size_t f : of_[static_cast<size_t>(v)]) {
       if (!used(f)) bucket.push_back(f);
+    }
+    if (bucket.empty()) {  // nothing depends on it
+      done_[static_cast<size_t>(v)] = true;
+      return;
     }
     done_[static_cast<size_t>(v)] = true;
     // In parts only if one table would be too large.
@@ -200,29 +205,12 @@ class Elimination {
                               const std::vector<int>& around) {
     std::vector<Turned> factors;
     for (const size_t f : group) factors.push_back(turned(factors_[f], v, around));
-    const auto states = static_cast<size_t>(network_.states(v));
-    const auto size = static_cast<size_t>(entries(around));
-    cells_ += static_cast<double>(size * states);
-    largest_ = std::max(largest_, static_cast<double>(size));
-    std::vector<double> out(size);
-    std::vector<size_t> offset(factors.size(), 0), at(around.size(), 0);
-    std::vector<double> sum(states);
-    for (double& entry : out) {
-      std::ranges::fill(sum, 0.0);
-      for (size_t f = 0; f < factors.size(); ++f) {
-        const double* costs = factors[f].costs->data() + offset[f];
-        for (size_t s = 0; s < states; ++s) sum[s] += costs[s];
-      }
-      entry = *std::ranges::min_element(sum);
-      for (size_t i = around.size(); i-- > 0;) {
-        const auto count = static_cast<size_t>(network_.states(around[i]));
-        for (size_t f = 0; f < factors.size(); ++f) offset[f] += factors[f].stride[i];
-        if (++at[i] < count) break;
-        for (size_t f = 0; f < factors.size(); ++f) offset[f] -= factors[f].stride[i] * count;
-        at[i] = 0;
-      }
-    }
-    return out;
+    std::vector<SumTerm> terms;
+    for (const Turned& factor : factors) terms.push_back({factor.costs->data(), factor.stride});
+    std::vector<size_t> counts;
+    for (const int u : around) counts.push_back(static_cast<size_t>(network_.states(u)));
+    largest_ = std::max(largest_, entries(around));
+    return min_sum(counts, static_cast<size_t>(network_.states(v)), terms, cells_);
   }
 
   /// Given the states of all that were eliminated later. Factors of variables eliminated before do
@@ -294,6 +282,41 @@ double CostNetwork::cost_of(std::span<const int> chosen) const {
     sum += (*pair.costs)[row * static_cast<size_t>(states(pair.b)) + column];
   }
   return sum;
+}
+
+CostNetwork CostNetwork::restricted(std::span<const std::vector<int>> keep) const {
+  CostNetwork out;
+  for (size_t v = 0; v < keep.size(); ++v) {
+    out.add_variable(static_cast<int>(keep[v].size()));
+    for (size_t s = 0; s < keep[v].size(); ++s)
+      out.unary_[v][s] = unary_[v][static_cast<size_t>(keep[v][s])];
+  }
+  // Equal parts of a shared table stay shared.
+  std::map<std::pair<const void*, std::pair<std::vector<int>, std::vector<int>>>, Table> known;
+  for (const Pair& pair : pairs_) {
+    const auto& a = keep[static_cast<size_t>(pair.a)];
+    const auto& b = keep[static_cast<size_t>(pair.b)];
+    Table& table = known[{pair.costs.get(), {a, b}}];
+    if (!table) {
+      std::vector<double> costs;
+      costs.reserve(a.size() * b.size());
+      for (const int row : a) {
+        for (const int column : b)
+          costs.push_back((*pair.costs)[static_cast<size_t>(row * states(pair.b) + column)]);
+      }
+      table = std::make_shared<const std::vector<double>>(std::move(costs));
+    }
+    out.add(pair.a, pair.b, table);
+  }
+  return out;
+}
+
+Solution solve_within(const CostNetwork& network, std::span<const std::vector<int>> keep,
+                      const SolveLimits& limits) {
+  Solution out = solve(network.restricted(keep), limits);
+  for (size_t v = 0; v < keep.size(); ++v)
+    out.states[v] = keep[v][static_cast<size_t>(out.states[v])];
+  return out;
 }
 
 Solution solve(const CostNetwork& network, const SolveLimits& limits) {

@@ -51,6 +51,9 @@ class CostNetwork {
   /// The sum for a state of each.
   double cost_of(std::span<const int> states) const;
 
+  /// The same with only the listed states of each variable, at least one.
+  CostNetwork restricted(std::span<const std::vector<int>> keep) const;
+
  private:
   std::vector<int> states_;
   std::vector<std::vector<double>> unary_;
@@ -61,7 +64,7 @@ struct SolveLimits {
   /// Entries of the largest table that may be made, and pairs of entry and state that may be looked
   /// at for it. A larger one is split, which gives a lower bound in place of the least sum.
   double table = 4e6;
-  double cells = 3e8;
+  double cells = 3e9;
 };
 
 struct Solution {
@@ -76,6 +79,11 @@ struct Solution {
 
 /// Infinite cost if there is no allowed combination.
 Solution solve(const CostNetwork& network, const SolveLimits& limits);
+
+/// The best of the listed states of each variable, in the numbers of the whole network. The lower
+/// bound is for these states only.
+Solution solve_within(const CostNetwork& network, std::span<const std::vector<int>> keep,
+                      const SolveLimits& limits);
 
 /// The order in which `solve` eliminates variables.
 std::vector<int> elimination_order(const CostNetwork& network);

@@ -29,7 +29,7 @@ bool is_inside(std::string_view path, std::string_view module) {
   return path.starts_with(module) && path.size() > module.size() && path[module.size()] == '.';
 }
 
-/// The weight's dims as they are after the node: where each of the operand's dims went.
+/// The weight's dims after the node, which only moves or repeats elements; -1: a new dim.
 std::optional<std::vector<int>> turned_dims(const NodeCall& call, const std::vector<int>& dims) {
   const auto ndim = static_cast<int64_t>(dims.size());
   const auto at = [&](int64_t d) { return static_cast<size_t>(d < 0 ? d + ndim : d); };
@@ -42,6 +42,21 @@ std::optional<std::vector<int>> turned_dims(const NodeCall& call, const std::vec
     for (size_t d = 0; d < out.size(); ++d) out[d] = dims[at(order[d])];
   } else if (op == "aten::transpose.int") {
     std::swap(out[at(call.call().int_or("dim0", 0))], out[at(call.call().int_or("dim1", 1))]);
+  } else if (op == "aten::unsqueeze") {
+    const int64_t d = call.call().int_or("dim", 0);
+    out.insert(out.begin() + static_cast<std::ptrdiff_t>(d < 0 ? d + ndim + 1 : d), -1);
+  } else if (op == "aten::expand") {
+    out.insert(out.begin(), call.call().ints("size").size() - out.size(), -1);
+  } else if (op == "aten::view" || op == "aten::reshape" || op == "aten::_unsafe_view") {
+    // Batches of the same matrix, by another count of dims.
+    const auto from = call.call().operands()[0].shape();
+    const auto to = call.call().ints(op == "aten::reshape" ? "shape" : "size");
+    const bool ends = to.size() >= 2 && from.size() >= 2 && to[to.size() - 1] == from.back() &&
+                      to[to.size() - 2] == from[from.size() - 2];
+    if (!ends) return std::nullopt;
+    const std::vector<int> last = {out[out.size() - 2], out.back()};
+    out.assign(to.size() - 2, -1);
+    out.insert(out.end(), last.begin(), last.end());
   } else if (op != "aten::_to_copy" && !op.starts_with("aten::to.") && op != "aten::clone" &&
              op != "aten::alias" && op != "aten::detach" && op != "aten::contiguous") {
     return std::nullopt;
@@ -71,7 +86,7 @@ std::optional<FeatureDims> find_use(const ProgramView& view, ValueId id,
     } else if (const auto turned = turned_dims(call, dims); turned && reader.operand == 0) {
       here = find_use(view, call.results()[0], *turned, path);
     }
-    if (!here) continue;
+    if (!here || here->out < 0 || here->in < 0) continue;
     if (module_of(view.graph().nodes[reader.node]) == path) return here;
     if (!found) found = here;
   }

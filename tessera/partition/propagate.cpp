@@ -6,18 +6,34 @@
 
 namespace tessera::partition {
 
+NetworkOptions network_options(const DeviceMesh& mesh, const PropagateOptions& options) {
+  NetworkOptions out;
+  out.machine = options.machine.value_or(cost::default_machine(mesh.device()));
+  out.compute = options.compute.value_or(ComputeModel::of_device(mesh.device()));
+  out.move_weights = options.move_weights;
+  return out;
+}
+
+Limited search_plan(ChoiceNetwork& choices, const PropagateOptions& options) {
+  Limited found = options.weight_limit
+                      ? search_under(choices, *options.weight_limit, options.search)
+                      : Limited{search(choices, options.search), 0};
+  if (std::isfinite(found.solution.cost)) return found;
+  if (options.weight_limit) {
+    const double fewest = fewest_weight_bytes(choices);
+    require(fewest <= static_cast<double>(*options.weight_limit), "a rank may hold ",
+            bytes_text(*options.weight_limit), " of weights; with this mesh and plan it holds ",
+            bytes_text(static_cast<int64_t>(fewest)),
+            " at least: use more ranks, or cut more of the weights");
+  }
+  throw InvalidArgument(join_text("the plan is not possible: ", choices.why_impossible()));
+}
+
 Assignment propagate(const ProgramView& view, const Pins& pins, const PropagateOptions& options) {
-  const std::string& device = view.mesh().device();
-  NetworkOptions network;
-  network.machine = options.machine.value_or(cost::default_machine(device));
-  network.compute = options.compute.value_or(ComputeModel::of_device(device));
-  network.move_weights = options.move_weights;
+  const NetworkOptions network = network_options(view.mesh(), options);
   const NodeRows rows(view, pins, network.compute);
   ChoiceNetwork choices(view, pins, rows, network);
-  const Solution solution = solve(choices.network(), options.limits);
-  require(std::isfinite(solution.cost),
-          "the plan is not possible: ", [&] { return choices.why_impossible(); });
-  return choices.assignment(solution);
+  return choices.assignment(search_plan(choices, options).solution);
 }
 
 Assignment propagate(const program::ExportedProgram& program, const DeviceMesh& mesh,

@@ -3,6 +3,7 @@
 #include "tessera/partition/assignment.h"
 #include "tessera/partition/choice_network.h"
 #include "tessera/partition/plan.h"
+#include "tessera/partition/search.h"
 
 namespace tessera::partition {
 
@@ -11,7 +12,9 @@ struct PropagateOptions {
   std::optional<ComputeModel> compute;
   /// Gather weights while running, if that is cheaper. Off: weights are used as they are held.
   bool move_weights = false;
-  SolveLimits limits;
+  /// The most bytes of weights, buffers and constants that a rank may hold.
+  std::optional<int64_t> weight_limit;
+  SearchOptions search;
 };
 
 /// The cheapest assignment that honours a plan: every op is placed by the library's rules, every
@@ -29,5 +32,9 @@ inline Assignment propagate(const program::ExportedProgram& program, const Devic
 }
 /// The same for demands on values.
 Assignment propagate(const ProgramView& view, const Pins& pins, const PropagateOptions& options);
+
+/// The parts of it.
+NetworkOptions network_options(const DeviceMesh& mesh, const PropagateOptions& options);
+Limited search_plan(ChoiceNetwork& choices, const PropagateOptions& options);
 
 }  // namespace tessera::partition

@@ -6,6 +6,7 @@
 #include "tessera/partition/assignment.h"
 #include "tessera/plan/plan.h"
 #include "tessera/program/archive.h"
+#include "tests/support_pure/temp_dir.h"
 
 /// The exported models of tests/partition/data and short ways to ask about an assignment.
 namespace tessera::partition::test {
@@ -18,6 +19,12 @@ inline const std::vector<std::string>& forms() {
 
 inline program::ExportedProgram load(const std::string& name) {
   return program::Archive::open("tests/partition/data/" + name + ".pt2")->read_program();
+}
+
+/// A program of which only the description is there, not the weights: models/model.json.
+inline program::ExportedProgram load_description(const std::filesystem::path& path) {
+  const std::string model = tessera::test::contents_of(path);
+  return program::parse_program({model, R"({"config": {}})", R"({"config": {}})"}, path.string());
 }
 
 /// How a parameter is placed: "S0".

@@ -1,4 +1,4 @@
-"""Writes the exported programs beside this file: python make.py [name ...].
+"""Writes the exported programs beside this file: python make.py [name ...], large for llama_large*.
 
 Six small models, each in three forms (raw: as torch.export gives it; infer: run_decompositions({});
 core: core ATen) and with static and with dynamic batch and length (_dynamic). Widths, heads and
@@ -9,9 +9,11 @@ and llama are of float64, the others of float32.
 import math
 import pathlib
 import sys
+from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch._export.serde.serialize import serialize
 from torch.export import Dim, export, save
 from torch.nn import functional as F
 
@@ -78,9 +80,9 @@ class Gpt(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    def __init__(self):
+    def __init__(self, width=WIDTH):
         super().__init__()
-        self.weight = nn.Parameter(torch.rand(WIDTH) + 0.5)
+        self.weight = nn.Parameter(torch.rand(width) + 0.5)
 
     def forward(self, x):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
@@ -91,14 +93,22 @@ def rotate_half(x):
     return torch.cat((-b, a), dim=-1)
 
 
+class Sizes(NamedTuple):
+    width: int = WIDTH
+    heads: int = HEADS
+    key_heads: int = 6
+    hidden: int = 2 * WIDTH
+    words: int = WORDS
+
+
 class LlamaAttention(nn.Module):
-    def __init__(self, key_heads=6):
+    def __init__(self, sizes):
         super().__init__()
-        self.size, self.groups = WIDTH // HEADS, HEADS // key_heads
-        self.q_proj = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.k_proj = nn.Linear(WIDTH, key_heads * self.size, bias=False)
-        self.v_proj = nn.Linear(WIDTH, key_heads * self.size, bias=False)
-        self.o_proj = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.size, self.groups = sizes.width // sizes.heads, sizes.heads // sizes.key_heads
+        self.q_proj = nn.Linear(sizes.width, sizes.width, bias=False)
+        self.k_proj = nn.Linear(sizes.width, sizes.key_heads * self.size, bias=False)
+        self.v_proj = nn.Linear(sizes.width, sizes.key_heads * self.size, bias=False)
+        self.o_proj = nn.Linear(sizes.width, sizes.width, bias=False)
 
     def forward(self, x, cos, sin):
         batch, length, _ = x.shape
@@ -118,21 +128,22 @@ class LlamaAttention(nn.Module):
 
 
 class LlamaMlp(nn.Module):
-    def __init__(self):
+    def __init__(self, sizes):
         super().__init__()
-        self.gate_proj = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
-        self.up_proj = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
-        self.down_proj = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        self.gate_proj = nn.Linear(sizes.width, sizes.hidden, bias=False)
+        self.up_proj = nn.Linear(sizes.width, sizes.hidden, bias=False)
+        self.down_proj = nn.Linear(sizes.hidden, sizes.width, bias=False)
 
     def forward(self, x):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class LlamaBlock(nn.Module):
-    def __init__(self):
+    def __init__(self, sizes):
         super().__init__()
-        self.input_layernorm, self.post_attention_layernorm = RmsNorm(), RmsNorm()
-        self.self_attn, self.mlp = LlamaAttention(), LlamaMlp()
+        self.input_layernorm = RmsNorm(sizes.width)
+        self.post_attention_layernorm = RmsNorm(sizes.width)
+        self.self_attn, self.mlp = LlamaAttention(sizes), LlamaMlp(sizes)
 
     def forward(self, x, cos, sin):
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
@@ -140,14 +151,14 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, layers=2):
+    def __init__(self, sizes=Sizes(), layers=2):
         super().__init__()
-        self.embed_tokens = nn.Embedding(WORDS, WIDTH)
-        self.layers = nn.ModuleList(LlamaBlock() for _ in range(layers))
-        self.norm = RmsNorm()
-        self.lm_head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.embed_tokens = nn.Embedding(sizes.words, sizes.width)
+        self.layers = nn.ModuleList(LlamaBlock(sizes) for _ in range(layers))
+        self.norm = RmsNorm(sizes.width)
+        self.lm_head = nn.Linear(sizes.width, sizes.words, bias=False)
         self.lm_head.weight = self.embed_tokens.weight
-        size = WIDTH // HEADS
+        size = sizes.width // sizes.heads
         self.register_buffer("inv_freq", 1.0 / 10000 ** (torch.arange(0, size, 2) / size), persistent=False)
 
     def forward(self, tokens):
@@ -234,7 +245,7 @@ class ListOfExperts(nn.Module):
     def __init__(self, experts=4):
         super().__init__()
         self.gate = nn.Linear(WIDTH, experts, bias=False)
-        self.experts = nn.ModuleList(LlamaMlp() for _ in range(experts))
+        self.experts = nn.ModuleList(LlamaMlp(Sizes()) for _ in range(experts))
 
     def forward(self, x):
         best, where = self.gate(x).softmax(-1).topk(2, dim=-1)
@@ -275,13 +286,27 @@ class Moe(nn.Module):
         return self.head(x + self.second(self.norm_2(x)))
 
 
-def write(name, program):
+def strip(program):
     for module in program.graph_module.modules():
         for node in getattr(module, "graph", torch.fx.Graph()).nodes:
             for key in ("stack_trace", "from_node", "torch_fn", "source_fn_stack"):
                 node.meta.pop(key, None)
     program._example_inputs = None
-    save(program, HERE / f"{name}.pt2")
+    return program
+
+
+def write(name, program):
+    save(strip(program), HERE / f"{name}.pt2")
+
+
+def describe(name, sizes, layers, tokens):
+    """A model of real size without its weights: models/model.json alone, as llama_large.json."""
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("meta"):
+        model, inputs = Llama(sizes, layers), torch.zeros(tokens, dtype=torch.int64)
+    torch.set_default_dtype(torch.float32)
+    program = strip(export(model.eval(), (inputs,)))
+    (HERE / f"{name}.json").write_bytes(serialize(program).exported_program)
 
 
 def models():
@@ -300,6 +325,10 @@ def models():
 
 def main():
     torch.manual_seed(0)
+    large = Sizes(width=4096, heads=32, key_heads=8, hidden=11008, words=32000)
+    if len(sys.argv) == 1 or "large" in sys.argv[1:]:
+        describe("llama_large", large, 2, (1, 2048))
+        describe("llama_large_short", large, 2, (1, 64))
     for name, model, inputs, sizes in models():
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
             continue
