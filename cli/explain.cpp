@@ -36,6 +36,7 @@ struct ExplainOptions {
   std::string mesh;
   std::vector<std::string> words;
   std::string plan = "auto";
+  std::string memory;
   std::string html;
   bool json = false;
   int candidates = 32;
@@ -96,7 +97,9 @@ nlohmann::json to_json(const OpCallText& text, const rules::Explanation& explana
 void run_explain(const ExplainOptions& options) {
   if (is_program_file(options.op)) {
     require(options.words.empty(), "explain ", options.op, ": unexpected ", options.words[0]);
-    return explain_file({options.op, options.mesh, options.plan, options.html, options.json});
+    return explain_file({.choose = {options.op, options.mesh, options.plan, options.memory},
+                         .html = options.html,
+                         .json = options.json});
   }
   require(!options.mesh.empty(), "explain ", options.op,
           ": mesh is required, and the op's arguments");
@@ -131,6 +134,8 @@ void add_explain(CLI::App& app) {
   verb->add_option("arguments", options->words, "of an op: tensors, then name=value; see below");
   verb->add_option("--plan", options->plan, "of a program: a file of JSON, or auto")
       ->capture_default_str();
+  verb->add_option("--memory", options->memory,
+                   "of a program: the most that a rank may hold of weights, as 64M or 30%");
   verb->add_option("--html", options->html, "of a program: also write a page to this file");
   verb->add_flag("--json", options->json, "machine-readable output");
   verb->add_option("--candidates", options->candidates, "how many to price and list")

@@ -2,12 +2,12 @@
 
 #include <string>
 
+#include "cli/choose_shardings.h"
+
 namespace tessera::cli {
 
 struct ExplainFileOptions {
-  std::string program;
-  std::string mesh;
-  std::string plan = "auto";
+  ShardingOptions choose;
   std::string html;  ///< a file to write, or empty
   bool json = false;
 };

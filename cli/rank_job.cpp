@@ -18,6 +18,7 @@ namespace {
 /// A process that left its group may keep a pipe open; its output is not awaited any longer than
 /// this.
 constexpr auto kDrainTime = std::chrono::milliseconds(500);
+constexpr int kLongestWaitMs = 100;
 /// Limit for each of a failed rank's last lines, which were already shown in full.
 constexpr size_t kMostOfALine = 1000;
 
@@ -95,11 +96,13 @@ void RankJob::wait_for_news() {
       readers.emplace_back(&member, Stream::err);
     }
   }
-  int timeout = -1;
+  // SIGCHLD is lost to a thread that was started before JobSignals blocked it (a program that ran
+  // in this process leaves such threads), so ended ranks are also looked for now and then.
+  int timeout = kLongestWaitMs;
   if (kill_time_) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(*kill_time_ - Clock::now());
-    timeout = std::max(0, static_cast<int>(left.count()) + 1);
+    timeout = std::clamp(static_cast<int>(left.count()) + 1, 0, kLongestWaitMs);
   }
   if (poll(files.data(), files.size(), timeout) < 0) return;  // a signal: it is in the signalfd
   for (size_t i = 0; i < readers.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/choose_shardings.h"
 #include "cli/plan_argument.h"
 #include "cli/progress_bar.h"
 #include "cli/verbs.h"
@@ -26,19 +27,19 @@ A plan names modules, with * for one part of a name:
                "embed": "vocabulary"},
    "rest": "auto"}
 Styles: colwise, rowwise, vocabulary, sequence, replicate. "weights", "values", "inputs" and
-"outputs" give placements by name: {"inputs": {"tokens": "S0"}}. Without --plan, weights are cut
-where that is cheapest.
+"outputs" give placements by name: {"inputs": {"tokens": "S0"}}. Without --plan the cheapest one is
+looked for, under the limit of --memory if there is one: what was chosen is shown with what speaks
+for it.
 
 Examples
   tessera shard llama.pt2 --mesh tp=4 -o llama_tp4
   tessera shard llama.pt2 --mesh dp=2,tp=2 --plan plan.json -o llama_4 --overwrite
+  tessera shard llama.pt2 --mesh tp=4 --memory 30% -o llama_tp4
   tessera shard llama.pt2 --mesh tp=4 -o llama_tp4 --plan-out plan.json    # to edit and give back
 Exit codes: 0 written, 1 the disk failed, 2 the program, mesh or plan is wrong.)";
 
 struct Options {
-  std::string program;
-  std::string mesh;
-  std::string plan = "auto";
+  ShardingOptions choose;
   std::string directory;
   std::string plan_out;
   bool overwrite = false;
@@ -49,7 +50,7 @@ std::string join(const std::filesystem::path& directory, const std::string& file
   return (directory / file).string();
 }
 
-void print(const Options& options, const partition::PartitionedProgram& program,
+void print(const Options& options, const ChosenShardings& chosen,
            const partition::ProgramExplanation& explanation) {
   std::cout << explanation.source << " for " << explanation.mesh << "\n";
   std::vector<std::vector<std::string>> rows;
@@ -65,16 +66,16 @@ void print(const Options& options, const partition::PartitionedProgram& program,
     rows.push_back({"  " + w.name, w.type, w.placements, bytes_text(w.local_bytes) + " a rank"});
   }
   std::cout << (rows.empty() ? std::string("  none\n") : table_text(rows));
-  const auto& totals = program.assignment().totals;
+  const auto& totals = chosen.program.assignment().totals;
   std::cout << "collectives: " << explanation.collectives_text() << "; a rank sends "
             << bytes_text(totals.comm_bytes) << " a run\n";
   for (const auto& line : explanation.must_divide) std::cout << line << "\n";
+  if (chosen.found) std::cout << chosen.found->to_text();
 }
 
 void run(const Options& options) {
-  const partition::Plan plan = read_plan(options.plan);
-  const DeviceMesh mesh = DeviceMesh::parse(options.mesh);
-  const auto program = partition::partition(options.program, mesh, plan);
+  const ChosenShardings chosen = choose_shardings(options.choose);
+  const auto& program = chosen.program;
   {
     ProgressBar bar("writing");
     program.save(options.directory, {.overwrite = options.overwrite,
@@ -84,17 +85,24 @@ void run(const Options& options) {
   }
   if (!options.plan_out.empty()) {
     files::OutputFile file(options.plan_out);
-    file.write(partition::plan_of(program.program(), program.assignment()).to_json());
+    file.write(chosen.found
+                   ? chosen.found->plan.to_json()
+                   : partition::plan_of(program.program(), program.assignment()).to_json());
     file.close();
   }
   const auto explanation =
       partition::explain_program(program.program(), program.assignment(),
-                                 std::filesystem::path(options.program).filename().string(),
-                                 cost::default_machine(mesh.device()));
-  if (!options.json) return print(options, program, explanation);
+                                 std::filesystem::path(options.choose.program).filename().string(),
+                                 cost::default_machine(program.mesh().device()));
+  if (!options.json) return print(options, chosen, explanation);
   auto json = nlohmann::ordered_json::parse(explanation.to_json());
   json.erase("nodes");
   json["directory"] = options.directory;
+  if (chosen.found) {
+    json["gap"] = chosen.found->gap();
+    json["next_best"] = {{"differs_in", chosen.found->next_best_differs},
+                         {"seconds", chosen.found->next_best.seconds()}};
+  }
   json["manifest"] =
       nlohmann::ordered_json::parse(partition::Manifest::read(options.directory).to_json());
   std::cout << json.dump(2) << "\n";
@@ -106,9 +114,13 @@ void add_shard(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* verb =
       app.add_subcommand("shard", "Cuts an exported program into programs for the ranks of a mesh");
-  verb->add_option("program", options->program, "M.pt2, written by torch.export.save")->required();
-  verb->add_option("--mesh", options->mesh, "as tp=4 or dp=2,tp=4")->required();
-  verb->add_option("--plan", options->plan, "a file of JSON, or auto")->capture_default_str();
+  verb->add_option("program", options->choose.program, "M.pt2, written by torch.export.save")
+      ->required();
+  verb->add_option("--mesh", options->choose.mesh, "as tp=4 or dp=2,tp=4")->required();
+  verb->add_option("--plan", options->choose.plan, "a file of JSON, or auto")
+      ->capture_default_str();
+  verb->add_option("--memory", options->choose.memory,
+                   "the most that a rank may hold of weights: 64M, 1.5G, 30% of all");
   verb->add_option("-o,--output", options->directory, "the directory to write")->required();
   verb->add_option("--plan-out", options->plan_out, "also write what was chosen as a plan");
   verb->add_flag("--overwrite", options->overwrite, "replace a directory that shard wrote before");

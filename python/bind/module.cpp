@@ -16,4 +16,5 @@ PYBIND11_MODULE(_C, m) {
   bind_explain(m);
   bind_fsdp(m);
   bind_program(m);
+  bind_partition(m);
 }

@@ -87,6 +87,7 @@ from .fsdp_report import (
     sharded_groups,
 )
 from .mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_to_torch
+from .partition import shard_program, tensor_parallel_transformation
 from .placement import Partial, RaggedShard, Replicate, Shard, StridedShard
 from .policy import implicit_comm, implicit_replication, strict_rules
 from .program import Program, load_program
@@ -198,10 +199,12 @@ __all__ = [
     "set_requires_gradient_sync",
     "set_reshard_after_backward",
     "set_reshard_after_forward",
+    "shard_program",
     "sharded_groups",
     "sharded_state_dict",
     "sharding",
     "strict_rules",
+    "tensor_parallel_transformation",
     "to_empty",
     "to_local",
     "to_torch_dtensor",

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from .. import _C
 from .. import module as _module
+from ..partition import tensor_parallel_transformation as _transformation
 from ..policy import implicit_replication
 from ..rules import register_rule
 from ._dtensor_spec import spec_of_sharding
@@ -105,4 +106,26 @@ def _as_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     return rows
 
 
-__all__ = ["implicit_replication", "local_map", "register_sharding"]
+def tensor_parallel_transformation(
+    exported_program: Any,
+    rank: int,
+    world_size: int,
+    device_type: str,
+    parallel_strategies: dict[str, Any],
+) -> Any:
+    """As torch.distributed.tensor.experimental's: the tensor-parallel program of `rank`.
+
+    Styles are classes or instances; keys may be patterns ("layers.*.up"). Needs no process group to
+    transform, only to run.
+    """
+    return _transformation(
+        exported_program, f"{device_type}:tp={world_size}", dict(parallel_strategies), rank=rank
+    )
+
+
+__all__ = [
+    "implicit_replication",
+    "local_map",
+    "register_sharding",
+    "tensor_parallel_transformation",
+]

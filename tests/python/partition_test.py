@@ -1,0 +1,198 @@
+"""Exported programs, cut for several ranks and run on them."""
+
+import pathlib
+
+import pytest
+import torch
+from torch import nn
+
+import tessera
+from tessera.compat.experimental import tensor_parallel_transformation as torch_transformation
+
+DATA = pathlib.Path(__file__).parent.parent / "partition"
+
+
+class Mlp(nn.Module):
+    def __init__(self, bias=True):
+        super().__init__()
+        self.up = nn.Linear(6, 16, bias=bias)
+        self.down = nn.Linear(16, 6, bias=bias)
+
+    def forward(self, x):
+        return self.down(nn.functional.gelu(self.up(x)))
+
+
+def calls(program, name):
+    return sum(name in str(node.target) for node in program.graph.nodes)
+
+
+def exported(bias=True, shape=(4, 6)):
+    torch.manual_seed(0)
+    return torch.export.export(Mlp(bias).double(), (torch.randn(shape).double(),))
+
+
+def test_a_rank_gets_its_part_of_the_weights_and_one_all_reduce():
+    whole = exported()
+    for rank in range(3):
+        local = tessera.tensor_parallel_transformation(
+            whole, "tp=3", {"up": "colwise", "down": "rowwise"}, rank=rank
+        )
+        begin, end = 6 * rank, min(16, 6 * rank + 6)  # 16 over 3: 6, 6, 4
+        assert torch.equal(local.state_dict["up.weight"], whole.state_dict["up.weight"][begin:end])
+        assert torch.equal(
+            local.state_dict["down.weight"], whole.state_dict["down.weight"][:, begin:end]
+        )
+        assert calls(local, "all_reduce") == 1
+        assert calls(local, "all_gather") == 0
+        local.validate()
+
+
+def test_plans_are_modules_or_whole_or_files(tmp_path):
+    whole = exported()
+    (tmp_path / "plan.json").write_text('{"modules": {"up": "colwise", "down": "rowwise"}}')
+    plans = [
+        {"modules": {"up": "colwise", "down": "rowwise"}},
+        tmp_path / "plan.json",
+        {"weights": {"up.weight": "S0", "up.bias": "S0", "down.weight": "S1"}},
+    ]
+    for plan in plans:
+        local = tessera.tensor_parallel_transformation(whole, "tp=2", plan, rank=0)
+        assert local.state_dict["up.weight"].shape == (8, 6)
+        assert calls(local, "all_reduce") == 1
+    shards = {"modules": {"up": "colwise"}, "outputs": {"output": "S1"}, "weights": {"down.weight": "S0"}}
+    local = tessera.tensor_parallel_transformation(whole, "tp=2", shards, rank=0)
+    assert local.state_dict["down.weight"].shape == (3, 16)
+
+
+def test_wrong_calls_say_what_is_wrong():
+    whole = exported()
+    with pytest.raises(tessera.InvalidArgument, match="upp"):
+        tessera.tensor_parallel_transformation(whole, "tp=2", {"upp": "colwise"}, rank=0)
+    with pytest.raises(tessera.InvalidArgument, match="styles are"):
+        tessera.tensor_parallel_transformation(whole, "tp=2", {"up": nn.Linear}, rank=0)
+    with pytest.raises(tessera.InvalidArgument, match="rank 2"):
+        tessera.tensor_parallel_transformation(whole, "tp=2", {"up": "colwise"}, rank=2)
+    with pytest.raises(tessera.InvalidArgument, match="which rank"):
+        tessera.tensor_parallel_transformation(whole, "tp=2", {"up": "colwise"})
+
+
+def test_instances_of_styles_are_what_they_say():
+    """PyTorch compares a style with its class: ColwiseParallel() is taken as row-wise there."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    whole = exported()
+    for styles in ((ColwiseParallel, RowwiseParallel), (ColwiseParallel(), RowwiseParallel())):
+        plan = dict(zip(("up", "down"), styles))
+        local = torch_transformation(whole, 1, 2, "cpu", plan)
+        assert local.state_dict["up.weight"].shape == (8, 6)
+        assert local.state_dict["down.weight"].shape == (6, 8)
+
+
+def test_the_three_tests_of_pytorch(torchrun):
+    """The counterparts of PyTorch's tests of its transformation, on two processes: a stack of layers,
+    layers without bias, and an op without a rule; and what fails there: three dims, as exported."""
+    torchrun(
+        2,
+        """
+        import torch
+        import torch.distributed as dist
+        from tessera.compat.experimental import tensor_parallel_transformation
+        from torch import nn
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+        dist.init_process_group("gloo")
+        rank, world = dist.get_rank(), dist.get_world_size()
+
+        class Layer(nn.Module):
+            def __init__(self, bias=True):
+                super().__init__()
+                self.net1, self.net2 = nn.Linear(6, 10, bias=bias), nn.Linear(10, 6, bias=bias)
+
+            def forward(self, x):
+                return torch.sigmoid(self.net2(torch.relu(self.net1(x))))
+
+        class Stack(nn.Module):
+            def __init__(self, bias=True):
+                super().__init__()
+                self.mlps = nn.ModuleList(Layer(bias) for _ in range(2))
+
+            def forward(self, x):
+                for mlp in self.mlps:
+                    x = mlp(x)
+                return torch.cumprod(x, -1)        # no rule: runs on whole tensors
+
+        def check(model, x, reduces, **options):
+            program = torch.export.export(model, (x,))
+            if options.get("core"):
+                program = program.run_decompositions()
+            plan = {}
+            for i in range(2):
+                plan[f"mlps.{i}.net1"], plan[f"mlps.{i}.net2"] = ColwiseParallel, RowwiseParallel
+            local = tensor_parallel_transformation(program, rank, world, "cpu", plan)
+            names = [str(node.target) for node in local.graph.nodes]
+            assert sum("all_reduce" in name for name in names) == reduces, names
+            assert not any("all_gather" in name for name in names), names
+            with torch.no_grad():
+                torch.testing.assert_close(local.module()(x), model(x), rtol=1e-10, atol=1e-10)
+
+        torch.manual_seed(0)
+        for core in (True, False):
+            for shape in ((4, 6), (2, 4, 6)):
+                x = torch.rand(shape).double()
+                check(Stack().double(), x, 2, core=core)
+                check(Stack(bias=False).double(), x, 2, core=core)
+        dist.destroy_process_group()
+        """,
+    )
+
+
+MODELS = ["mlp_core_dynamic", "gpt_raw", "llama_infer", "bert_raw_dynamic", "vit_infer", "moe_raw"]
+
+
+def test_files_of_ranks_run_in_python(torchrun, tmp_path):
+    """Sharded files, loaded by torch.export.load and run on two Gloo processes, equal the whole."""
+    for name in MODELS:
+        model = name.split("_")[0]
+        plan = DATA / "plans" / f"{model}.json"
+        source = DATA / "data" / f"{name}.pt2"
+        tessera.shard_program(source, "tp=2", plan, directory=tmp_path / name)
+        with pytest.raises(tessera.InvalidArgument, match="exists"):
+            tessera.shard_program(source, "tp=2", plan, directory=tmp_path / name)
+    torchrun(
+        2,
+        f"""
+        import pathlib
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+
+        def inputs_of(program):
+            torch.manual_seed(1)
+            for node in program.graph.nodes:
+                if node.op != "placeholder" or node.name not in program.graph_signature.user_inputs:
+                    continue
+                value = node.meta["val"]
+                shape = [d if isinstance(d, int) else d.node.hint for d in value.shape]
+                if value.dtype.is_floating_point:
+                    yield torch.randn(shape, dtype=value.dtype)
+                else:
+                    yield torch.randint(0, 2, shape, dtype=value.dtype)
+
+        for name in {MODELS!r}:
+            whole = torch.export.load(f"{DATA}/data/{{name}}.pt2")
+            local = torch.export.load(f"{tmp_path}/{{name}}/rank_{{rank}}.pt2")
+            local.validate()
+            inputs = list(inputs_of(whole))
+            with torch.no_grad():
+                expected = torch.utils._pytree.tree_leaves(whole.module()(*inputs))
+                found = torch.utils._pytree.tree_leaves(local.module()(*inputs))
+            assert len(expected) == len(found)
+            for a, b in zip(expected, found):
+                limit = 1e-10 if a.dtype == torch.float64 else 1e-4
+                assert a.shape == b.shape
+                assert (a - b).abs().max() <= limit * a.abs().max(), name
+        dist.destroy_process_group()
+        """,
+    )
