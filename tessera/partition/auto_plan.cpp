@@ -33,16 +33,17 @@ struct Role {
   double bytes = 0;
 };
 
-std::vector<Role> roles_of(const program::ExportedProgram& program, const ChoiceNetwork& choices) {
+std::vector<Role> roles_of(const ProgramView& view, const ChoiceNetwork& choices) {
   std::map<uint32_t, std::string> name_of;
-  for (const auto& input : program.signature.inputs) {
+  for (const auto& input : view.program().signature.inputs) {
     if (input.arg && input.arg->kind == program::ArgKind::tensor && !input.target.empty())
       name_of[input.arg->as<ValueId>().index] = input.target;
   }
   std::vector<Role> out;
   for (const auto& input : choices.inputs()) {
     const auto name = name_of.find(input.id.index);
-    if (!input.is_held || input.placements.size() < 2 || name == name_of.end()) continue;
+    const bool may_differ = input.is_held && input.placements.size() > 1;
+    if (!may_differ || name == name_of.end() || view.readers(input.id).empty()) continue;
     const std::string role = role_of(name->second);
     auto known = std::ranges::find(out, role, &Role::name);
     if (known == out.end()) known = out.insert(out.end(), {role, {}, 0});
@@ -87,11 +88,11 @@ std::string totals_text(const Totals& totals) {
                    " of weights a rank");
 }
 
-void add_reasons(const program::ExportedProgram& program, ChoiceNetwork& choices,
-                 const Limited& found, const AutoOptions& options, AutoPlan& out) {
+void add_reasons(const ProgramView& view, ChoiceNetwork& choices, const Limited& found,
+                 const AutoOptions& options, AutoPlan& out) {
   const CostNetwork network = found.price > 0 ? priced(choices, found.price) : choices.network();
   const double cost = network.cost_of(found.solution.states);
-  auto roles = roles_of(program, choices);
+  auto roles = roles_of(view, choices);
   roles.resize(std::min(roles.size(), options.reasons));
   double least = std::numeric_limits<double>::infinity();
   for (const Role& role : roles) {
@@ -139,7 +140,7 @@ AutoPlan auto_plan(const program::ExportedProgram& program, const DeviceMesh& me
     out.within_limit = !options.choose.weight_limit ||
                        out.nothing_cut.weight_bytes <= *options.choose.weight_limit;
   }
-  add_reasons(program, choices, found, options, out);
+  add_reasons(view, choices, found, options, out);
   return out;
 }
 

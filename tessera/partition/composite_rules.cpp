@@ -38,7 +38,7 @@ constexpr std::pair<std::string_view, std::string_view> kLines[] = {
     {"conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding",
      "niS.., oiK.., +o? -> noT.. ; unless groups ; nonempty io ; linear 0 ; linear 1 |"
      "niS.., oiK.., +o? -> noT.. ; if groups=1 ; nonempty io ; linear 0 ; linear 1 |"
-     "n(gI)S.., (gO)JK.., (gO)? -> n(gO)T.. ; size g $groups ; local $groups g"},
+     "nIS.., OJK.., O? -> nOT.."},
     {"type_as", "*, & -> *"},
     {"max_pool2d avg_pool1d adaptive_avg_pool1d", "ncS.. -> ncT.. ; nonempty"},
 };

@@ -8,8 +8,6 @@
 namespace tessera::partition {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
-
 std::vector<size_t> strides_of(std::span<const size_t> counts) {
   std::vector<size_t> out(counts.size(), 1);
   for (size_t i = counts.size(); i-- > 1;) out[i - 1] = out[i] * counts[i];
@@ -111,7 +109,7 @@ std::vector<double> min_sum(std::span<const size_t> counts, size_t states,
                             std::span<const SumTerm> terms, double& cells) {
   size_t size = 1;
   for (const size_t n : counts) size *= n;
-  std::vector<double> out(size, kInfinite);
+  std::vector<double> out(size, std::numeric_limits<double>::infinity());
   const auto place = strides_of(counts);
   const Sparse sparse = find_sparse(counts, states, terms);
   if (sparse.variable < 0) {

@@ -81,6 +81,9 @@ class Searcher {
   const SearchOptions& options_;
 };
 
+constexpr double kSpread = 0.01;  // of prices from weight to weight
+constexpr int kSteps = 16;        // that halve the range of prices
+
 int axes_of(const ChoiceNetwork& choices) {
   return choices.inputs().empty() ? 1 : choices.inputs()[0].placements[0].mesh().ndim();
 }
@@ -96,14 +99,14 @@ Solution search(const ChoiceNetwork& choices, const SearchOptions& options) {
   return search_within(choices, choices.network(), choices.all_states(), options);
 }
 
-CostNetwork priced(const ChoiceNetwork& choices, double price) {
+CostNetwork priced(const ChoiceNetwork& choices, double price, double spread) {
   CostNetwork out = choices.network();
   uint32_t random = 1;
   for (const auto& input : choices.inputs()) {
     if (!input.is_held) continue;
     random = random * 1664525U + 1013904223U;
     // At most the price itself, so that a solution's cost less price times limit is a bound.
-    const double own = price * (1 - 0.01 * (random >> 8) / static_cast<double>(1U << 24));
+    const double own = price * (1 - spread * (random >> 8) / static_cast<double>(1U << 24));
     for (size_t s = 0; s < input.placements.size(); ++s)
       out.add(input.variable, static_cast<int>(s), own * local_bytes(input.placements[s]));
   }
@@ -131,36 +134,71 @@ double fewest_weight_bytes(const ChoiceNetwork& choices) {
   return sum;
 }
 
-Limited search_under(const ChoiceNetwork& choices, int64_t limit, const SearchOptions& options) {
-  const auto keep = choices.all_states();
-  const auto most = static_cast<double>(limit);
-  Limited best{search(choices, options), 0};
-  const bool possible = std::isfinite(best.solution.cost) && fewest_weight_bytes(choices) <= most;
-  if (!possible) best.solution.cost = std::numeric_limits<double>::infinity();
-  if (!possible || weight_bytes(choices, best.solution) <= most) return best;
+namespace {
 
-  double bound = best.solution.lower_bound;
-  best.solution.cost = std::numeric_limits<double>::infinity();
-  const auto try_price = [&](double price) {
-    Solution found = search_within(choices, priced(choices, price), keep, options);
-    bound = std::max(bound, found.lower_bound - price * most);
-    const bool fits = weight_bytes(choices, found) <= most;
-    found.cost = choices.network().cost_of(found.states);
-    if (fits && found.cost < best.solution.cost) best = {std::move(found), price};
+/// The search for a price at which the limit is kept.
+class PriceSearch {
+ public:
+  PriceSearch(const ChoiceNetwork& choices, double most, const SearchOptions& options)
+      : choices_(choices), keep_(choices.all_states()), most_(most), options_(options) {
+    best_.solution.cost = std::numeric_limits<double>::infinity();
+  }
+
+  Limited run(double bound) {
+    bound_ = bound;
+    while (high_ < 1 && !try_price(high_, kSpread)) {
+      low_ = high_;
+      high_ *= 16;
+    }
+    halve(low_, high_, kSpread, kSteps);
+    // With one price for all the bound is better, if the choice is not.
+    for (const double price : {low_, std::sqrt(low_ * high_), high_}) try_price(price, 0);
+    // Other differences let other weights give way first.
+    for (const double spread : {0.1, 0.3}) {
+      if (best_.solution.cost - bound_ <= options_.good_gap * best_.solution.cost) break;
+      double low = low_, high = high_ / (1 - spread);
+      halve(low, high, spread, kSteps / 2);
+    }
+    best_.solution.exact = false;
+    best_.solution.lower_bound = std::min(bound_, best_.solution.cost);
+    return std::move(best_);
+  }
+
+ private:
+  bool try_price(double price, double spread) {
+    Solution found = search_within(choices_, priced(choices_, price, spread), keep_, options_);
+    bound_ = std::max(bound_, found.lower_bound - price * most_);
+    const bool fits = weight_bytes(choices_, found) <= most_;
+    found.cost = choices_.network().cost_of(found.states);
+    if (fits && found.cost < best_.solution.cost) best_ = {std::move(found), price};
     return fits;
-  };
-  double low = 1e-16, high = 1e-13;  // seconds a byte
-  while (high < 1 && !try_price(high)) {
-    low = high;
-    high *= 16;
   }
-  for (int i = 0; i < 12 && std::isfinite(best.solution.cost); ++i) {
-    const double middle = std::sqrt(low * high);
-    (try_price(middle) ? high : low) = middle;
+
+  void halve(double& low, double& high, double spread, int steps) {
+    for (int i = 0; i < steps && std::isfinite(best_.solution.cost); ++i) {
+      const double middle = std::sqrt(low * high);
+      (try_price(middle, spread) ? high : low) = middle;
+    }
   }
-  best.solution.exact = false;
-  best.solution.lower_bound = std::min(bound, best.solution.cost);
-  return best;
+
+  const ChoiceNetwork& choices_;
+  std::vector<std::vector<int>> keep_;
+  double most_;
+  const SearchOptions& options_;
+  Limited best_;
+  double bound_ = 0;
+  double low_ = 1e-16, high_ = 1e-13;  // seconds a byte
+};
+
+}  // namespace
+
+Limited search_under(const ChoiceNetwork& choices, int64_t limit, const SearchOptions& options) {
+  const auto most = static_cast<double>(limit);
+  Limited free{search(choices, options), 0};
+  const bool possible = std::isfinite(free.solution.cost) && fewest_weight_bytes(choices) <= most;
+  if (!possible) free.solution.cost = std::numeric_limits<double>::infinity();
+  if (!possible || weight_bytes(choices, free.solution) <= most) return free;
+  return PriceSearch(choices, most, options).run(free.solution.lower_bound);
 }
 
 }  // namespace tessera::partition

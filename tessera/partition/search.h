@@ -34,8 +34,8 @@ struct Limited {
 };
 Limited search_under(const ChoiceNetwork& choices, int64_t weight_bytes,
                      const SearchOptions& options);
-/// The network with that price on weights.
-CostNetwork priced(const ChoiceNetwork& choices, double price);
+/// The network with that price on weights, less up to so much of it, differently for each.
+CostNetwork priced(const ChoiceNetwork& choices, double price, double spread = 0.01);
 
 /// Bytes of weights, buffers and constants that a rank holds with a solution, and the fewest that
 /// are possible.

@@ -23,11 +23,12 @@ double least_of_all(const CostNetwork& network) {
   }
 }
 
-CostNetwork random_network(unsigned seed, int variables, int pairs) {
+CostNetwork random_network(unsigned seed, int variables, int pairs, unsigned forbidden = 15,
+                           unsigned most_states = 3) {
   std::mt19937 random(seed);
   CostNetwork network;
   for (int v = 0; v < variables; ++v) {
-    network.add_variable(1 + static_cast<int>(random() % 3));
+    network.add_variable(1 + static_cast<int>(random() % most_states));
     for (int s = 0; s < network.states(v); ++s) network.add(v, s, random() % 10);
   }
   for (int p = 0; p < pairs; ++p) {
@@ -36,7 +37,8 @@ CostNetwork random_network(unsigned seed, int variables, int pairs) {
     if (a == b) continue;
     std::vector<double> costs;
     for (int i = 0; i < network.states(a) * network.states(b); ++i)
-      costs.push_back(random() % 7 == 0 ? std::numeric_limits<double>::infinity() : random() % 10);
+      costs.push_back(random() % 100 < forbidden ? std::numeric_limits<double>::infinity()
+                                                 : random() % 10);
     network.add(a, b, table(std::move(costs)));
   }
   return network;
@@ -51,6 +53,31 @@ TEST(CostNetwork, FindsTheLeastSum) {
     if (found.cost < 1e9) {
       EXPECT_EQ(network.cost_of(found.states), found.cost);
     }
+  }
+}
+
+// Where most pairs are forbidden, sums are looked up for the few states that remain.
+TEST(CostNetwork, FindsTheLeastSumOfFewAllowed) {
+  int possible = 0;
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    const CostNetwork network = random_network(seed, 5, 6, 60, 6);
+    const Solution found = solve(network, {});
+    EXPECT_EQ(found.cost, least_of_all(network)) << seed;
+    possible += found.cost < 1e9 ? 1 : 0;
+  }
+  EXPECT_GT(possible, 10);
+}
+
+TEST(CostNetwork, OfSomeStatesIsThatOfTheRest) {
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    const CostNetwork network = random_network(seed, 7, 12);
+    std::vector<std::vector<int>> keep;
+    for (int v = 0; v < network.variables(); ++v) keep.push_back({network.states(v) - 1});
+    keep[2] = {0};
+    keep[3].insert(keep[3].begin(), 0);
+    const Solution found = solve_within(network, keep, {});
+    EXPECT_EQ(found.cost, network.cost_of(found.states)) << seed;
+    EXPECT_EQ(found.states[2], 0);
   }
 }
 

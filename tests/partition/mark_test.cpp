@@ -72,11 +72,11 @@ Pins mark_with(ProgramView& view, const std::string& json) {
   return mark(view, Plan::parse(json, "plan.json"));
 }
 
-class EveryForm : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Mark, EveryForm, ::testing::ValuesIn(forms()),
+class MarkEveryForm : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Mark, MarkEveryForm, ::testing::ValuesIn(forms()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(EveryForm, StylesFollowTheUseOfTheWeight) {
+TEST_P(MarkEveryForm, StylesFollowTheUseOfTheWeight) {
   const auto p = load("gpt_" + GetParam());
   ProgramView view(p, DeviceMesh::parse("dp=2,tp=2"));
   const Pins pins = mark_with(view, R"({"modules": {
@@ -97,7 +97,7 @@ TEST_P(EveryForm, StylesFollowTheUseOfTheWeight) {
   EXPECT_EQ(pin_of(other, linear, "words.weight")->placement, Shard(1));
 }
 
-TEST_P(EveryForm, ASequenceIsCutWhereTheModuleIsLeft) {
+TEST_P(MarkEveryForm, ASequenceIsCutWhereTheModuleIsLeft) {
   const auto p = load("gpt_" + GetParam());
   ProgramView view(p, DeviceMesh::parse("tp=2"));
   const auto leaving = values_leaving(view, "h.0.ln_1");

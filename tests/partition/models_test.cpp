@@ -13,8 +13,8 @@ using namespace test;  // NOLINT
 using plan::Move;
 using tessera::test::expect_error;
 
-Assignment run(const program::ExportedProgram& p, const std::string& mesh,
-               const std::string& plan) {
+Assignment run_model(const program::ExportedProgram& p, const std::string& mesh,
+                     const std::string& plan) {
   return propagate(p, DeviceMesh::parse(mesh), Plan::parse(plan, "plan"));
 }
 
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(Models, EveryModel,
 TEST_P(EveryModel, TakesAsFewCollectivesAsTheTheorySays) {
   const auto p = program();
   for (const int ranks : model().ranks) {
-    const Assignment a = run(p, join_text("tp=", ranks), model().plan);
+    const Assignment a = run_model(p, join_text("tp=", ranks), model().plan);
     expect_sound(p, a);
     EXPECT_EQ(a.totals.collectives, model().collectives) << ranks << "\n" << text(p, a);
     EXPECT_EQ(count(a, Move::all_reduce) + count(a, Move::all_gather), model().collectives);
@@ -112,7 +112,7 @@ TEST_P(EveryModel, TakesAsFewCollectivesAsTheTheorySays) {
 TEST_P(EveryModel, DataParallelTakesNone) {
   const auto p = program();
   std::string plan = R"({"inputs": {"*": "S0"}, "outputs": {"*": "S0"}})";
-  const Assignment a = run(p, "dp=2", plan);
+  const Assignment a = run_model(p, "dp=2", plan);
   expect_sound(p, a);
   EXPECT_EQ(a.totals.collectives, 0) << text(p, a);
 }
@@ -124,7 +124,7 @@ TEST_P(EveryModel, DataAndTensorParallelAreIndependent) {
   for (size_t at = weights; at != std::string::npos; at = plan.find("\"S0\"", at))
     plan.replace(at, 4, "\"R,S0\"");
   plan.insert(1, R"("inputs": {"*": "S0,R"}, "outputs": {"*": "S0,R"}, )");
-  const Assignment a = run(p, "dp=2,tp=2", plan);
+  const Assignment a = run_model(p, "dp=2,tp=2", plan);
   expect_sound(p, a);
   EXPECT_EQ(a.totals.collectives, model().collectives) << text(p, a);
   EXPECT_EQ(a.divisible.size(), std::get<1>(GetParam()).ends_with("dynamic") ? 1U : 0U);
@@ -134,7 +134,7 @@ TEST_P(EveryModel, DataAndTensorParallelAreIndependent) {
 TEST(Models, UnevenHeadsAreHandled) {
   for (const auto& form : forms()) {
     const auto p = load("llama_" + form);
-    const Assignment a = run(p, "tp=4", kModels[1].plan);
+    const Assignment a = run_model(p, "tp=4", kModels[1].plan);
     expect_sound(p, a);
     EXPECT_GT(a.totals.collectives, 4);
     EXPECT_EQ(weight(p, a, "layers.0.self_attn.k_proj.weight"), "S0");
@@ -144,7 +144,7 @@ TEST(Models, UnevenHeadsAreHandled) {
 TEST(Models, AVocabularyIsCutInTheLookUpAndInTheHead) {
   for (const auto& form : forms()) {
     const auto p = load("gpt_" + form);
-    const Assignment a = run(p, "tp=3", R"({"modules": {"wte": "vocabulary"}})");
+    const Assignment a = run_model(p, "tp=3", R"({"modules": {"wte": "vocabulary"}})");
     expect_sound(p, a);
     EXPECT_EQ(count(a, Move::all_reduce), 1) << text(p, a);  // of what was looked up
     EXPECT_EQ(count(a, Move::all_gather), 1);                // of the logits
@@ -158,7 +158,7 @@ TEST(Models, AVocabularyIsCutInTheLookUpAndInTheHead) {
 TEST(Models, SequenceParallelReplacesEachAllReduceByAPair) {
   for (const auto& form : forms()) {
     const auto p = load("gpt_" + form);
-    const Assignment a = run(p, "tp=2", R"({"modules": {
+    const Assignment a = run_model(p, "tp=2", R"({"modules": {
       "h.*.c_*": "colwise", "h.*.*_proj": "rowwise", "h.*.ln_*": "sequence",
       "ln_f": "sequence"}})");
     expect_sound(p, a);
@@ -170,15 +170,15 @@ TEST(Models, SequenceParallelReplacesEachAllReduceByAPair) {
 
 TEST(Models, OutputsComeAsAsked) {
   const auto p = load("gpt_raw");
-  const Assignment a =
-      run(p, "tp=2", R"({"modules": {"lm_head": "vocabulary"}, "outputs": {"output": "S-1"}})");
+  const Assignment a = run_model(
+      p, "tp=2", R"({"modules": {"lm_head": "vocabulary"}, "outputs": {"output": "S-1"}})");
   EXPECT_EQ(a.outputs[0].placements_text(), "S2");
   EXPECT_EQ(count(a, Move::all_gather), 0);
 }
 
 TEST(Models, APinnedValueIsReadSoByAll) {
   const auto p = load("mlp_raw");
-  const Assignment a = run(p, "tp=2", R"({"modules": {"up": "colwise", "down": "rowwise"},
+  const Assignment a = run_model(p, "tp=2", R"({"modules": {"up": "colwise", "down": "rowwise"},
                                           "values": {"gelu": "R"}})");
   EXPECT_EQ(count(a, Move::all_gather), 1) << text(p, a);
   EXPECT_TRUE(a.of(*p.graph.find_value("gelu")).is_replicated());
@@ -187,12 +187,12 @@ TEST(Models, APinnedValueIsReadSoByAll) {
 TEST(Models, RefusesWhatNoRowAllows) {
   const auto p = load("gpt_raw");
   expect_error<InvalidArgument>(
-      [&] { run(p, "tp=2", R"({"weights": {"h.0.ln_1.weight": "S0"}})"); },
+      [&] { run_model(p, "tp=2", R"({"weights": {"h.0.ln_1.weight": "S0"}})"); },
       {"p_h_0_ln_1_weight", "layer_norm", "cannot use"});
   expect_error<InvalidArgument>(
-      [&] { run(p, "tp=100", R"({"modules": {"h.0.c_fc": "colwise"}})"); },
+      [&] { run_model(p, "tp=100", R"({"modules": {"h.0.c_fc": "colwise"}})"); },
       {"p_h_0_c_fc", "too few elements"});
-  expect_error<NotSupported>([&] { run(p, "a=2,b=2,c=2", "{}"); }, {"one or two axes"});
+  expect_error<NotSupported>([&] { run_model(p, "a=2,b=2,c=2", "{}"); }, {"one or two axes"});
 }
 
 }  // namespace models_test

@@ -11,31 +11,31 @@ namespace propagate_test {
 using namespace test;  // NOLINT
 using tessera::test::expect_error;
 
-Assignment run(const program::ExportedProgram& p, const std::string& mesh,
-               const std::string& plan) {
+Assignment run_plan(const program::ExportedProgram& p, const std::string& mesh,
+                    const std::string& plan) {
   return propagate(p, DeviceMesh::parse(mesh), Plan::parse(plan, "plan"));
 }
 
 const std::string kMlp = R"({"modules": {"up": "colwise", "down": "rowwise"}})";
 const std::string kGpt = R"({"modules": {"h.*.c_*": "colwise", "h.*.*_proj": "rowwise"}})";
 
-class EveryForm : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Propagate, EveryForm, ::testing::ValuesIn(forms()),
+class PropagateEveryForm : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Propagate, PropagateEveryForm, ::testing::ValuesIn(forms()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(EveryForm, ARowwisePairTakesOneAllReduce) {
+TEST_P(PropagateEveryForm, ARowwisePairTakesOneAllReduce) {
   const auto p = load("mlp_" + GetParam());
   for (const char* mesh : {"tp=2", "tp=3", "tp=4", "tp=5"}) {  // 96 columns: 5 is uneven
-    const Assignment a = run(p, mesh, kMlp);
+    const Assignment a = run_plan(p, mesh, kMlp);
     EXPECT_EQ(a.totals.collectives, 1) << mesh << "\n" << text(p, a);
     EXPECT_EQ(count(a, plan::Move::all_reduce), 1);
   }
 }
 
-TEST_P(EveryForm, FusedWeightsAreCutWithinEachPart) {
+TEST_P(PropagateEveryForm, FusedWeightsAreCutWithinEachPart) {
   const auto p = load("gpt_" + GetParam());
   for (const char* mesh : {"tp=2", "tp=3", "tp=4"}) {
-    const Assignment a = run(p, mesh, kGpt);
+    const Assignment a = run_plan(p, mesh, kGpt);
     EXPECT_EQ(a.totals.collectives, 4) << text(p, a);
     EXPECT_EQ(count(a, plan::Move::all_reduce), 4);
     EXPECT_EQ(weight(p, a, "h.0.c_attn.weight"), "SS1(3)");
@@ -46,7 +46,7 @@ TEST_P(EveryForm, FusedWeightsAreCutWithinEachPart) {
 
 TEST(Propagate, WithoutPinsNothingIsCut) {
   const auto p = load("gpt_raw");
-  const Assignment a = run(p, "tp=4", "{}");
+  const Assignment a = run_plan(p, "tp=4", "{}");
   EXPECT_EQ(a.totals.collectives, 0);
   for (const auto& s : a.values) EXPECT_TRUE(!s.defined() || s.is_replicated());
 }
@@ -54,7 +54,7 @@ TEST(Propagate, WithoutPinsNothingIsCut) {
 // A cut that no row of the reader takes: before anything is written, with the node and the reason.
 TEST(Propagate, SaysWhyAPinIsNotPossible) {
   const auto p = load("mlp_raw");
-  expect_error<InvalidArgument>([&] { run(p, "tp=97", kMlp); }, {"p_up_", "not possible"});
+  expect_error<InvalidArgument>([&] { run_plan(p, "tp=97", kMlp); }, {"p_up_", "not possible"});
 }
 
 }  // namespace propagate_test
