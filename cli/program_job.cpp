@@ -115,8 +115,24 @@ ProgramRun read_run(const std::filesystem::path& path) {
   return {.outputs = read_tensors(path), .load_s = seconds(kLoadKey), .run_s = seconds(kRunKey)};
 }
 
+/// Requires each tensor of the manifest in the inputs file, of its type and shape: one process
+/// reports the error, not every rank.
+void check_inputs(const partition::Manifest& manifest, const std::filesystem::path& path) {
+  const NamedTensors given = read_tensors(path);
+  for (const auto& wanted : manifest.inputs) {
+    const auto found = std::ranges::find(given, wanted.name, &NamedTensors::value_type::first);
+    require(found != given.end(), path.string(), " has no tensor ", wanted.name,
+            ", an input of the program");
+    require(static_cast<DType>(found->second.scalar_type()) == wanted.dtype, path.string(), ": ",
+            wanted.name, " is ", dtype_text(found->second), ", the program's is ",
+            dtype_name(wanted.dtype));
+    wanted.sharding(manifest.mesh, found->second.sizes().vec());
+  }
+}
+
 int run_ranks_of(const ProgramJob& job) {
   if (job.target.manifest) {  // one process reports a bad file before ranks start
+    check_inputs(*job.target.manifest, job.inputs);
     for (const auto& rank : job.target.manifest->ranks) {
       const auto archive = program::Archive::open(job.target.path / rank.file);
       check_program(archive->read_program(), archive->path());

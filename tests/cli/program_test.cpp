@@ -122,6 +122,11 @@ TEST(CliRun, TakesTensorsByName) {
   EXPECT_TRUE(holds(refused({"run", kLinear, "--inputs", in}), "has no input x"));
   write("input", {3, 4});
   EXPECT_TRUE(holds(refused({"run", kLinear, "--inputs", in}), "Float 3x4"));
+  write_rows(dir / "linear");
+  const std::string sharded = (dir / "linear").string();
+  EXPECT_TRUE(holds(refused({"run", sharded, "--inputs", in}), "input is 3x4"));
+  write("x", {4, 3});
+  EXPECT_TRUE(holds(refused({"run", sharded, "--inputs", in}), "has no tensor input"));
 }
 
 TEST(CliRun, RefusesWrongCalls) {

@@ -210,3 +210,54 @@ def test_errors_say_what_is_wrong(tmp_path):
         tessera.load_program(tmp_path / "missing.pt2")
     with pytest.raises(tessera.NotSupported, match="higher-order"):
         tessera.load_program("tests/program/data/branch.pt2")
+
+
+class Aliases(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.steps += 1
+        y = x + self.weight
+        return y, y, self.weight, x, self.steps, x.view(1, 3), None, 5
+
+
+@pytest.mark.parametrize("functional", [False, True])
+def test_outputs_that_are_inputs_weights_constants_or_each_other(tmp_path, functional):
+    program = export(Aliases(), (torch.ones(3),))
+    path = tmp_path / "model.pt2"
+    torch.export.save(program.run_decompositions({}) if functional else program, path)
+    same_bits(path, ((torch.randn(3),), {}))
+
+
+class Nothing(nn.Module):
+    def forward(self):
+        return torch.arange(4) * 2
+
+
+def test_a_program_without_inputs(tmp_path):
+    same_bits(save(tmp_path, Nothing(), ()), ((), {}))
+
+
+class Scalars(nn.Module):
+    def forward(self, x, n, flag, scale=2.0):
+        return x * n * scale if flag else x
+
+
+def test_arguments_that_were_fixed_are_left_out(tmp_path):
+    path = save(tmp_path, Scalars(), (torch.ones(3), 4, True), {"scale": 0.5})
+    program = tessera.load_program(path)
+    assert program.input_names == ["x"]
+    assert torch.equal(program.run([torch.ones(3)])[0], torch.full((3,), 2.0))
+
+
+class Empty(nn.Module):
+    def forward(self, x, y):
+        return torch.cat((x, y)), x.sum(), (x @ y.T).softmax(-1), torch.zeros(0), torch.tensor(3.5)
+
+
+def test_tensors_without_elements_or_dims(tmp_path):
+    args = (torch.zeros(0, 3), torch.randn(2, 3))
+    same_bits(save(tmp_path, Empty(), args), (args, {}))
