@@ -15,4 +15,5 @@ PYBIND11_MODULE(_C, m) {
   bind_factories(m);
   bind_explain(m);
   bind_fsdp(m);
+  bind_checkpoint(m);
 }

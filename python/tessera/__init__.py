@@ -86,6 +86,15 @@ from .fsdp_report import (
     reset_peak_gathered_memory,
     sharded_groups,
 )
+from .checkpoint import (
+    LoadReport,
+    chunk_list,
+    load,
+    save,
+    save_safetensors,
+    tensor_shard,
+    write_items,
+)
 from .mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_to_torch
 from .placement import Partial, RaggedShard, Replicate, Shard, StridedShard
 from .policy import implicit_comm, implicit_replication, strict_rules
@@ -116,6 +125,7 @@ __all__ = [
     "InternalError",
     "InvalidArgument",
     "Link",
+    "LoadReport",
     "Machine",
     "MixedPrecision",
     "NotSupported",
@@ -135,6 +145,7 @@ __all__ = [
     "UnshardHandle",
     "World",
     "arange",
+    "chunk_list",
     "clear_decisions",
     "clip_grad_norm_",
     "communication_time",
@@ -162,6 +173,7 @@ __all__ = [
     "implicit_replication",
     "init_device_mesh",
     "is_dtensor",
+    "load",
     "load_full_state",
     "load_sharded_state",
     "local_map",
@@ -185,6 +197,8 @@ __all__ = [
     "rule_of",
     "ruled_ops",
     "run_ranks",
+    "save",
+    "save_safetensors",
     "set_collectives",
     "set_default_machine",
     "set_gradient_divide_factor",
@@ -199,11 +213,13 @@ __all__ = [
     "sharded_state",
     "sharding",
     "strict_rules",
+    "tensor_shard",
     "to_empty",
     "to_local",
     "to_torch_dtensor",
     "unshard",
     "unshard_async",
+    "write_items",
     "write_trace",
     "zeros",
 ]
