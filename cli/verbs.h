@@ -18,9 +18,10 @@ struct ExitWith {
   int code;
 };
 
+void add_checkpoint(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_launch(CLI::App& app);
 
-inline constexpr std::array kVerbs = {&add_explain, &add_launch};
+inline constexpr std::array kVerbs = {&add_checkpoint, &add_explain, &add_launch};
 
 }  // namespace tessera::cli
