@@ -14,6 +14,7 @@ struct JobShape {
   int node_rank = 0;
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
+  int restarts = 0;  ///< how often the job was started before
   /// TESSERA_JOB_SECRET of every rank; "": what this process's environment says.
   std::string secret{};
 
@@ -47,7 +48,8 @@ std::string random_secret();
 
 /// This process's environment with the rank's variables in it, as "NAME=value":
 ///   RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE
-///   MASTER_ADDR MASTER_PORT TESSERA_JOB_SECRET, and OMP_NUM_THREADS if limits_threads
+///   MASTER_ADDR MASTER_PORT TESSERA_JOB_SECRET TESSERA_RESTARTS, and
+///   OMP_NUM_THREADS if limits_threads
 /// What an outer torchrun left about its own store is taken out.
 std::vector<std::string> rank_environment(const JobShape& shape, int local_rank);
 

@@ -43,7 +43,8 @@ int JobSignals::next() const {
   return read(file_, &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
 }
 
-RankJob::RankJob(const JobOptions& options) : options_(options) {}
+RankJob::RankJob(const JobOptions& options, const JobSignals& signals)
+    : options_(options), signals_(signals) {}
 
 void RankJob::start() {
   members_.reserve(static_cast<size_t>(options_.shape.ranks));

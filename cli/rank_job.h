@@ -28,7 +28,7 @@ struct JobOptions {
   std::vector<std::string> arguments;
 };
 
-/// Blocks, for the rest of this process, the signals that a job handles; must be there first.
+/// Blocks, for the rest of this process, the signals that a job handles. Made once, before any job.
 class JobSignals {
  public:
   JobSignals();
@@ -47,10 +47,12 @@ class JobSignals {
 
 class RankJob {
  public:
-  explicit RankJob(const JobOptions& options);
+  RankJob(const JobOptions& options, const JobSignals& signals);
 
   /// Until every rank has ended; the exit code.
   int run();
+  /// Whether a rank ended it by failing, and not a signal to this process.
+  bool rank_failed() const { return dead_ != nullptr; }
 
  private:
   struct Member {
@@ -76,7 +78,7 @@ class RankJob {
   int running();
 
   JobOptions options_;
-  JobSignals signals_;
+  const JobSignals& signals_;
   GroupGuard guard_;
   std::vector<Member> members_;
   Member* dead_ = nullptr;                      // the first that failed
