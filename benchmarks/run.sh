@@ -14,5 +14,9 @@ if ls build/python/tessera/_C.* >/dev/null 2>&1 && [ -x .venv/bin/python ]; then
   found=1
   echo "== compare_torch"
   PYTHONPATH=build/python OMP_NUM_THREADS=1 .venv/bin/python benchmarks/compare_torch.py
+  for processes in 2 4; do
+    echo "== compare_checkpoint"
+    PYTHONPATH=build/python .venv/bin/python benchmarks/compare_checkpoint.py -n $processes
+  done
 fi
 [ $found = 1 ] || echo "bench: there is no benchmark yet (benchmarks/*_bench.cpp)"
