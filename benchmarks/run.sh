@@ -16,5 +16,9 @@ if ls build/python/tessera/_C.* >/dev/null 2>&1 && [ -x .venv/bin/python ]; then
   PYTHONPATH=build/python OMP_NUM_THREADS=1 .venv/bin/python benchmarks/compare_torch.py
   echo "== compare_program"
   PYTHONPATH=build/python OMP_NUM_THREADS=1 .venv/bin/python benchmarks/compare_program.py --large
+  for processes in 2 4; do
+    echo "== compare_checkpoint"
+    PYTHONPATH=build/python .venv/bin/python benchmarks/compare_checkpoint.py -n $processes
+  done
 fi
 [ $found = 1 ] || echo "bench: there is no benchmark yet (benchmarks/*_bench.cpp)"

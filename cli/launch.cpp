@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -25,7 +26,8 @@ and it is not set. Its stdin is empty, but for rank 0 with --stdin. TESSERA_JOB_
 job's ranks from others and keeps strangers out: a random text; for a job of several hosts set it
 yourself, the same on each.
 The first rank that fails ends the job: its last lines are shown and its exit code (128 + signal) is
-launch's. Ctrl-C ends all; a second one kills them.
+launch's, unless --max-restarts lets it begin again: TESSERA_RESTARTS counts. Ctrl-C ends all; a
+second one kills them.
 
 Examples
   tessera launch -n 4 build/examples/gpt --mesh dp=2,tp=2
@@ -38,6 +40,8 @@ struct LaunchOptions {
   std::string colour = "auto";
   double grace_s = 5;
   bool pass_stdin = false;
+  int max_restarts = 0;
+  int min_ranks = 0;  ///< 0: as many as before
 };
 
 bool coloured(const std::string& wish, int file) {
@@ -63,6 +67,36 @@ void resolve_rendezvous(JobShape& shape, const CLI::App& verb,
   }
 }
 
+/// Logs of a restarted job do not overwrite those of the one that failed.
+std::string log_dir_of(const LaunchOptions& options) {
+  if (options.log_dir.empty() || options.shape.restarts == 0) return options.log_dir;
+  return options.log_dir + "/restart" + std::to_string(options.shape.restarts);
+}
+
+/// The job, and again after a rank has failed, as often as allowed; the last exit code.
+int run_attempts(LaunchOptions options, const CLI::App& verb, JobOptions job) {
+  const JobSignals signals;
+  for (;;) {
+    job.shape = options.shape;
+    std::optional<ReservedPort> reserved;  // a new one each time: the old store may linger
+    resolve_rendezvous(job.shape, verb, reserved);
+    if (job.shape.nodes == 1) job.shape.secret = random_secret();
+    job.style.log_dir = log_dir_of(options);
+    if (!job.style.log_dir.empty()) std::filesystem::create_directories(job.style.log_dir);
+    RankJob attempt(job, signals);
+    const int code = attempt.run();
+    if (code == 0 || !attempt.rank_failed() || options.shape.restarts == options.max_restarts) {
+      return code;
+    }
+    options.shape.restarts += 1;
+    if (options.min_ranks > 0) {
+      options.shape.ranks = std::max(options.min_ranks, options.shape.ranks - 1);
+    }
+    std::cerr << "tessera launch: restart " << options.shape.restarts << " of "
+              << options.max_restarts << ", with " << options.shape.ranks << " ranks\n";
+  }
+}
+
 void run_launch(LaunchOptions options, const CLI::App& verb) {
   const auto words = verb.remaining();
   require(!options.pass_stdin || options.shape.node_rank == 0,
@@ -71,24 +105,26 @@ void run_launch(LaunchOptions options, const CLI::App& verb) {
   require(!words.front().starts_with("-"), "launch: no option ", words.front(),
           "; options of the program come after its name");
 
+  require(options.shape.nodes == 1 || options.max_restarts == 0,
+          "launch: --max-restarts is for jobs of one host; with several, the scheduler restarts");
+  require(options.min_ranks <= options.shape.ranks, "launch: --min-ranks ", options.min_ranks,
+          " of -n ", options.shape.ranks);
+  require(options.min_ranks == 0 || options.max_restarts > 0,
+          "launch: --min-ranks is for restarts; give --max-restarts too");
+
   JobOptions job;
   job.program = find_program(words.front());
   job.arguments.assign(words.begin() + 1, words.end());
-  std::optional<ReservedPort> reserved;
-  resolve_rendezvous(options.shape, verb, reserved);
-  if (options.shape.nodes == 1) options.shape.secret = random_secret();
-  job.shape = options.shape;
   job.grace = std::chrono::milliseconds(static_cast<int64_t>(options.grace_s * 1000));
   job.pass_stdin = options.pass_stdin;
   job.style = {.widest_rank = options.shape.world_size() - 1,
                .colour_out = coloured(options.colour, STDOUT_FILENO),
                .colour_err = coloured(options.colour, STDERR_FILENO),
-               .log_dir = options.log_dir};
-  if (!options.log_dir.empty()) std::filesystem::create_directories(options.log_dir);
+               .log_dir = {}};
   if (limits_threads(options.shape)) {
     std::cerr << "tessera launch: OMP_NUM_THREADS=1 for each rank, as it was not set\n";
   }
-  throw ExitWith{RankJob(job).run()};
+  throw ExitWith{run_attempts(options, verb, job)};
 }
 
 }  // namespace
@@ -119,6 +155,13 @@ void add_launch(CLI::App& app) {
       ->check(CLI::Range(0.0, 1e6, "NONNEGATIVE"))
       ->capture_default_str();
   verb->add_flag("--stdin", options->pass_stdin, "rank 0 reads the standard input of launch");
+  verb->add_option("--max-restarts", options->max_restarts,
+                   "start all ranks again after one has failed, so often at most")
+      ->check(CLI::Range(0, kMost, "NONNEGATIVE"))
+      ->capture_default_str();
+  verb->add_option("--min-ranks", options->min_ranks,
+                   "each restart has a rank fewer, but at least so many; default: as many")
+      ->check(CLI::Range(1, kMost, "POSITIVE"));
   verb->prefix_command();
   verb->footer(kLaunchFooter);
   verb->callback([options, verb] { run_launch(*options, *verb); });

@@ -160,7 +160,8 @@ int run_ranks_of(const ProgramJob& job) {
   options.shape.master_port = port.number();
   options.shape.secret = random_secret();
   options.style.widest_rank = job.target.ranks - 1;
-  return RankJob(options).run();
+  const JobSignals signals;
+  return RankJob(options, signals).run();
 }
 
 }  // namespace

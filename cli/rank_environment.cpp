@@ -80,6 +80,7 @@ std::vector<std::string> rank_environment(const JobShape& shape, int local_rank)
   set("ROLE_WORLD_SIZE", shape.world_size());
   variables["MASTER_ADDR"] = shape.master_addr;
   set("MASTER_PORT", shape.master_port);
+  set("TESSERA_RESTARTS", shape.restarts);
   if (!shape.secret.empty()) variables["TESSERA_JOB_SECRET"] = shape.secret;
   if (limits_threads(shape)) set("OMP_NUM_THREADS", 1);
 

@@ -14,6 +14,7 @@ struct JobShape {
   int node_rank = 0;
   std::string master_addr = "127.0.0.1";
   int master_port = 0;
+  int restarts = 0;  ///< how often the job was started before
   /// TESSERA_JOB_SECRET of every rank; "": from this process's environment.
   std::string secret{};
 
@@ -47,7 +48,8 @@ std::string random_secret();
 
 /// This process's environment plus the rank's variables, as "NAME=value":
 ///   RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE
-///   MASTER_ADDR MASTER_PORT TESSERA_JOB_SECRET, and OMP_NUM_THREADS if limits_threads
+///   MASTER_ADDR MASTER_PORT TESSERA_JOB_SECRET TESSERA_RESTARTS, and
+///   OMP_NUM_THREADS if limits_threads
 /// Variables of an enclosing torchrun about its own store are removed.
 std::vector<std::string> rank_environment(const JobShape& shape, int local_rank);
 

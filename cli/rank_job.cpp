@@ -44,7 +44,8 @@ int JobSignals::next() const {
   return read(file_, &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
 }
 
-RankJob::RankJob(const JobOptions& options) : options_(options) {}
+RankJob::RankJob(const JobOptions& options, const JobSignals& signals)
+    : options_(options), signals_(signals) {}
 
 void RankJob::say(const std::string& text) const {
   write_all(Stream::err, options_.speaker + ": " + text + "\n");

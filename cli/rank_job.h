@@ -30,7 +30,8 @@ struct JobOptions {
   std::vector<std::string> arguments;
 };
 
-/// Blocks, for the rest of this process, the signals that a job handles; must be constructed first.
+/// Blocks, for the rest of this process, the signals that a job handles. Construct one before any
+/// job.
 class JobSignals {
  public:
   JobSignals();
@@ -49,10 +50,12 @@ class JobSignals {
 
 class RankJob {
  public:
-  explicit RankJob(const JobOptions& options);
+  RankJob(const JobOptions& options, const JobSignals& signals);
 
   /// Blocks until every rank has ended; returns the exit code.
   int run();
+  /// Whether a rank ended it by failing, and not a signal to this process.
+  bool rank_failed() const { return dead_ != nullptr; }
 
  private:
   struct Member {
@@ -79,7 +82,7 @@ class RankJob {
   int running();
 
   JobOptions options_;
-  JobSignals signals_;
+  const JobSignals& signals_;
   GroupGuard guard_;
   std::vector<Member> members_;
   Member* dead_ = nullptr;                      // the first that failed

@@ -18,6 +18,7 @@ struct ExitWith {
   int code;
 };
 
+void add_checkpoint(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_launch(CLI::App& app);
@@ -25,7 +26,7 @@ void add_run(CLI::App& app);
 void add_shard(CLI::App& app);
 void add_verify(CLI::App& app);
 
-inline constexpr std::array kVerbs = {&add_inspect, &add_shard,   &add_run,
-                                      &add_verify,  &add_explain, &add_launch};
+inline constexpr std::array kVerbs = {&add_inspect,    &add_shard,   &add_run,   &add_verify,
+                                      &add_checkpoint, &add_explain, &add_launch};
 
 }  // namespace tessera::cli

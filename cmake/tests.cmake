@@ -206,6 +206,7 @@ endfunction()
 tessera_page_example(readme README.md)
 tessera_page_example(rule_notation docs/rule_notation.md)
 tessera_page_example(fsdp docs/fsdp.md)
+tessera_page_example(checkpoint docs/checkpoint.md)
 
 if(NOT TESSERA_SANITIZE)
   tessera_test(install.consumer LABELS install

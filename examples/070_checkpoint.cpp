@@ -65,7 +65,7 @@ int main() {
     run.train(kSavedAfter);
     save_step(run.state(), root, run.step, {.keep = 2});
     run.train(kSteps);
-    const FullState whole = full_state(*run.net);
+    const FullState whole = full_state_dict(*run.net);
     if (rank == 0) expected = whole;
   });
   const auto saved = step_path(root, latest_step(root).value());
@@ -78,7 +78,7 @@ int main() {
       run.resume(saved);
       run.train(kSteps);
       double worst = 0;
-      for (const auto& [name, value] : full_state(*run.net)) {
+      for (const auto& [name, value] : full_state_dict(*run.net)) {
         worst = std::max(worst, (value - expected.at(name)).abs().max().item<double>());
       }
       if (rank == 0) {

@@ -15,6 +15,7 @@
 #include "memory.h"
 #include "progress.h"
 #include "report.h"
+#include "resume.h"
 #include "run_record.h"
 #include "sample.h"
 #include "text.h"
@@ -61,7 +62,8 @@ RunRecord train(Gpt& model, const Settings& s, const DeviceMesh& mesh, Progress&
   RunRecord run;
   run.mesh = s.mesh;
   comm::Recorder recorder(*comm::current_world());
-  for (int64_t step = 0; step < s.steps; ++step) {
+  for (int64_t step = resume(model, optimizer, s, run); step < s.steps; ++step) {
+    die_if_asked(s, step);
     const Stopwatch watch;
     const Batch batch = text.batch(step, mesh);
     optimizer.zero_grad();
@@ -77,6 +79,8 @@ RunRecord train(Gpt& model, const Settings& s, const DeviceMesh& mesh, Progress&
     run.add(recorder.events());
     recorder.clear();
     progress.show(run);
+    save_if_due(model, optimizer, s, run);
+    recorder.clear();
   }
   run.memory = memory_by_owner(*model, optimizer, mesh);
   return run;
@@ -91,7 +95,8 @@ bool same_losses(const Settings& s, const RunRecord& run, const RunRecord& other
   return same;
 }
 
-int run_rank(const Settings& s) {
+int run_rank(Settings s) {
+  s.mesh = mesh_for_world(s.mesh, comm::current_world()->size());
   const DeviceMesh mesh = init_device_mesh(s.mesh);
   const bool speaks = comm::current_world()->rank() == 0;
   Gpt model(s);

@@ -37,7 +37,10 @@ std::vector<Option> options(Settings& s) {
           {"--record", &s.record, "file for this run's figures"},
           {"--compare", &s.compare, "the record of another run, whose losses must be the same"},
           {"--tolerance", &s.tolerance, "of that comparison"},
-          {"--report", &s.report, "file for an HTML page about the run"}};
+          {"--report", &s.report, "file for an HTML page about the run"},
+          {"--checkpoints", &s.checkpoints, "folder to save to, and to go on from"},
+          {"--save-every", &s.save_every, "steps between two checkpoints"},
+          {"--die-at", &s.die_at, "step at which the last rank is killed, to show a restart"}};
 }
 
 std::string options_text() {
@@ -80,6 +83,7 @@ Settings parse_settings(int argc, char** argv) {
     refuse("--width must be a multiple of --heads");
   }
   if (settings.every < 1 || settings.context < 1) refuse("--every and --context are at least 1");
+  if (settings.save_every < 1) refuse("--save-every is at least 1");
   return settings;
 }
 

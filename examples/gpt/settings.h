@@ -29,6 +29,9 @@ struct Settings {
   std::string compare;      ///< the record of another run, whose losses must be the same
   double tolerance = 1e-5;  ///< of that comparison
   std::string report;       ///< file for the HTML report
+  std::string checkpoints;  ///< folder for checkpoints; a run goes on from the last one there
+  int64_t save_every = 50;  ///< steps between two checkpoints
+  int64_t die_at = -1;      ///< the last rank kills itself before this step, unless restarted
 };
 
 /// Throws std::invalid_argument, which lists the options; --help prints them and exits.

@@ -27,6 +27,18 @@ done
 grep -q '<polyline' "$folder/report.html"
 grep -q 'dp reduce_scatter' "$folder/report.html"
 
+echo "== a run whose rank dies goes on from its last checkpoint, with the same losses"
+"$tessera" launch -n 2 --max-restarts 1 "$gpt" --mesh dp=2,tp=1 $tiny --compare "$folder/one" \
+  --checkpoints "$folder/same" --save-every 2 --die-at 5 | tee "$folder/restarted"
+grep -q 'going on from the checkpoint of step 4 on dp=2' "$folder/restarted"
+test "$(ls "$folder/same")" = "$(printf 'step_6\nstep_8')"
+
+echo "== also on fewer ranks"
+"$tessera" launch -n 2 --max-restarts 2 --min-ranks 1 "$gpt" --mesh 'dp=*,tp=1' $tiny \
+  --compare "$folder/one" --checkpoints "$folder/fewer" --save-every 2 --die-at 5 |
+  tee "$folder/restarted"
+grep -q 'going on from the checkpoint of step 4 on dp=1' "$folder/restarted"
+
 echo "== other losses are seen"
 if train 2 dp=2,tp=1 --seed 8 --compare "$folder/one"; then
   echo "test: another seed should give other losses" >&2

@@ -17,4 +17,5 @@ PYBIND11_MODULE(_C, m) {
   bind_fsdp(m);
   bind_program(m);
   bind_partition(m);
+  bind_checkpoint(m);
 }

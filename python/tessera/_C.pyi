@@ -1,5 +1,6 @@
 """Types of the C++ part; what the names mean is said in the modules of `tessera`."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Literal
@@ -415,6 +416,33 @@ def load_full_state_dict(
 ) -> None: ...
 def sharded_state_dict(mirror: ModuleMirror) -> dict[str, torch.Tensor]: ...
 def load_sharded_state_dict(mirror: ModuleMirror, state: dict[str, torch.Tensor]) -> None: ...
+def write_items(
+    name: str, tensor: torch.Tensor
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]: ...
+def chunk_list(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]: ...
+def tensor_shard(tensor: torch.Tensor, offset: Sequence[int]) -> torch.Tensor: ...
+def save_state(
+    state: dict[str, Any],
+    directory: str | os.PathLike[str],
+    paths: dict[str, tuple[str | int, ...]],
+    world: World,
+) -> None: ...
+def save_safetensors(
+    tensors: dict[str, torch.Tensor],
+    path: str | os.PathLike[str],
+    max_file_bytes: int,
+    world: World,
+) -> None: ...
+def load_state(
+    state: dict[str, Any],
+    directory: str | os.PathLike[str],
+    allow_missing: bool,
+    allow_unexpected: bool,
+    renames: Sequence[tuple[str, str]],
+    cast: bool,
+    verify: bool,
+    world: World,
+) -> tuple[list[str], list[str], dict[str, Any]]: ...
 def clip_grad_norm_(
     parameters: Sequence[torch.Tensor],
     max_norm: float,

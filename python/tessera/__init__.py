@@ -86,6 +86,15 @@ from .fsdp_report import (
     reset_peak_gathered_memory,
     sharded_groups,
 )
+from .checkpoint import (
+    LoadReport,
+    chunk_list,
+    load,
+    save,
+    save_safetensors,
+    tensor_shard,
+    write_items,
+)
 from .mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_to_torch
 from .partition import shard_program, tensor_parallel_transformation
 from .placement import Partial, RaggedShard, Replicate, Shard, StridedShard
@@ -118,6 +127,7 @@ __all__ = [
     "InternalError",
     "InvalidArgument",
     "Link",
+    "LoadReport",
     "Machine",
     "MixedPrecisionPolicy",
     "NotSupported",
@@ -138,6 +148,7 @@ __all__ = [
     "UnshardHandle",
     "World",
     "arange",
+    "chunk_list",
     "clear_decisions",
     "clip_grad_norm_",
     "communication_time",
@@ -165,6 +176,7 @@ __all__ = [
     "implicit_replication",
     "init_device_mesh",
     "is_dtensor",
+    "load",
     "load_full_state_dict",
     "load_program",
     "load_sharded_state_dict",
@@ -189,6 +201,8 @@ __all__ = [
     "rule_of",
     "ruled_ops",
     "run_ranks",
+    "save",
+    "save_safetensors",
     "set_collectives",
     "set_default_machine",
     "set_gradient_divide_factor",
@@ -205,11 +219,13 @@ __all__ = [
     "sharding",
     "strict_rules",
     "tensor_parallel_transformation",
+    "tensor_shard",
     "to_empty",
     "to_local",
     "to_torch_dtensor",
     "unshard",
     "unshard_async",
+    "write_items",
     "write_trace",
     "zeros",
 ]

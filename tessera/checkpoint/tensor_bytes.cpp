@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace tessera::checkpoint {
+namespace {
+
+constexpr size_t kPart = size_t{1} << 20;
+
+}  // namespace
 
 void visit_bytes(const at::Tensor& tensor,
                  const std::function<void(std::span<const std::byte>)>& sink) {
@@ -13,7 +18,11 @@ void visit_bytes(const at::Tensor& tensor,
   if (as_it_is || bytes <= kBounce || tensor.dim() == 0) {
     const at::Tensor dense =
         as_it_is ? tensor : tensor.cpu().resolve_conj().resolve_neg().contiguous();
-    sink({static_cast<const std::byte*>(dense.const_data_ptr()), static_cast<size_t>(bytes)});
+    std::span<const std::byte> left(static_cast<const std::byte*>(dense.const_data_ptr()),
+                                    static_cast<size_t>(bytes));
+    for (; !left.empty(); left = left.subspan(std::min(left.size(), kPart))) {
+      sink(left.first(std::min(left.size(), kPart)));
+    }
     return;
   }
   const int64_t rows = std::max<int64_t>(1, kBounce / (bytes / tensor.size(0)));

@@ -32,7 +32,7 @@ void align(files::OutputFile& file) {
 /// Of a small file, written and synced.
 dcp::FileSums write_small_file(const fs::path& path, std::string_view contents) {
   files::BlockSums sums;
-  files::OutputFile file(path, &sums);
+  files::OutputFile file(path, {.sums = &sums});
   file.write(contents);
   file.close({.sync = true});
   return {contents.size(), {sums.values().begin(), sums.values().end()}};
@@ -58,7 +58,7 @@ std::string write_my_file(const StatePlan& plan, const std::vector<StateValue>& 
                           const fs::path& directory) {
   const std::string name = join_text("__", rank, "_0.distcp");
   files::BlockSums sums;
-  files::OutputFile file(directory / name, &sums);
+  files::OutputFile file(directory / name, {.sums = &sums, .early_write_back = true});
   Json items = Json::array();
   for (size_t i = 0; i < plan.mine.size(); ++i) {
     const auto& write = plan.mine[i];

@@ -39,7 +39,7 @@ constexpr std::array<Row, 21> kRows = {{
     {DType::f8_e8m0fnu, "torch.float8_e8m0fnu", ""},
 }};
 
-constexpr size_t kModule = 6;  // "torch."
+constexpr size_t kModulePrefix = 6;  // "torch."
 
 const Row& row_of(DType dtype) {
   for (const auto& row : kRows) {
@@ -50,7 +50,7 @@ const Row& row_of(DType dtype) {
 
 }  // namespace
 
-std::string_view torch_name(DType dtype) { return row_of(dtype).name.substr(kModule); }
+std::string_view torch_name(DType dtype) { return row_of(dtype).name.substr(kModulePrefix); }
 
 std::optional<DType> dtype_from_torch_name(std::string_view full_name) {
   for (const auto& row : kRows) {
@@ -61,7 +61,7 @@ std::optional<DType> dtype_from_torch_name(std::string_view full_name) {
 
 std::string_view storage_name(DType dtype) {
   const std::string_view name = row_of(dtype).storage;
-  return name.empty() ? name : name.substr(kModule);
+  return name.empty() ? name : name.substr(kModulePrefix);
 }
 
 std::optional<DType> dtype_from_storage_name(std::string_view full_name) {

@@ -11,7 +11,7 @@ namespace tessera::files {
 /// file of 2.5 MiB has three sums; the last covers half a block.
 ///
 ///   BlockSums sums;
-///   OutputFile file(path, &sums);          // collects while the file is written
+///   OutputFile file(path, {.sums = &sums});          // collects while the file is written
 ///   ...
 ///   block_sum_matches(bytes_of_file, sums.values(), i)
 class BlockSums {

@@ -13,11 +13,12 @@ namespace tessera::files {
 namespace {
 
 constexpr size_t kBuffer = size_t{1} << 20;
+constexpr uint64_t kWriteBack = uint64_t{16} << 20;
 
 }  // namespace
 
-OutputFile::OutputFile(const std::filesystem::path& path, BlockSums* sums)
-    : path_(path.string()), sums_(sums), buffer_(new std::byte[kBuffer]) {
+OutputFile::OutputFile(const std::filesystem::path& path, Options options)
+    : path_(path.string()), options_(options), buffer_(new std::byte[kBuffer]) {
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("create");
 }
@@ -33,7 +34,7 @@ void OutputFile::fail(std::string_view doing) const {
 
 void OutputFile::write(std::span<const std::byte> bytes) {
   position_ += bytes.size();
-  if (sums_ != nullptr) sums_->add(bytes);
+  if (options_.sums != nullptr) options_.sums->add(bytes);
   if (bytes.size() > kBuffer - buffered_) flush();
   if (bytes.size() >= kBuffer) return write_out(bytes);
   if (bytes.empty()) return;
@@ -58,7 +59,17 @@ void OutputFile::write_out(std::span<const std::byte> bytes) {
       fail("write");
     }
     bytes = bytes.subspan(static_cast<size_t>(written));
+    if (options_.early_write_back) start_write_back(static_cast<uint64_t>(written));
   }
+}
+
+void OutputFile::start_write_back(uint64_t bytes) {
+  written_ += bytes;
+  if (written_ - started_ < kWriteBack) return;
+  // Returns at once; where the file system does not know it, the sync does all of the work.
+  ::sync_file_range(fd_, static_cast<off_t>(started_), static_cast<off_t>(written_ - started_),
+                    SYNC_FILE_RANGE_WRITE);
+  started_ = written_;
 }
 
 void OutputFile::close(CloseOptions options) {

@@ -18,8 +18,15 @@ namespace tessera::files {
 /// The destructor closes without error reporting: call `close()` for data that must be on disk.
 class OutputFile {
  public:
-  /// Creates the file, or truncates it. `sums`, if given, is updated with every byte written.
-  explicit OutputFile(const std::filesystem::path& path, BlockSums* sums = nullptr);
+  struct Options {
+    BlockSums* sums = nullptr;  ///< gets every byte that is written
+    /// The device begins to write while more comes, so that a sync at the end takes less time.
+    bool early_write_back = false;
+  };
+
+  /// Creates the file, or truncates it.
+  OutputFile(const std::filesystem::path& path, Options options);
+  explicit OutputFile(const std::filesystem::path& path) : OutputFile(path, Options()) {}
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -38,14 +45,17 @@ class OutputFile {
  private:
   void flush();
   void write_out(std::span<const std::byte> bytes);
+  void start_write_back(uint64_t bytes);
   [[noreturn]] void fail(std::string_view doing) const;
 
   std::string path_;
-  BlockSums* sums_;
+  Options options_;
   int fd_ = -1;
   std::unique_ptr<std::byte[]> buffer_;
   size_t buffered_ = 0;
   uint64_t position_ = 0;
+  uint64_t written_ = 0;  // to the system
+  uint64_t started_ = 0;  // of these, what the device has been asked to write
 };
 
 }  // namespace tessera::files

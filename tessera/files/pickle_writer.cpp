@@ -11,7 +11,7 @@ namespace tessera::files {
 namespace {
 
 template <typename T>
-void put_number(std::string& out, T value) {
+void append_number(std::string& out, T value) {
   char bytes[sizeof(T)];
   std::memcpy(bytes, &value, sizeof(T));
   out.append(bytes, sizeof(T));
@@ -37,25 +37,25 @@ PickleWriter& PickleWriter::boolean(bool value) {
 PickleWriter& PickleWriter::integer(int64_t value) {
   if (value >= 0 && value <= std::numeric_limits<uint8_t>::max()) {
     opcode(pickle::kBinInt1);
-    put_number(out_, static_cast<uint8_t>(value));
+    append_number(out_, static_cast<uint8_t>(value));
   } else if (value >= 0 && value <= std::numeric_limits<uint16_t>::max()) {
     opcode(pickle::kBinInt2);
-    put_number(out_, static_cast<uint16_t>(value));
+    append_number(out_, static_cast<uint16_t>(value));
   } else if (value >= std::numeric_limits<int32_t>::min() &&
              value <= std::numeric_limits<int32_t>::max()) {
     opcode(pickle::kBinInt);
-    put_number(out_, static_cast<int32_t>(value));
+    append_number(out_, static_cast<int32_t>(value));
   } else {
     opcode(pickle::kLong1);
     out_ += '\x08';
-    put_number(out_, value);
+    append_number(out_, value);
   }
   return *this;
 }
 
 PickleWriter& PickleWriter::real(double value) {
   opcode(pickle::kBinFloat);
-  put_number(out_, __builtin_bswap64(std::bit_cast<uint64_t>(value)));
+  append_number(out_, __builtin_bswap64(std::bit_cast<uint64_t>(value)));
   return *this;
 }
 
@@ -63,7 +63,7 @@ PickleWriter& PickleWriter::text(std::string_view value) {
   require(value.size() <= std::numeric_limits<uint32_t>::max(), "a text of ", value.size(),
           " bytes is too long for a pickle; store it as bytes");
   opcode(pickle::kBinUnicode);
-  put_number(out_, static_cast<uint32_t>(value.size()));
+  append_number(out_, static_cast<uint32_t>(value.size()));
   out_ += value;
   return *this;
 }
@@ -71,11 +71,11 @@ PickleWriter& PickleWriter::text(std::string_view value) {
 PickleWriter& PickleWriter::bytes(std::string_view value) {
   if (value.size() <= std::numeric_limits<uint32_t>::max()) {
     opcode(pickle::kBinBytes);
-    put_number(out_, static_cast<uint32_t>(value.size()));
+    append_number(out_, static_cast<uint32_t>(value.size()));
     if (out_[1] < 3) out_[1] = 3;
   } else {
     opcode(pickle::kBinBytes8);
-    put_number(out_, static_cast<uint64_t>(value.size()));
+    append_number(out_, static_cast<uint64_t>(value.size()));
     out_[1] = 4;
   }
   out_ += value;
@@ -86,13 +86,13 @@ PickleWriter& PickleWriter::global(std::string_view module, std::string_view nam
   std::string full = join_text(module, "\n", name, "\n");
   if (const auto found = memo_.find(full); found != memo_.end()) {
     opcode(pickle::kLongBinGet);
-    put_number(out_, found->second);
+    append_number(out_, found->second);
     return *this;
   }
   opcode(pickle::kGlobal);
   out_ += full;
   opcode(pickle::kLongBinPut);
-  put_number(out_, static_cast<uint32_t>(memo_.size()));
+  append_number(out_, static_cast<uint32_t>(memo_.size()));
   memo_.emplace(std::move(full), static_cast<uint32_t>(memo_.size()));
   return *this;
 }

@@ -8,7 +8,7 @@
 namespace tessera::files {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxNesting = 64;
 constexpr int64_t kMaxValues = 1'000'000;
 constexpr size_t kMaxBytes = size_t{1} << 32;
 
@@ -36,7 +36,7 @@ std::string latin1(PickleRef pickled) {
 class Converter {
  public:
   PlainValue convert(PickleRef pickled, int depth = 0) {
-    if (depth > kMaxDepth) pickled.fail("values nested too deep");
+    if (depth > kMaxNesting) pickled.fail("values nested too deep");
     if (++values_ > kMaxValues) pickled.fail("too many values");
     switch (pickled.kind()) {
       case Pickle::Kind::none:

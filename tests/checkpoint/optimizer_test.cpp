@@ -48,7 +48,7 @@ void check_resumes(const std::string& name, const MakeOptimizer& make) {
     auto net = make_mlp({4, 7, 2});
     const auto optimizer = make(*net, 0.05);
     for (int i = 0; i < 3; ++i) step(net, *optimizer);
-    expected = full_state(*net);
+    expected = full_state_dict(*net);
   }
   test::run_ranks(4, [&](int) {
     const DeviceMesh mesh = init_device_mesh("dp=4");
@@ -67,7 +67,7 @@ void check_resumes(const std::string& name, const MakeOptimizer& make) {
       load(state, dir / "ckpt");
       take_optimizer(state, "optim.", *optimizer, *net);
       step(net, *optimizer);
-      for (const auto& [parameter, value] : full_state(*net)) {
+      for (const auto& [parameter, value] : full_state_dict(*net)) {
         EXPECT_TRUE(at::allclose(value, expected.at(parameter), 1e-12, 1e-12))
             << name << ": " << parameter << " on " << ranks;
       }

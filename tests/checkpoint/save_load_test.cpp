@@ -195,7 +195,7 @@ TEST(Checkpoint, OfFullyShardedModulesGathersNothing) {
     auto source = make_mlp({4, 7, 2}, 50);
     source->push_back(double_norm());
     fully_shard(*source, mesh);
-    const FullState want = full_state(*source);
+    const FullState want = full_state_dict(*source);
     State state;
     add_module(state, "model.", *source);
     save(state, dir / "ckpt");
@@ -203,7 +203,7 @@ TEST(Checkpoint, OfFullyShardedModulesGathersNothing) {
 
     auto other = make_mlp({4, 7, 2});
     other->push_back(double_norm());
-    distribute_in_place(test::layers_of(other)[0]->weight, mesh["tp"], {Shard(1)});
+    distribute_(test::layers_of(other)[0]->weight, mesh["tp"], {Shard(1)});
     distribute_module(*other, mesh["tp"]);
     fully_shard(*other, mesh["dp"]);
     auto rows = make_mlp({4, 7, 2});
@@ -214,7 +214,7 @@ TEST(Checkpoint, OfFullyShardedModulesGathersNothing) {
       State loaded;
       add_module(loaded, "model.", *net);
       load(loaded, dir / "ckpt");
-      for (const auto& [name, value] : full_state(*net)) {
+      for (const auto& [name, value] : full_state_dict(*net)) {
         EXPECT_TRUE(at::equal(value, want.at(name))) << name;
       }
     }

@@ -7,7 +7,7 @@
 
 /// The small models of tests/partition/data, sharded, run on processes and compared with the whole.
 namespace tessera {
-namespace {
+namespace shard_models_test {
 
 using test::CliResult;
 using test::run_cli;
@@ -64,5 +64,5 @@ TEST_P(ShardedModels, ComputeWhatTheWholeDoes) {
   EXPECT_EQ(compared.exit_code, 0) << compared.out << compared.err;
 }
 
-}  // namespace
+}  // namespace shard_models_test
 }  // namespace tessera

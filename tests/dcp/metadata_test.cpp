@@ -115,7 +115,7 @@ TEST(Items, ComeBackAsTheyWereWritten) {
   const TempDir dir;
   const std::string data = "0123456789abcdefghijklmn";
   files::BlockSums sums;
-  files::OutputFile out(dir / "f", &sums);
+  files::OutputFile out(dir / "f", {.sums = &sums});
   out.write("odd");  // items need not be aligned
   const std::vector<int64_t> sizes = {2, 3};
   const auto write = [&](const auto& sink) {

@@ -4,7 +4,7 @@
 #include "tests/partition/programs.h"
 
 namespace tessera::partition {
-namespace {
+namespace other_programs_test {
 
 using namespace test;  // NOLINT
 
@@ -44,5 +44,5 @@ TEST(OtherPrograms, TiedWeightsStayTied) {
   EXPECT_EQ(weight(p, a, "head.weight"), "S0");
 }
 
-}  // namespace
+}  // namespace other_programs_test
 }  // namespace tessera::partition

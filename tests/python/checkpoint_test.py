@@ -64,7 +64,36 @@ def test_a_checkpoint_is_loaded_in_other_placements_and_by_pytorchs_own_tensors(
     assert out.count("equal on rank") == 2
 
 
-def test_what_has_no_single_part_on_a_rank_is_refused(ranks):
+def test_parts_of_several_boxes_are_saved_and_loaded(beside_torch, tmp_path):
+    out = beside_torch(
+        2,
+        f"""
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed import tensor as theirs
+
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+        full = torch.arange(27.0).reshape(9, 3)
+
+        def placed(value, placements):
+            return tessera.distribute_tensor(value, tessera.mesh_from_torch(mesh), placements)
+
+        for i, saved in enumerate(("SS0(2)", "S0[2,7]", "S0", "R")):
+            folder = {str(tmp_path)!r} + "/" + str(i)
+            dcp.save({{"w": placed(full, saved)}}, checkpoint_id=folder)
+            for wanted in ("SS0(3)", "S0[8,1]", "S1", "R"):
+                state = {{"w": placed(torch.zeros(9, 3), wanted)}}
+                dcp.load(state, checkpoint_id=folder)
+                torch.testing.assert_close(tessera.full_tensor(state["w"]), full)
+            state = {{"w": theirs.distribute_tensor(torch.zeros(9, 3), mesh, [theirs.Shard(1)])}}
+            dcp.load(state, checkpoint_id=folder)
+            torch.testing.assert_close(state["w"].full_tensor(), full)
+        print("equal on rank " + str(rank))
+        """,
+    )
+    assert out.count("equal on rank") == 2
+
+
+def test_the_questions_of_a_checkpoint_are_answered_by_sharded_tensors_alone(ranks):
     def body(rank):
         mesh = tessera.init_device_mesh("tp=2")
         x = distribute_tensor(torch.arange(8.0), mesh, "S0")
@@ -73,9 +102,163 @@ def test_what_has_no_single_part_on_a_rank_is_refused(ranks):
         empty = distribute_tensor(torch.ones(1), mesh, "S0")
         assert len(empty.__create_chunk_list__()) == 1 - rank
         strided = tessera.redistribute(x, [tessera.StridedShard(0, 2)])
-        for several in (distribute_tensor(torch.ones(8), mesh, [Partial()]), strided):
-            with pytest.raises(tessera.NotSupported, match="redistribute"):
-                several.__create_chunk_list__()
+        assert [tuple(c.offsets) for c in strided.__create_chunk_list__()] == [(2 * rank,), (4 + 2 * rank,)]
+        with pytest.raises(tessera.InvalidArgument, match="redistribute"):
+            distribute_tensor(torch.ones(8), mesh, [Partial()]).__create_chunk_list__()
         assert not hasattr(torch.ones(2), "__create_chunk_list__")
+        whole = distribute_tensor(torch.ones(3), mesh, "R")
+        assert len(whole.__create_write_items__("whole", whole)) == 1  # the planner picks one rank
+        assert torch.equal(tessera.tensor_shard(strided, (4 + 2 * rank,)), torch.arange(2.0) + 4 + 2 * rank)
+        return {f"w{i}" for i in range(40) if tessera.write_items(f"w{i}", whole)}
 
-    ranks(2, body)
+    first, second = ranks(2, body)
+    assert first.isdisjoint(second) and len(first | second) == 40 and 8 < len(first) < 32
+
+
+VALUES = """
+import torch.distributed.checkpoint as dcp
+from torch.distributed import tensor as theirs
+
+mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),), mesh_dim_names=("dp",))
+ours = tessera.mesh_from_torch(mesh)
+tensors = {
+    "even": torch.arange(48.0).reshape(8, 6),
+    "uneven": torch.arange(35).reshape(5, 7),
+    "short": torch.ones(1, 3, dtype=torch.bfloat16),
+    "empty": torch.zeros(0, 4),
+    "scalar": torch.tensor(2.5, dtype=torch.float64),
+    "flags": torch.tensor([True, False, True]),
+    "complex": torch.arange(6.0) * 1j,
+    "float8": torch.arange(12.0).reshape(3, 4).to(torch.float8_e4m3fn),
+    "wide": torch.arange(12).reshape(4, 3).to(torch.uint16),
+    "turned": torch.arange(12.0).reshape(3, 4).t(),
+}
+others = {"step": 100, "rate": 1e-3, "name": "gpt", "betas": (0.9, 0.999), "none": None, "yes": True,
+    "state": b"\\x00\\xff\\x80", "big": 2**40, "params": [0, 1, 2], "empty_list": []}
+
+def placed(value, with_ours, dim):
+    placement = dim if value.dim() > dim else None
+    if with_ours:
+        text = "R" if placement is None else f"S{dim}"
+        return tessera.distribute_tensor(value, ours, text)
+    if value.dtype in (torch.float8_e4m3fn, torch.uint16):
+        return value.clone()  # which Gloo does not send
+    kinds = [theirs.Replicate() if placement is None else theirs.Shard(dim)]
+    return theirs.distribute_tensor(value, mesh, kinds)
+
+def state_of(with_ours, dim, fill=None):
+    model = {
+        name: placed(value if fill is None else torch.zeros_like(value), with_ours, dim)
+        for name, value in tensors.items()
+    }
+    plain = torch.arange(5.0) if fill is None else torch.zeros(5)
+    rest = dict(others) if fill is None else {name: None for name in others}
+    return {"model": model, "layers": [{"w": plain}, {"x": 7 if fill is None else 0}], "rest": rest}
+
+def whole(tensor, with_ours):
+    if type(tensor) is torch.Tensor and not tessera.is_dtensor(tensor):
+        return tensor
+    return tessera.full_tensor(tensor) if with_ours else tensor.full_tensor()
+
+def check(state, with_ours):
+    for name, value in tensors.items():
+        got = whole(state["model"][name], with_ours)
+        assert got.dtype == value.dtype and torch.equal(got.to(torch.complex128), value.to(torch.complex128)), name
+    assert torch.equal(state["layers"][0]["w"], torch.arange(5.0))
+    assert state["layers"][1]["x"] == 7
+    assert state["rest"] == others, state["rest"]
+"""
+
+
+def test_pytorch_loads_what_tessera_saved_on_other_ranks(beside_torch, tmp_path):
+    folder = str(tmp_path / "ours")
+    beside_torch(4, VALUES + f"\ntessera.save(state_of(True, 0), {folder!r})\n")
+    out = beside_torch(
+        3,
+        VALUES
+        + f"""
+for dim in (0, 1):
+    state = state_of(False, dim, fill=0)
+    dcp.load(state, checkpoint_id={folder!r})
+    check(state, False)
+    state = state_of(True, dim, fill=0)
+    tessera.load(state, {folder!r})
+    check(state, True)
+print("equal on rank " + str(rank))
+""",
+    )
+    assert out.count("equal on rank") == 3
+    whole = torch.load(_as_one_file(folder, tmp_path), weights_only=False)
+    assert torch.equal(whole["model"]["even"], torch.arange(48.0).reshape(8, 6))
+    assert whole["rest"]["betas"] == (0.9, 0.999)
+
+
+def _as_one_file(folder, tmp_path):
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    target = tmp_path / "whole.pt"
+    dcp_to_torch_save(folder, target)
+    return target
+
+
+def test_tessera_loads_what_pytorch_saved_on_other_ranks(beside_torch, tmp_path):
+    folder = str(tmp_path / "theirs")
+    beside_torch(
+        4, VALUES + f"\ndcp.save(state_of(False, 0), checkpoint_id={folder!r})\n"
+    )
+    out = beside_torch(
+        2,
+        VALUES
+        + f"""
+for dim in (0, 1):
+    state = state_of(True, dim, fill=0)
+    tessera.load(state, {folder!r})
+    check(state, True)
+print("equal on rank " + str(rank))
+""",
+    )
+    assert out.count("equal on rank") == 2
+
+
+def test_nested_states_come_back_and_errors_name_what_does_not_fit(tmp_path):
+    state = {"a": {7: torch.arange(3.0)}, "list": [torch.ones(2), {"n": 1}], "plain": [1, (2.5, "x")]}
+    tessera.save(state, tmp_path / "c")
+    loaded = {"a": {7: torch.zeros(3)}, "list": [torch.zeros(2), {"n": 0}], "plain": None}
+    report = tessera.load(loaded, tmp_path / "c")
+    assert (report.missing, report.unexpected) == ([], [])
+    assert loaded["plain"] == [1, (2.5, "x")] and loaded["list"][1]["n"] == 1
+    assert torch.equal(loaded["a"][7], torch.arange(3.0))
+    with pytest.raises(tessera.InvalidArgument, match="the state lacks a.7, list.0"):
+        tessera.load({"other": 1}, tmp_path / "c", allow_missing=True)
+    report = tessera.load({"other": 1}, tmp_path / "c", allow_missing=True, allow_unexpected=True)
+    assert report.missing == ["other"] and len(report.unexpected) == 4
+    with pytest.raises(tessera.NotSupported, match="model is a Linear"):
+        tessera.save({"model": torch.nn.Linear(1, 1)}, tmp_path / "d")
+    half = {"a": {7: torch.zeros(3, dtype=torch.half)}}
+    with pytest.raises(tessera.InvalidArgument, match="f32 in the checkpoint and f16"):
+        tessera.load(half, tmp_path / "c", allow_unexpected=True)
+    tessera.load(half, tmp_path / "c", allow_unexpected=True, cast=True)
+    assert half["a"][7].sum() == 3
+
+
+def test_safetensors_are_those_of_the_reference_library(ranks, tmp_path):
+    reference = pytest.importorskip("safetensors.torch")
+    tensors = {"w": torch.arange(35.0).reshape(5, 7), "half": torch.ones(3).bfloat16(), "n": torch.tensor(3)}
+
+    def save(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        placed = {n: distribute_tensor(t, mesh, "S0") if t.dim() else t for n, t in tensors.items()}
+        tessera.save_safetensors(placed, tmp_path / "ours.safetensors")
+
+    ranks(2, save)
+    for name, value in reference.load_file(tmp_path / "ours.safetensors").items():
+        assert torch.equal(value, tensors[name]) and value.dtype == tensors[name].dtype
+    reference.save_file(tensors, tmp_path / "theirs.safetensors")
+
+    def load(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        state = {n: distribute_tensor(torch.zeros_like(t), mesh, "S1" if t.dim() > 1 else "R") for n, t in tensors.items()}
+        tessera.load(state, tmp_path / "theirs.safetensors")
+        return all(torch.equal(tessera.full_tensor(state[n]), t) for n, t in tensors.items())
+
+    assert all(ranks(2, load))

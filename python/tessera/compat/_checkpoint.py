@@ -20,30 +20,19 @@ from torch.utils import _pytree as pytree
 from .. import _C
 
 
-def _chunk(tensor: torch.Tensor) -> tuple[torch.Size, torch.Size] | None:
-    """Where this rank's part starts, and its sizes; None if it has none."""
-    sharding = _C.sharding(tensor)
-    if not sharding.mesh.contains_me() or 0 in sharding.local_shape:
-        return None
-    boxes = sharding.boxes()
-    if len(boxes) > 1 or any(placement.is_partial() for placement in sharding.placements):
-        raise _C.NotSupported(
-            f"a checkpoint of {sharding}, of which a rank has addends or more than one stretch; "
-            "redistribute it to Shard or Replicate first"
-        )
-    return torch.Size(sharding.local_offset), torch.Size(sharding.local_shape)
-
-
 def chunk_list(tensor: torch.Tensor) -> list[Any]:
-    """ChunkStorageMetadata of what this rank has."""
+    """ChunkStorageMetadata of every box that this rank has: one, none, or several of a strided shard."""
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 
-    chunk = _chunk(tensor)
-    return [] if chunk is None else [ChunkStorageMetadata(*chunk)]
+    return [
+        ChunkStorageMetadata(torch.Size(begin), torch.Size(e - b for b, e in zip(begin, end)))
+        for begin, end in _C.chunk_list(tensor)
+    ]
 
 
 def write_items(tensor: torch.Tensor, fqn: str, value: Any) -> list[Any]:
-    """WriteItems of what this rank has."""
+    """WriteItems of every box that this rank has. PyTorch's planner picks one of those who have the
+    same: which ranks take part in the save, it alone knows (no_dist, process_group)."""
     from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
     from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
@@ -59,11 +48,8 @@ def write_items(tensor: torch.Tensor, fqn: str, value: Any) -> list[Any]:
 
 
 def tensor_shard(tensor: torch.Tensor, index: Any) -> torch.Tensor:
-    """The memory of the part that starts at `index`."""
-    chunk = _chunk(tensor)
-    if chunk is None or index.offset != chunk[0]:
-        raise _C.InvalidArgument(f"this rank has no part of {_C.sharding(tensor)} at {index.offset}")
-    return _C.to_local(tensor.detach(), None)
+    """The memory of the box that starts at `index`."""
+    return _C.tensor_shard(tensor, index.offset)
 
 
 _plain_gather = _state_dict_utils._gather_state_dict

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Checkpoints beside `cp` and PyTorch's DCP, on processes of this machine.
+
+    PYTHONPATH=build/python .venv/bin/python benchmarks/compare_checkpoint.py [-n 2] [--mib 1024]
+        [--rounds 3] [--folder /tmp]
+
+The state is 16 float32 matrices, sharded by rows. A save ends when the bytes are on the device (DCP's
+default does not promise that; it is timed with and without its sync_files). Loads read files that are
+in the page cache. Each figure is the least of the rounds, which take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+MATRICES = 16
+COLUMNS = 1024
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-n", "--processes", type=int, default=2)
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", default="/tmp")
+    return parser.parse_args()
+
+
+def copy_and_sync(source: pathlib.Path, target: pathlib.Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run(["cp", "-r", str(source), str(target)], check=True)
+    for path in target.iterdir():
+        with open(path, "rb+") as file:
+            os.fsync(file.fileno())
+
+
+def main() -> None:
+    options = arguments()
+    if "RANK" not in os.environ:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
+        command += [str(options.processes), "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+        environment = dict(os.environ, OMP_NUM_THREADS="1")
+        sys.exit(subprocess.run(command + sys.argv, env=environment, check=False).returncode)
+
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed import tensor as theirs
+    from torch.distributed.device_mesh import init_device_mesh
+
+    import tessera
+
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("dp",))
+    ours = tessera.mesh_from_torch(mesh)
+    rows = options.mib * 1024 * 1024 // 4 // COLUMNS // MATRICES // ranks * ranks
+    parts = {f"w{i}": torch.rand(rows // ranks, COLUMNS) for i in range(MATRICES)}
+    mine = {name: tessera.from_local(part, ours, "S0") for name, part in parts.items()}
+    other = {name: theirs.DTensor.from_local(part, mesh, [theirs.Shard(0)]) for name, part in parts.items()}
+    turned = {name: tessera.zeros(rows, COLUMNS, device_mesh=ours, placements="S1") for name in parts}
+    theirs_turned = {name: theirs.zeros(rows, COLUMNS, device_mesh=mesh, placements=[theirs.Shard(1)]) for name in parts}
+    root = pathlib.Path(options.folder) / "tessera_compare_checkpoint"
+    root.mkdir(exist_ok=True)
+
+    def dcp_save(sync: bool) -> None:
+        writer = dcp.FileSystemWriter(root / "theirs", sync_files=sync)
+        dcp.save(other, storage_writer=writer)
+
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("tessera.save (synced)", lambda: tessera.save(mine, root / "ours")),
+        ("dcp.save, sync_files", lambda: dcp_save(True)),
+        ("dcp.save, not synced", lambda: dcp_save(False)),
+        ("cp + fsync", lambda: copy_and_sync(root / "ours", root / "copy") if rank == 0 else None),
+        ("tessera.load, same mesh", lambda: tessera.load(mine, root / "ours")),
+        ("tessera.load, not verified", lambda: tessera.load(mine, root / "ours", verify=False)),
+        ("dcp.load, same mesh", lambda: dcp.load(other, checkpoint_id=root / "theirs")),
+        ("tessera.load, S0 to S1", lambda: tessera.load(turned, root / "ours")),
+        ("dcp.load, S0 to S1", lambda: dcp.load(theirs_turned, checkpoint_id=root / "theirs")),
+    ]
+    least = dict.fromkeys([name for name, _ in calls], float("inf"))
+    for _ in range(options.rounds):
+        for name, call in calls:
+            dist.barrier()
+            start = time.perf_counter()
+            call()
+            dist.barrier()
+            least[name] = min(least[name], time.perf_counter() - start)
+    if rank == 0:
+        size = rows * COLUMNS * 4 * MATRICES
+        print(f"{size / 2**20:.0f} MiB, {ranks} processes, least of {options.rounds}")
+        for name, seconds in least.items():
+            print(f"  {name:28} {seconds:7.3f} s  {size / seconds / 2**30:6.2f} GiB/s")
+        shutil.rmtree(root)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

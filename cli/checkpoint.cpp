@@ -1,0 +1,277 @@
+#include <ATen/ops/empty.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/checkpoint_diff.h"
+#include "cli/verbs.h"
+#include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
+#include "tessera/checkpoint/load.h"
+#include "tessera/checkpoint/save.h"
+#include "tessera/checkpoint/save_safetensors.h"
+#include "tessera/checkpoint/stored_state.h"
+#include "tessera/comm/threads.h"
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/sharded_tensor.h"
+
+/// tessera checkpoint inspect|verify|diff|convert|reshard: checkpoints without the program that
+/// wrote them.
+namespace tessera::cli {
+namespace {
+
+using checkpoint::open_stored;
+using checkpoint::StoredState;
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::string path;
+  std::string other;
+  std::string to = "auto";
+  bool json = false;
+  bool tensors_only = false;
+  int ranks = 1;
+  double tolerance = 0;
+};
+
+int64_t bytes_of(const dcp::TensorEntry& tensor) {
+  return numel_of(tensor.shape) * (tensor.dtype ? dtype_bytes(*tensor.dtype) : 0);
+}
+
+std::string dtype_text(const dcp::TensorEntry& tensor) {
+  return tensor.dtype ? std::string(dtype_name(*tensor.dtype)) : "?";
+}
+
+std::string files_text(const dcp::TensorEntry& tensor) {
+  std::set<std::string> files;
+  for (const auto& chunk : tensor.chunks) files.insert(chunk.item.file);
+  if (files.empty()) return "";
+  return files.size() == 1 ? *files.begin()
+                           : join_text(*files.begin(), " and ", files.size() - 1, " more");
+}
+
+struct Totals {
+  int64_t tensors = 0;
+  int64_t values = 0;
+  int64_t bytes = 0;
+};
+
+Totals totals_of(const StoredState& stored) {
+  Totals out;
+  for (const auto& [name, entry] : stored.metadata().entries) {
+    const auto* tensor = std::get_if<dcp::TensorEntry>(&entry);
+    (tensor != nullptr ? out.tensors : out.values) += 1;
+    if (tensor != nullptr) out.bytes += bytes_of(*tensor);
+  }
+  return out;
+}
+
+/// A value as text; what cannot be read as plain data says why.
+std::string value_text(StoredState& stored, const std::string& name, const dcp::ValueEntry& entry) {
+  try {
+    return stored.read_value(name, entry).to_text();
+  } catch (const Error& error) {
+    return join_text("unreadable: ", error.what());
+  }
+}
+
+Json inspect_json(StoredState& stored) {
+  Json entries = Json::object();
+  for (const auto& [name, entry] : stored.metadata().entries) {
+    if (const auto* value = std::get_if<dcp::ValueEntry>(&entry)) {
+      entries[name] = {{"value", value_text(stored, name, *value)}};
+      continue;
+    }
+    const auto& tensor = std::get<dcp::TensorEntry>(entry);
+    Json chunks = Json::array();
+    for (const auto& chunk : tensor.chunks) {
+      chunks.push_back({{"begin", chunk.box.begin},
+                        {"end", chunk.box.end},
+                        {"file", chunk.item.file},
+                        {"offset", chunk.item.offset},
+                        {"length", chunk.item.length}});
+    }
+    entries[name] = {{"dtype", dtype_text(tensor)},
+                     {"shape", tensor.shape},
+                     {"bytes", bytes_of(tensor)},
+                     {"chunks", std::move(chunks)}};
+  }
+  const Totals totals = totals_of(stored);
+  return {{"path", stored.path().string()},
+          {"format", stored.format()},
+          {"checksums", stored.has_checksums()},
+          {"tensors", totals.tensors},
+          {"values", totals.values},
+          {"bytes", totals.bytes},
+          {"entries", std::move(entries)}};
+}
+
+void inspect(const Options& options) {
+  const auto stored = open_stored(options.path, {});
+  if (options.json) {
+    std::cout << inspect_json(*stored).dump(2) << "\n";
+    return;
+  }
+  std::vector<std::vector<std::string>> rows = {{"name", "type", "shape", "bytes", "chunks", "in"}};
+  for (const auto& [name, entry] : stored->metadata().entries) {
+    if (const auto* value = std::get_if<dcp::ValueEntry>(&entry)) {
+      rows.push_back({name, "value", value_text(*stored, name, *value)});
+      continue;
+    }
+    const auto& tensor = std::get<dcp::TensorEntry>(entry);
+    rows.push_back({name, dtype_text(tensor), shape_text(tensor.shape),
+                    bytes_text(bytes_of(tensor)), std::to_string(tensor.chunks.size()),
+                    files_text(tensor)});
+  }
+  const Totals totals = totals_of(*stored);
+  std::cout << table_text(rows) << "\n"
+            << stored->format() << ": " << totals.tensors << " tensors of "
+            << bytes_text(totals.bytes) << ", " << totals.values << " values, "
+            << (stored->has_checksums() ? "with" : "without") << " checksums\n";
+}
+
+void verify(const Options& options) {
+  std::string wrong;
+  Totals totals;
+  bool checksums = false;
+  try {
+    const auto stored = open_stored(options.path, {});
+    totals = totals_of(*stored);
+    checksums = stored->has_checksums();
+    stored->verify_all();
+  } catch (const Error& error) {
+    wrong = error.what();
+  }
+  if (options.json) {
+    std::cout << Json({{"path", options.path},
+                       {"ok", wrong.empty()},
+                       {"error", wrong},
+                       {"tensors", totals.tensors},
+                       {"bytes", totals.bytes},
+                       {"checksums", checksums}})
+                     .dump(2)
+              << "\n";
+  } else if (wrong.empty()) {
+    std::cout << options.path << " is whole: " << totals.tensors << " tensors of "
+              << bytes_text(totals.bytes) << ", " << totals.values << " values"
+              << (checksums ? ", every block has its checksum\n" : ", no file of checksums\n");
+  }
+  if (wrong.empty()) return;
+  if (!options.json) std::cerr << "tessera: " << wrong << "\n";
+  throw ExitWith{1};
+}
+
+void diff(const Options& options) {
+  const auto a = open_stored(options.path, {});
+  const auto b = open_stored(options.other, {});
+  const auto differences = compare(*a, *b, options.tolerance);
+  if (options.json) {
+    Json list = Json::array();
+    for (const auto& one : differences) list.push_back({{"name", one.name}, {"what", one.what}});
+    std::cout << list.dump(2) << "\n";
+  } else {
+    std::vector<std::vector<std::string>> rows;
+    for (const auto& one : differences) rows.push_back({one.name, one.what});
+    std::cout << (rows.empty() ? "no difference\n" : table_text(rows));
+  }
+  if (!differences.empty()) throw ExitWith{1};
+}
+
+/// Tensors that are stored in one piece stay in the mapped file; others are put together in memory.
+State state_of(StoredState& stored, bool tensors_only) {
+  State state;
+  for (const auto& [name, entry] : stored.metadata().entries) {
+    if (const auto* value = std::get_if<dcp::ValueEntry>(&entry)) {
+      if (!tensors_only) state.emplace(name, stored.read_value(name, *value));
+    } else {
+      state.emplace(name, whole_tensor(stored, name, std::get<dcp::TensorEntry>(entry)));
+    }
+  }
+  return state;
+}
+
+void convert(const Options& options) {
+  const auto stored = open_stored(options.path, {});
+  const State state = state_of(*stored, options.tensors_only);
+  const std::string to = options.to != "auto" ? options.to
+                         : std::filesystem::path(options.other).extension() == ".safetensors" ||
+                                 stored->format() != "safetensors"
+                             ? "safetensors"
+                             : "dcp";
+  if (to == "safetensors") {
+    save_safetensors(state, options.other);
+  } else {
+    save(state, options.other, {.paths = stored->metadata().paths});
+  }
+  std::cout << options.other << ": " << state.size() << " entries as "
+            << (to == "dcp" ? "PyTorch distributed checkpoint" : to) << "\n";
+}
+
+/// Every rank of as many threads loads its rows and writes them.
+void reshard(const Options& options) {
+  comm::run_ranks(options.ranks, [&](int) {
+    const DeviceMesh mesh = comm::init_device_mesh(join_text("ranks=", options.ranks));
+    const auto stored = open_stored(options.path, {.verify = false});
+    State state;
+    for (const auto& [name, entry] : stored->metadata().entries) {
+      const auto* tensor = std::get_if<dcp::TensorEntry>(&entry);
+      if (tensor == nullptr) {
+        state.emplace(name, PlainValue());
+        continue;
+      }
+      require(tensor->dtype.has_value(), name, ": its type is not in the metadata");
+      const Sharding as(mesh, {tensor->shape.empty() ? Replicate() : Shard(0)}, tensor->shape,
+                        {.dtype = *tensor->dtype});
+      const auto options_of = at::TensorOptions(static_cast<at::ScalarType>(*tensor->dtype));
+      const std::vector<int64_t> shape(as.local_shape().begin(), as.local_shape().end());
+      state.emplace(name, dtensor::wrap(at::empty(shape, options_of), as));
+    }
+    load(state, options.path);
+    save(state, options.other, {.paths = stored->metadata().paths});
+  });
+  std::cout << options.other << ": in " << options.ranks << " parts\n";
+}
+
+CLI::App* add_verb(CLI::App* group, const char* name, const char* what,
+                   const std::shared_ptr<Options>& options, void (*run)(const Options&)) {
+  CLI::App* verb = group->add_subcommand(name, what);
+  verb->add_option("path", options->path, "a checkpoint directory, or safetensors")->required();
+  verb->callback([options, run] { run(*options); });
+  return verb;
+}
+
+}  // namespace
+
+void add_checkpoint(CLI::App& app) {
+  CLI::App* group = app.add_subcommand(
+      "checkpoint",
+      "Looks into checkpoints of PyTorch's format and safetensors, and converts them");
+  group->require_subcommand(1);
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = add_verb(group, "inspect", "What it holds", options, inspect);
+  verb->add_flag("--json", options->json, "machine-readable, with every chunk");
+  verb = add_verb(group, "verify", "Reads and checks every byte; exit code 1 if it is damaged",
+                  options, verify);
+  verb->add_flag("--json", options->json, "machine-readable output");
+  verb = add_verb(group, "diff", "What two of them do not have in common; exit code 1 if anything",
+                  options, diff);
+  verb->add_option("other", options->other, "the other checkpoint")->required();
+  verb->add_option("--tolerance", options->tolerance, "elements may differ by this much");
+  verb->add_flag("--json", options->json, "machine-readable output");
+  verb = add_verb(group, "convert", "Writes it in the other format", options, convert);
+  verb->add_option("target", options->other, "where to")->required();
+  verb->add_option("--to", options->to, "dcp or safetensors; by default the other format")
+      ->check(CLI::IsMember({"auto", "dcp", "safetensors"}));
+  verb->add_flag("--tensors-only", options->tensors_only, "leave out values that are no tensors");
+  verb = add_verb(group, "reshard", "Writes it as so many ranks would, each a part of the rows",
+                  options, reshard);
+  verb->add_option("target", options->other, "where to")->required();
+  verb->add_option("-n,--ranks", options->ranks, "how many")
+      ->required()
+      ->check(CLI::Range(1, 1024));
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,152 @@
+#include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "bind/bind.h"
+#include "tessera/checkpoint/chunks.h"
+#include "tessera/checkpoint/load.h"
+#include "tessera/checkpoint/save.h"
+#include "tessera/checkpoint/save_safetensors.h"
+
+namespace tessera::python {
+namespace {
+
+constexpr int kMaxDepth = 64;
+
+PlainValue to_plain(py::handle object, const std::string& name, int depth = 0) {
+  require(depth < kMaxDepth, name, ": lists and dicts nested deeper than ", kMaxDepth);
+  if (object.is_none()) return {};
+  if (py::isinstance<py::bool_>(object)) return object.cast<bool>();
+  if (py::isinstance<py::int_>(object)) {
+    try {
+      return object.cast<int64_t>();
+    } catch (const py::cast_error&) {
+      throw InvalidArgument(join_text(name, ": a whole number of more than 64 bits"));
+    }
+  }
+  if (py::isinstance<py::float_>(object)) return object.cast<double>();
+  if (py::isinstance<py::str>(object)) return object.cast<std::string>();
+  if (py::isinstance<py::bytes>(object)) return PlainValue::bytes(object.cast<std::string>());
+  const bool is_tuple = py::isinstance<py::tuple>(object);
+  if (is_tuple || py::isinstance<py::list>(object)) {
+    std::vector<PlainValue> items;
+    for (const py::handle item : py::reinterpret_borrow<py::sequence>(object)) {
+      items.push_back(to_plain(item, name, depth + 1));
+    }
+    return is_tuple ? PlainValue::tuple(std::move(items)) : PlainValue::list(std::move(items));
+  }
+  if (py::isinstance<py::dict>(object)) {
+    std::vector<std::pair<PlainValue, PlainValue>> members;
+    for (const auto& [key, value] : py::reinterpret_borrow<py::dict>(object)) {
+      PlainValue plain_key = to_plain(key, name, depth + 1);
+      members.emplace_back(std::move(plain_key), to_plain(value, name, depth + 1));
+    }
+    return PlainValue::dict(std::move(members));
+  }
+  throw NotSupported(join_text(
+      name, " is a ", py::str(py::type::handle_of(object).attr("__name__")).cast<std::string>(),
+      "; a checkpoint holds tensors, numbers, text, bytes, and lists, tuples and dicts of them"));
+}
+
+struct ToPython {
+  py::object operator()(std::monostate) const { return py::none(); }
+  py::object operator()(bool value) const { return py::bool_(value); }
+  py::object operator()(int64_t value) const { return py::int_(value); }
+  py::object operator()(double value) const { return py::float_(value); }
+  py::object operator()(const std::string& value) const { return py::str(value); }
+  py::object operator()(const PlainValue::Bytes& value) const { return py::bytes(value.data); }
+  py::object operator()(const PlainValue::Sequence& value) const {
+    py::list out;
+    for (const auto& item : value.items) out.append(std::visit(*this, item.data()));
+    if (value.is_tuple) return py::tuple(out);
+    return out;
+  }
+  py::object operator()(const std::shared_ptr<const PlainValue::Dict>& value) const {
+    py::dict out;
+    for (const auto& [key, member] : value->members) {
+      out[std::visit(*this, key.data())] = std::visit(*this, member.data());
+    }
+    return out;
+  }
+};
+
+State to_state(const py::dict& given) {
+  State state;
+  for (const auto& [key, value] : given) {
+    const auto name = key.cast<std::string>();
+    if (THPVariable_Check(value.ptr())) {
+      state.emplace(name, THPVariable_Unpack(value.ptr()));
+    } else {
+      state.emplace(name, to_plain(value, name));
+    }
+  }
+  return state;
+}
+
+py::list boxes_list(const std::vector<Box>& boxes) {
+  py::list out;
+  for (const Box& box : boxes) {
+    out.append(py::make_tuple(tuple_of<int64_t>(box.begin), tuple_of<int64_t>(box.end)));
+  }
+  return out;
+}
+
+void save_state(const py::dict& given, const std::filesystem::path& directory,
+                std::map<std::string, dcp::Path> paths, std::shared_ptr<comm::RankWorld> world) {
+  const State state = to_state(given);
+  const SaveOptions options = {.world = std::move(world), .paths = std::move(paths)};
+  const py::gil_scoped_release no_gil;
+  save(state, directory, options);
+}
+
+py::tuple load_state(const py::dict& given, const std::filesystem::path& directory,
+                     const LoadOptions& options) {
+  State state = to_state(given);
+  LoadReport report;
+  {
+    const py::gil_scoped_release no_gil;
+    report = load(state, directory, options);
+  }
+  py::dict values;
+  for (const auto& [name, value] : state) {
+    const auto* plain = std::get_if<PlainValue>(&value);
+    if (plain != nullptr) values[py::str(name)] = std::visit(ToPython(), plain->data());
+  }
+  return py::make_tuple(report.missing, report.unexpected, values);
+}
+
+}  // namespace
+
+void bind_checkpoint(py::module_& m) {
+  m.def("write_items", [](const std::string& name, const at::Tensor& tensor) {
+    return boxes_list(write_items(name, tensor));
+  });
+  m.def("chunk_list", [](const at::Tensor& tensor) { return boxes_list(chunk_list(tensor)); });
+  m.def("tensor_shard", [](const at::Tensor& tensor, const std::vector<int64_t>& offset) {
+    return tensor_shard(tensor, offset);
+  });
+  m.def("save_state", save_state);
+  m.def(
+      "save_safetensors",
+      [](const std::map<std::string, at::Tensor>& tensors, const std::filesystem::path& path,
+         uint64_t max_file_bytes, std::shared_ptr<comm::RankWorld> world) {
+        const State state(tensors.begin(), tensors.end());
+        save_safetensors(state, path,
+                         {.world = std::move(world), .max_file_bytes = max_file_bytes});
+      },
+      NoGil());
+  m.def("load_state",
+        [](const py::dict& state, const std::filesystem::path& directory, bool allow_missing,
+           bool allow_unexpected, std::vector<std::pair<std::string, std::string>> renames,
+           bool cast, bool verify, std::shared_ptr<comm::RankWorld> world) {
+          return load_state(state, directory,
+                            {.world = std::move(world),
+                             .allow_missing = allow_missing,
+                             .allow_unexpected = allow_unexpected,
+                             .renames = std::move(renames),
+                             .cast = cast,
+                             .verify = verify});
+        });
+}
+
+}  // namespace tessera::python

@@ -1,0 +1,154 @@
+"""Checkpoints that any mesh can load: PyTorch's distributed checkpoint directories, written safely.
+
+    tessera.save({"model": model.state_dict(), "step": 100}, "step_100")
+    state = {"model": model.state_dict(), "step": 0}
+    tessera.load(state, "step_100")          # on other ranks, in other placements; writes in place
+
+`torch.distributed.checkpoint` loads what save() wrote, and load() what it saved.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import torch
+
+from . import _C
+from .ranks import current_world
+
+_Path = tuple[Union[str, int], ...]
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What a checkpoint and a state do not have in common."""
+
+    missing: list[str]
+    unexpected: list[str]
+
+
+_Box = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def write_items(name: str, tensor: torch.Tensor) -> list[_Box]:
+    """Which boxes of the tensor this rank writes, as (begin, end). Of copies on several ranks one is
+    written; the name decides by which rank."""
+    return _C.write_items(name, tensor)
+
+
+def chunk_list(tensor: torch.Tensor) -> list[_Box]:
+    """Every box that this rank holds: several of a strided shard, none outside of the mesh."""
+    return _C.chunk_list(tensor)
+
+
+def tensor_shard(tensor: torch.Tensor, offset: Sequence[int]) -> torch.Tensor:
+    """This rank's memory of the held box that begins at `offset`."""
+    return _C.tensor_shard(tensor, offset)
+
+
+def _is_leaf(value: Any) -> bool:
+    """PyTorch's rule: dicts are opened, and lists that hold a tensor or a dict somewhere."""
+    if isinstance(value, Mapping):
+        return False
+    if not isinstance(value, list):
+        return True
+    return all(not isinstance(entry, torch.Tensor) and _is_leaf(entry) for entry in value)
+
+
+def _flatten(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, _Path]]:
+    flat: dict[str, Any] = {}
+    paths: dict[str, _Path] = {}
+
+    def visit(path: _Path, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key, member in value.items():
+                visit((*path, str(key)), member)
+        elif not _is_leaf(value):
+            for index, member in enumerate(value):
+                visit((*path, index), member)
+        else:
+            name = ".".join(map(str, path))
+            if name in flat:
+                raise _C.InvalidArgument(f"two values of the state have the name {name}")
+            flat[name] = value
+            paths[name] = path
+
+    visit((), state)
+    return flat, paths
+
+
+def _set(state: Any, path: _Path, value: Any) -> None:
+    for part in path[:-1]:
+        state = state[_key_of(state, part)]
+    state[_key_of(state, path[-1])] = value
+
+
+def _key_of(container: Any, part: str | int) -> Any:
+    """Names hold keys as text; the dict itself may have the number 7 where the name has '7'."""
+    if isinstance(part, int) or part in container:
+        return part
+    return next(key for key in container if str(key) == part)
+
+
+def save(state: Mapping[str, Any], directory: str | os.PathLike[str]) -> None:
+    """Writes nested dicts and lists of tensors (plain, sharded, of fully_shard), numbers, text, bytes
+    and tuples. Every rank calls it; each writes its own parts, replicated ones are written once. The
+    directory is replaced at once: an interrupted or failed save leaves what was there.
+
+        >>> def show(rank):
+        ...     mesh = tessera.init_device_mesh("dp=2")
+        ...     w = tessera.distribute_tensor(torch.arange(4.0), mesh, "S0")
+        ...     tessera.save({"model": {"w": w}, "step": 3}, folder + "/step_3")
+        ...     state = {"model": {"w": torch.zeros(4)}, "step": 0}
+        ...     tessera.load(state, folder + "/step_3")
+        ...     return state
+        >>> import tempfile; folder = tempfile.mkdtemp()
+        >>> tessera.run_ranks(2, show)[1]
+        {'model': {'w': tensor([0., 1., 2., 3.])}, 'step': 3}
+    """
+    flat, paths = _flatten(state)
+    _C.save_state(flat, directory, paths, current_world())
+
+
+def save_safetensors(
+    tensors: Mapping[str, torch.Tensor],
+    path: str | os.PathLike[str],
+    *,
+    max_file_bytes: int = 5_000_000_000,
+) -> None:
+    """Writes tensors, plain or sharded, as safetensors: one file if the path ends so, else a directory as
+    transformers makes it. Every rank calls it and writes its parts; nothing is gathered. load() reads it."""
+    _C.save_safetensors(dict(tensors), path, max_file_bytes, current_world())
+
+
+def load(
+    state: MutableMapping[str, Any],
+    directory: str | os.PathLike[str],
+    *,
+    allow_missing: bool = False,
+    allow_unexpected: bool = False,
+    renames: Mapping[str, str] | None = None,
+    cast: bool = False,
+    verify: bool = True,
+) -> LoadReport:
+    """Reads a checkpoint into the tensors of the state, sharded as they are, and sets its other values.
+    Names, shapes and types must fit unless the options allow otherwise; `cast` converts elements;
+    `renames` are regular expressions for names of the checkpoint and what they become. All errors, damaged files among them, come on every rank and before anything has changed."""
+    flat, paths = _flatten(state)
+    missing, unexpected, values = _C.load_state(
+        flat,
+        directory,
+        allow_missing,
+        allow_unexpected,
+        list((renames or {}).items()),
+        cast,
+        verify,
+        current_world(),
+    )
+    for name, value in values.items():
+        if name not in missing:
+            _set(state, paths[name], value)
+    return LoadReport(missing, unexpected)

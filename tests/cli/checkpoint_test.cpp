@@ -1,0 +1,86 @@
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tessera/checkpoint/load.h"
+#include "tessera/checkpoint/save.h"
+#include "tessera/comm/threads.h"
+#include "tessera/dtensor/dtensor.h"
+#include "tests/cli/run_cli.h"
+#include "tests/support_pure/temp_dir.h"
+
+namespace tessera {
+namespace checkpoint_test {
+
+using test::run_cli;
+using test::TempDir;
+
+void save_sample(const std::filesystem::path& path, double last) {
+  comm::run_ranks(2, [&](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("dp=2");
+    State state = {{"w", distribute_tensor(at::arange(30.0).reshape({5, 6}), mesh, {Shard(0)})},
+                   {"bias", at::full({3}, last)},
+                   {"step", PlainValue(7)}};
+    save(state, path, {.paths = {{"step", {"step"}}}});
+  });
+}
+
+TEST(CheckpointVerb, InspectsAndVerifies) {
+  const TempDir dir;
+  const std::string path = (dir / "a").string();
+  save_sample(path, 1);
+  const auto shown = run_cli({"checkpoint", "inspect", path});
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  for (const std::string part :
+       {"w", "f32", "5x6", "step", "7", "2 tensors of", "1 values", "with checksums"}) {
+    EXPECT_NE(shown.out.find(part), std::string::npos) << part << "\n" << shown.out;
+  }
+  const auto json = nlohmann::json::parse(run_cli({"checkpoint", "inspect", path, "--json"}).out);
+  EXPECT_EQ(json["entries"]["w"]["chunks"].size(), 2u);
+  EXPECT_EQ(json["bytes"], 132);
+  EXPECT_EQ(run_cli({"checkpoint", "verify", path}).exit_code, 0);
+  std::fstream(dir / "a/__0_0.distcp", std::ios::in | std::ios::out).seekp(300).put('!');
+  const auto damaged = run_cli({"checkpoint", "verify", path});
+  EXPECT_EQ(damaged.exit_code, 1);
+  EXPECT_NE(damaged.err.find("__0_0.distcp is damaged"), std::string::npos) << damaged.err;
+  EXPECT_EQ(run_cli({"checkpoint", "inspect", (dir / "none").string()}).exit_code, 2);
+}
+
+TEST(CheckpointVerb, TellsWhatDiffers) {
+  const TempDir dir;
+  save_sample(dir / "a", 1);
+  save_sample(dir / "b", 1.5);
+  const std::string a = (dir / "a").string();
+  const std::string b = (dir / "b").string();
+  EXPECT_EQ(run_cli({"checkpoint", "diff", a, a}).exit_code, 0);
+  const auto found = run_cli({"checkpoint", "diff", a, b});
+  EXPECT_EQ(found.exit_code, 1);
+  EXPECT_NE(found.out.find("bias  3 of 3 elements differ, by up to 0.5"), std::string::npos)
+      << found.out;
+  EXPECT_EQ(run_cli({"checkpoint", "diff", a, b, "--tolerance", "0.5"}).exit_code, 0);
+}
+
+TEST(CheckpointVerb, ConvertsAndReshards) {
+  const TempDir dir;
+  save_sample(dir / "a", 1);
+  const std::string a = (dir / "a").string();
+  const std::string file = (dir / "m.safetensors").string();
+  const auto refused = run_cli({"checkpoint", "convert", a, file});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.err.find("step is no tensor"), std::string::npos) << refused.err;
+  EXPECT_EQ(run_cli({"checkpoint", "convert", a, file, "--tensors-only"}).exit_code, 0);
+  const auto found = run_cli({"checkpoint", "diff", a, file});
+  EXPECT_EQ(found.out, "step  only in the first\n");
+  EXPECT_EQ(run_cli({"checkpoint", "convert", file, (dir / "back").string()}).exit_code, 0);
+  EXPECT_EQ(run_cli({"checkpoint", "diff", file, (dir / "back").string()}).exit_code, 0);
+  const std::string parts = (dir / "parts").string();
+  EXPECT_EQ(run_cli({"checkpoint", "reshard", a, parts, "-n", "3"}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::exists(dir / "parts/__2_0.distcp"));
+  EXPECT_EQ(run_cli({"checkpoint", "diff", a, parts}).out, "no difference\n");
+}
+
+}  // namespace checkpoint_test
+}  // namespace tessera
