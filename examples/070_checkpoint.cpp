@@ -59,13 +59,13 @@ struct Trained {
 int main() {
   const auto root = std::filesystem::temp_directory_path() / "tessera_example_070";
   std::filesystem::remove_all(root);
-  FullState expected;
+  FullStateDict expected;
   run_ranks(4, [&](int rank) {
     Trained run(init_device_mesh("dp=2,tp=2"));
     run.train(kSavedAfter);
     save_step(run.state(), root, run.step, {.keep = 2});
     run.train(kSteps);
-    const FullState whole = full_state_dict(*run.net);
+    const FullStateDict whole = full_state_dict(*run.net);
     if (rank == 0) expected = whole;
   });
   const auto saved = step_path(root, latest_step(root).value());
