@@ -1,7 +1,8 @@
+#include "tessera/dtensor/dispatch/sequential_random_ops.h"
+
 #include <ATen/core/enum_tag.h>
 
 #include "tessera/comm/rank_generator.h"
-#include "tessera/dtensor/dispatch/sequential_random_ops.h"
 #include "tessera/dtensor/random/same_generator.h"
 
 namespace tessera::dtensor {
