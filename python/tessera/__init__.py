@@ -87,11 +87,15 @@ from .fsdp_report import (
     sharded_groups,
 )
 from .checkpoint import (
+    AsyncSaver,
     LoadReport,
     chunk_list,
+    latest_step,
     load,
     save,
     save_safetensors,
+    save_step,
+    step_path,
     tensor_shard,
     write_items,
 )
@@ -118,6 +122,7 @@ from .tensor import (
 
 __version__ = "0.1.0"
 __all__ = [
+    "AsyncSaver",
     "CommEvent",
     "CpuOffload",
     "DeviceMesh",
@@ -173,6 +178,7 @@ __all__ = [
     "implicit_replication",
     "init_device_mesh",
     "is_dtensor",
+    "latest_step",
     "load",
     "load_full_state",
     "load_sharded_state",
@@ -199,6 +205,7 @@ __all__ = [
     "run_ranks",
     "save",
     "save_safetensors",
+    "save_step",
     "set_collectives",
     "set_default_machine",
     "set_gradient_divide_factor",
@@ -212,6 +219,7 @@ __all__ = [
     "sharded_groups",
     "sharded_state",
     "sharding",
+    "step_path",
     "strict_rules",
     "tensor_shard",
     "to_empty",
