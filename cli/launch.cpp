@@ -93,7 +93,8 @@ int run_attempts(LaunchOptions options, const CLI::App& verb, JobOptions job) {
       options.shape.ranks = std::max(options.min_ranks, options.shape.ranks - 1);
     }
     std::cerr << "tessera launch: restart " << options.shape.restarts << " of "
-              << options.max_restarts << ", with " << options.shape.ranks << " ranks\n";
+              << options.max_restarts << ", with " << options.shape.ranks
+              << (options.shape.ranks == 1 ? " rank\n" : " ranks\n");
   }
 }
 

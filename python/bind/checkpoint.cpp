@@ -3,10 +3,12 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bind/bind.h"
+#include "tessera/checkpoint/async_save.h"
 #include "tessera/checkpoint/chunks.h"
 #include "tessera/checkpoint/load.h"
 #include "tessera/checkpoint/save.h"
 #include "tessera/checkpoint/save_safetensors.h"
+#include "tessera/checkpoint/steps.h"
 
 namespace tessera::python {
 namespace {
@@ -99,6 +101,33 @@ void save_state(const py::dict& given, const std::filesystem::path& directory,
   save(state, directory, options);
 }
 
+void save_step_state(const py::dict& given, const std::filesystem::path& root, int64_t step,
+                     int keep, std::map<std::string, dcp::Path> paths,
+                     std::shared_ptr<comm::RankWorld> world) {
+  const State state = to_state(given);
+  const SaveStepOptions options = {.save = {.world = std::move(world), .paths = std::move(paths)},
+                                   .keep = keep};
+  const py::gil_scoped_release no_gil;
+  save_step(state, root, step, options);
+}
+
+void bind_async_saver(py::module_& m) {
+  py::class_<AsyncSaver, std::unique_ptr<AsyncSaver>>(m, "AsyncSaver")
+      .def(py::init([](bool refuse_when_busy) {
+        return std::make_unique<AsyncSaver>(AsyncSaver::Options{refuse_when_busy});
+      }))
+      .def("save",
+           [](AsyncSaver& saver, const py::dict& given, const std::filesystem::path& directory,
+              std::map<std::string, dcp::Path> paths, std::shared_ptr<comm::RankWorld> world) {
+             const State state = to_state(given);
+             const SaveOptions options = {.world = std::move(world), .paths = std::move(paths)};
+             const py::gil_scoped_release no_gil;
+             saver.save(state, directory, options);
+           })
+      .def("wait", &AsyncSaver::wait, NoGil())
+      .def("busy", &AsyncSaver::busy);
+}
+
 py::tuple load_state(const py::dict& given, const std::filesystem::path& directory,
                      const LoadOptions& options) {
   State state = to_state(given);
@@ -126,6 +155,12 @@ void bind_checkpoint(py::module_& m) {
     return tensor_shard(tensor, offset);
   });
   m.def("save_state", save_state);
+  m.def("save_step", save_step_state);
+  m.def("latest_step", [](const std::filesystem::path& root) { return latest_step(root); });
+  m.def("step_path", [](const std::filesystem::path& root, int64_t step) {
+    return step_path(root, step).string();
+  });
+  bind_async_saver(m);
   m.def(
       "save_safetensors",
       [](const std::map<std::string, at::Tensor>& tensors, const std::filesystem::path& path,

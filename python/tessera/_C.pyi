@@ -427,6 +427,29 @@ def save_state(
     paths: dict[str, tuple[str | int, ...]],
     world: World,
 ) -> None: ...
+def save_step(
+    state: dict[str, Any],
+    root: str | os.PathLike[str],
+    step: int,
+    keep: int,
+    paths: dict[str, tuple[str | int, ...]],
+    world: World,
+) -> None: ...
+def latest_step(root: str | os.PathLike[str]) -> int | None: ...
+def step_path(root: str | os.PathLike[str], step: int) -> str: ...
+
+class AsyncSaver:
+    def __init__(self, refuse_when_busy: bool) -> None: ...
+    def save(
+        self,
+        state: dict[str, Any],
+        directory: str | os.PathLike[str],
+        paths: dict[str, tuple[str | int, ...]],
+        world: World,
+    ) -> None: ...
+    def wait(self) -> None: ...
+    def busy(self) -> bool: ...
+
 def save_safetensors(
     tensors: dict[str, torch.Tensor],
     path: str | os.PathLike[str],

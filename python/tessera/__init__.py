@@ -87,11 +87,15 @@ from .fsdp_report import (
     sharded_groups,
 )
 from .checkpoint import (
+    AsyncSaver,
     LoadReport,
     chunk_list,
+    latest_step,
     load,
     save,
     save_safetensors,
+    save_step,
+    step_path,
     tensor_shard,
     write_items,
 )
@@ -120,6 +124,7 @@ from .tensor import (
 
 __version__ = "0.1.0"
 __all__ = [
+    "AsyncSaver",
     "CommEvent",
     "CPUOffloadPolicy",
     "DeviceMesh",
@@ -176,6 +181,7 @@ __all__ = [
     "implicit_replication",
     "init_device_mesh",
     "is_dtensor",
+    "latest_step",
     "load",
     "load_full_state_dict",
     "load_program",
@@ -203,6 +209,7 @@ __all__ = [
     "run_ranks",
     "save",
     "save_safetensors",
+    "save_step",
     "set_collectives",
     "set_default_machine",
     "set_gradient_divide_factor",
@@ -217,6 +224,7 @@ __all__ = [
     "sharded_groups",
     "sharded_state_dict",
     "sharding",
+    "step_path",
     "strict_rules",
     "tensor_parallel_transformation",
     "tensor_shard",

@@ -113,6 +113,45 @@ def save(state: Mapping[str, Any], directory: str | os.PathLike[str]) -> None:
     _C.save_state(flat, directory, paths, current_world())
 
 
+def save_step(
+    state: Mapping[str, Any], root: str | os.PathLike[str], step: int, *, keep: int = 0
+) -> None:
+    """save() to root/step_<step>; of the checkpoints there the last `keep` stay, with 0 all of them."""
+    flat, paths = _flatten(state)
+    _C.save_step(flat, root, step, keep, paths, current_world())
+
+
+def latest_step(root: str | os.PathLike[str]) -> int | None:
+    """The last step that has a checkpoint; None if there is none."""
+    return _C.latest_step(root)
+
+
+def step_path(root: str | os.PathLike[str], step: int) -> str:
+    """The directory of a step's checkpoint."""
+    return _C.step_path(root, step)
+
+
+class AsyncSaver:
+    """Saves in the background: save() returns when the tensors are copied to memory of the CPU, and a
+    thread writes the copy. An error is raised by the next save() or wait(), on every rank; a second
+    save() waits for the first, or is refused with `refuse_when_busy`. Call wait() before the end."""
+
+    def __init__(self, *, refuse_when_busy: bool = False) -> None:
+        self._saver = _C.AsyncSaver(refuse_when_busy)
+
+    def save(self, state: Mapping[str, Any], directory: str | os.PathLike[str]) -> None:
+        flat, paths = _flatten(state)
+        self._saver.save(flat, directory, paths, current_world())
+
+    def wait(self) -> None:
+        """Blocks until the checkpoint is in place, on every rank."""
+        self._saver.wait()
+
+    def busy(self) -> bool:
+        """Whether this rank's thread still writes."""
+        return self._saver.busy()
+
+
 def save_safetensors(
     tensors: Mapping[str, torch.Tensor],
     path: str | os.PathLike[str],

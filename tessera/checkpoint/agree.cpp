@@ -28,6 +28,9 @@ at::Tensor all_gather(comm::RankWorld& world, const at::Tensor& mine) {
 }  // namespace
 
 std::vector<std::string> all_gather_text(comm::RankWorld& world, const std::string& text) {
+  if (world.kind() == comm::RankWorld::Kind::fake) {
+    throw NotSupported("a checkpoint in a fake world, whose ranks hold no data");
+  }
   if (world.size() == 1) return {text};
   at::Tensor size = at::empty({1}, at::kLong);
   *size.mutable_data_ptr<int64_t>() = static_cast<int64_t>(text.size());

@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/chunks.h"
 #include "tessera/checkpoint/load.h"
 #include "tessera/checkpoint/save.h"
+#include "tessera/comm/fake.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/module/distribute_module.h"
@@ -296,6 +297,14 @@ TEST(Load, OfOneRankThatDoesNotFitChangesNoRank) {
     }
     EXPECT_EQ(to_local(a).sum().item<float>(), 0);
   });
+}
+
+TEST(Save, InAFakeWorldIsRefused) {
+  const SharedDir dir("fake");
+  const comm::WorldGuard guard(comm::fake_world(0, 4));
+  State state = {{"w", numbers({2})}};
+  EXPECT_THROW(save(state, dir / "ckpt"), NotSupported);
+  EXPECT_THROW(load(state, dir / "ckpt"), NotSupported);
 }
 
 TEST(Save, OfRanksWithDifferentNamesKeepsThemAll) {

@@ -262,3 +262,55 @@ def test_safetensors_are_those_of_the_reference_library(ranks, tmp_path):
         return all(torch.equal(tessera.full_tensor(state[n]), t) for n, t in tensors.items())
 
     assert all(ranks(2, load))
+
+
+def test_steps_are_kept_and_background_saves_end(ranks, tmp_path):
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        w = distribute_tensor(torch.arange(5.0), mesh, "S0")
+        for step in (1, 2, 30):
+            tessera.save_step({"w": w, "step": step}, tmp_path / "run", step, keep=2)
+        saver = tessera.AsyncSaver()
+        saver.save({"w": w}, tmp_path / "later")
+        with torch.no_grad():
+            w.zero_()
+        saver.wait()
+        assert not saver.busy()
+        tessera.load({"w": w}, tmp_path / "later")
+        return tessera.full_tensor(w).sum().item()
+
+    assert tessera.latest_step(tmp_path / "none") is None
+    assert ranks(2, body) == [10.0, 10.0]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["step_2", "step_30"]
+    state = {"w": torch.zeros(5), "step": 0}
+    tessera.load(state, tessera.step_path(tmp_path / "run", tessera.latest_step(tmp_path / "run")))
+    assert state["step"] == 30 and state["w"].sum() == 10
+
+
+def test_a_model_of_transformers_comes_sharded_and_goes_back(ranks, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=64, n_positions=32)
+
+    def make():
+        return transformers.GPT2LMHeadModel(config).eval()
+
+    model = make()
+    model.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
+    tokens = torch.arange(8)[None]
+    expected = model(tokens).logits
+
+    def body(rank):
+        sharded = make()
+        tessera.fully_shard(sharded, tessera.init_device_mesh("dp=2"))
+        named = sharded.state_dict(keep_vars=True)
+        state = {name: value for name, value in named.items() if name != "lm_head.weight"}  # tied
+        tessera.load(state, tmp_path / "theirs")
+        with torch.no_grad():
+            torch.testing.assert_close(sharded(tokens).logits, expected)
+        tessera.save_safetensors(state, tmp_path / "ours", max_file_bytes=20_000)
+
+    ranks(2, body)
+    config.save_pretrained(tmp_path / "ours")
+    back = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "ours")
+    for name, value in model.state_dict().items():
+        assert torch.equal(back.state_dict()[name], value), name
