@@ -43,7 +43,7 @@ State state_of(torch::nn::Sequential& net, Optimizer& optimizer) {
 /// on one, with another learning rate to begin with.
 void check_resumes(const std::string& name, const MakeOptimizer& make) {
   const SharedDir dir(name);
-  FullState expected;
+  FullStateDict expected;
   {  // what one rank without interruption does
     auto net = make_mlp({4, 7, 2});
     const auto optimizer = make(*net, 0.05);

@@ -196,7 +196,7 @@ TEST(Checkpoint, OfFullyShardedModulesGathersNothing) {
     auto source = make_mlp({4, 7, 2}, 50);
     source->push_back(double_norm());
     fully_shard(*source, mesh);
-    const FullState want = full_state_dict(*source);
+    const FullStateDict want = full_state_dict(*source);
     State state;
     add_module(state, "model.", *source);
     save(state, dir / "ckpt");
