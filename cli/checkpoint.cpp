@@ -27,7 +27,7 @@ using checkpoint::open_stored;
 using checkpoint::StoredState;
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct CheckpointOptions {
   std::string path;
   std::string other;
   std::string to = "auto";
@@ -109,7 +109,7 @@ Json inspect_json(StoredState& stored) {
           {"entries", std::move(entries)}};
 }
 
-void inspect(const Options& options) {
+void inspect(const CheckpointOptions& options) {
   const auto stored = open_stored(options.path, {});
   if (options.json) {
     std::cout << inspect_json(*stored).dump(2) << "\n";
@@ -133,7 +133,7 @@ void inspect(const Options& options) {
             << (stored->has_checksums() ? "with" : "without") << " checksums\n";
 }
 
-void verify(const Options& options) {
+void verify(const CheckpointOptions& options) {
   std::string wrong;
   Totals totals;
   bool checksums = false;
@@ -164,7 +164,7 @@ void verify(const Options& options) {
   throw ExitWith{1};
 }
 
-void diff(const Options& options) {
+void diff(const CheckpointOptions& options) {
   const auto a = open_stored(options.path, {});
   const auto b = open_stored(options.other, {});
   const auto differences = compare(*a, *b, options.tolerance);
@@ -193,7 +193,7 @@ State state_of(StoredState& stored, bool tensors_only) {
   return state;
 }
 
-void convert(const Options& options) {
+void convert(const CheckpointOptions& options) {
   const auto stored = open_stored(options.path, {});
   const State state = state_of(*stored, options.tensors_only);
   const std::string to = options.to != "auto" ? options.to
@@ -211,7 +211,7 @@ void convert(const Options& options) {
 }
 
 /// Every rank of as many threads loads its rows and writes them.
-void reshard(const Options& options) {
+void reshard(const CheckpointOptions& options) {
   comm::run_ranks(options.ranks, [&](int) {
     const DeviceMesh mesh = comm::init_device_mesh(join_text("ranks=", options.ranks));
     const auto stored = open_stored(options.path, {.verify = false});
@@ -236,7 +236,8 @@ void reshard(const Options& options) {
 }
 
 CLI::App* add_verb(CLI::App* group, const char* name, const char* what,
-                   const std::shared_ptr<Options>& options, void (*run)(const Options&)) {
+                   const std::shared_ptr<CheckpointOptions>& options,
+                   void (*run)(const CheckpointOptions&)) {
   CLI::App* verb = group->add_subcommand(name, what);
   verb->add_option("path", options->path, "a checkpoint directory, or safetensors")->required();
   verb->callback([options, run] { run(*options); });
@@ -250,7 +251,7 @@ void add_checkpoint(CLI::App& app) {
       "checkpoint",
       "Looks into checkpoints of PyTorch's format and safetensors, and converts them");
   group->require_subcommand(1);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointOptions>();
   CLI::App* verb = add_verb(group, "inspect", "What it holds", options, inspect);
   verb->add_flag("--json", options->json, "machine-readable, with every chunk");
   verb = add_verb(group, "verify", "Reads and checks every byte; exit code 1 if it is damaged",

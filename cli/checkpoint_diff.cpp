@@ -72,8 +72,8 @@ at::Tensor whole_tensor(StoredState& stored, const std::string& name,
   return at::empty(entry.shape, at::TensorOptions(dtype));
 }
 
-std::vector<Difference> compare(StoredState& a, StoredState& b, double tolerance) {
-  std::vector<Difference> out;
+std::vector<EntryDifference> compare(StoredState& a, StoredState& b, double tolerance) {
+  std::vector<EntryDifference> out;
   const auto& in_b = b.metadata().entries;
   for (const auto& [name, entry] : a.metadata().entries) {
     const auto found = in_b.find(name);

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Rows = std::vector<std::vector<std::string>>;
 
-constexpr const char* kFooter = R"(
+constexpr const char* kInspectFooter = R"(
 The program is read and checked as for a run, but not run: order of its nodes, signature, weights,
 and every node against its operator's schema. A directory that tessera shard wrote is shown with its
 mesh, the files of its ranks and how it takes and gives tensors.
@@ -28,7 +28,7 @@ Exit codes: 0 sound, 2 it is not, or cannot be read.)";
 
 constexpr size_t kMostOps = 12;
 
-struct Options {
+struct InspectOptions {
   std::string path;
   bool weights = false;
   bool json = false;
@@ -90,7 +90,7 @@ void print_weights(const ProgramSummary& summary) {
   std::cout << "weights\n" << table_text(rows);
 }
 
-void print(const Options& options, const ProgramSummary& summary) {
+void print_inspect(const InspectOptions& options, const ProgramSummary& summary) {
   std::cout << options.path << ": " << bytes_text(static_cast<int64_t>(summary.file_bytes))
             << ", torch " << summary.torch_version << ", " << summary.form << "\n";
   print_tensors("inputs", summary.inputs);
@@ -119,7 +119,7 @@ void print(const Options& options, const ProgramSummary& summary) {
   }
 }
 
-void print(const Options& options, const partition::Manifest& manifest) {
+void print_inspect(const InspectOptions& options, const partition::Manifest& manifest) {
   std::cout << options.path << ": " << manifest.source << " sharded for " << manifest.mesh.to_text()
             << "\n";
   Rows files;
@@ -141,7 +141,7 @@ void print(const Options& options, const partition::Manifest& manifest) {
   show("outputs", manifest.outputs);
 }
 
-void run(const Options& options) {
+void run_inspect(const InspectOptions& options) {
   const auto target = ProgramTarget::find(options.path, std::nullopt);
   if (target.manifest) {
     for (const auto& rank : target.manifest->ranks) {  // all are checked
@@ -151,7 +151,7 @@ void run(const Options& options) {
     if (options.json) {
       std::cout << to_json(*target.manifest, target.path).dump(2) << "\n";
     } else {
-      print(options, *target.manifest);
+      print_inspect(options, *target.manifest);
     }
     return;
   }
@@ -159,22 +159,22 @@ void run(const Options& options) {
   if (options.json) {
     std::cout << to_json(summary).dump(2) << "\n";
   } else {
-    print(options, summary);
+    print_inspect(options, summary);
   }
 }
 
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InspectOptions>();
   CLI::App* verb = app.add_subcommand(
       "inspect", "What an exported program takes, gives, holds and computes; checks it");
   verb->add_option("program", options->path, "M.pt2, or a directory that tessera shard wrote")
       ->required();
   verb->add_flag("--weights", options->weights, "also list every parameter, buffer and constant");
   verb->add_flag("--json", options->json, "machine-readable output");
-  verb->footer(kFooter);
-  verb->callback([options] { as_input_error([&] { run(*options); }); });
+  verb->footer(kInspectFooter);
+  verb->callback([options] { as_input_error([&] { run_inspect(*options); }); });
 }
 
 }  // namespace tessera::cli

@@ -26,8 +26,8 @@ double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-LoadOptions load_options(const ProgramJob& job) {
-  LoadOptions options;
+ProgramOptions load_options(const ProgramJob& job) {
+  ProgramOptions options;
   if (job.device.empty()) return options;
   const char* local = std::getenv("LOCAL_RANK");
   const bool indexed = job.device == "cuda" && local != nullptr;
@@ -51,7 +51,7 @@ NamedTensors tensors_of(const Program::NamedValues& values) {
 }
 
 Program::NamedValues inputs_of(const ProgramJob& job, const Program& program,
-                               const LoadOptions& options) {
+                               const ProgramOptions& options) {
   Program::NamedValues values;
   for (const auto& [name, tensor] : read_tensors(job.inputs)) {
     const auto port = std::ranges::find(program.inputs(), name, &ProgramPort::name);
@@ -69,7 +69,7 @@ Program::NamedValues inputs_of(const ProgramJob& job, const Program& program,
 /// Runs anything with run_named.
 template <typename Runnable>
 ProgramRun timed_run(const ProgramJob& job, Runnable& program, const Program& local,
-                     const LoadOptions& options, double load_s) {
+                     const ProgramOptions& options, double load_s) {
   const auto inputs = inputs_of(job, local, options);
   ProgramRun out;
   out.load_s = load_s;
@@ -83,7 +83,7 @@ ProgramRun timed_run(const ProgramJob& job, Runnable& program, const Program& lo
 }
 
 ProgramRun run_here(const ProgramJob& job) {
-  LoadOptions options = load_options(job);
+  ProgramOptions options = load_options(job);
   const auto start = Clock::now();
   if (job.target.manifest) {
     ShardedProgram program = ShardedProgram::load(job.target.path, nullptr, options);

@@ -16,7 +16,7 @@
 namespace tessera::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kRunFooter = R"(
 A tensor of the inputs file goes to the program's input of the same name (tessera inspect lists
 them); a directory that tessera shard wrote runs on as many processes as it was sharded for. Inputs
 and outputs are whole tensors in both cases.
@@ -27,7 +27,7 @@ Examples
   tessera run model.pt2 --random 0 --repeat 20 --json
 Exit codes: 0 done, 1 it failed while it ran, 2 the call, the program or the inputs are wrong.)";
 
-struct Options {
+struct RunOptions {
   std::string path;
   std::optional<int> ranks;
   std::string inputs;
@@ -49,7 +49,7 @@ std::string range_text(const at::Tensor& tensor) {
   return out.str();
 }
 
-nlohmann::ordered_json to_json(const Options& options, const ProgramTarget& target,
+nlohmann::ordered_json to_json(const RunOptions& options, const ProgramTarget& target,
                                const ProgramRun& run) {
   nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
   for (const auto& [name, tensor] : run.outputs) {
@@ -60,7 +60,7 @@ nlohmann::ordered_json to_json(const Options& options, const ProgramTarget& targ
           {"run_s", run.run_s},      {"output", options.output}, {"outputs", outputs}};
 }
 
-void print(const Options& options, const ProgramTarget& target, const ProgramRun& run) {
+void print_run(const RunOptions& options, const ProgramTarget& target, const ProgramRun& run) {
   std::vector<std::vector<std::string>> rows = {{"output", "type", "shape", "values"}};
   for (const auto& [name, tensor] : run.outputs) {
     rows.push_back({name, dtype_text(tensor), sizes_text(tensor), range_text(tensor)});
@@ -77,7 +77,7 @@ NamedTensors generate(const ProgramTarget& target, uint64_t seed) {
                          : random_inputs(program, seed);
 }
 
-void run(const Options& options) {
+void run_run(const RunOptions& options) {
   const auto target = ProgramTarget::find(options.path, options.ranks);
   if (options.as_rank) {
     return run_as_rank({target, options.inputs, options.output, options.device, options.repeat});
@@ -95,14 +95,14 @@ void run(const Options& options) {
   if (options.json) {
     std::cout << to_json(options, target, run).dump(2) << "\n";
   } else {
-    print(options, target, run);
+    print_run(options, target, run);
   }
 }
 
 }  // namespace
 
 void add_run(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunOptions>();
   CLI::App* verb = app.add_subcommand("run", "Runs an exported program, sharded or not");
   verb->add_option("program", options->path, "M.pt2, or a directory that tessera shard wrote")
       ->required();
@@ -118,8 +118,8 @@ void add_run(CLI::App& app) {
       ->capture_default_str();
   verb->add_flag("--json", options->json, "machine-readable output");
   verb->add_flag("--as-rank", options->as_rank)->group("");  // used by run to start its own ranks
-  verb->footer(kFooter);
-  verb->callback([options] { as_input_error([&] { run(*options); }); });
+  verb->footer(kRunFooter);
+  verb->callback([options] { as_input_error([&] { run_run(*options); }); });
 }
 
 }  // namespace tessera::cli

@@ -17,7 +17,7 @@
 namespace tessera::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kShardFooter = R"(
 Writes DIR/rank_0.pt2, ... and DIR/manifest.json: programs that tessera run and torch.export.load
 read. DIR appears when it is complete. User inputs and results are whole on every rank unless the
 plan says otherwise.
@@ -38,7 +38,7 @@ Examples
   tessera shard llama.pt2 --mesh tp=4 -o llama_tp4 --plan-out plan.json    # to edit and give back
 Exit codes: 0 written, 1 the disk failed, 2 the program, mesh or plan is wrong.)";
 
-struct Options {
+struct ShardOptions {
   ShardingOptions choose;
   std::string directory;
   std::string plan_out;
@@ -50,8 +50,8 @@ std::string join(const std::filesystem::path& directory, const std::string& file
   return (directory / file).string();
 }
 
-void print(const Options& options, const ChosenShardings& chosen,
-           const partition::ProgramExplanation& explanation) {
+void print_shard(const ShardOptions& options, const ChosenShardings& chosen,
+                 const partition::ProgramExplanation& explanation) {
   std::cout << explanation.source << " for " << explanation.mesh << "\n";
   std::vector<std::vector<std::string>> rows;
   for (const auto& rank : partition::Manifest::read(options.directory).ranks) {
@@ -73,7 +73,7 @@ void print(const Options& options, const ChosenShardings& chosen,
   if (chosen.found) std::cout << chosen.found->to_text();
 }
 
-void run(const Options& options) {
+void run_shard(const ShardOptions& options) {
   const ChosenShardings chosen = choose_shardings(options.choose);
   const auto& program = chosen.program;
   {
@@ -94,7 +94,7 @@ void run(const Options& options) {
       partition::explain_program(program.program(), program.assignment(),
                                  std::filesystem::path(options.choose.program).filename().string(),
                                  cost::default_machine(program.mesh().device()));
-  if (!options.json) return print(options, chosen, explanation);
+  if (!options.json) return print_shard(options, chosen, explanation);
   auto json = nlohmann::ordered_json::parse(explanation.to_json());
   json.erase("nodes");
   json["directory"] = options.directory;
@@ -111,7 +111,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_shard(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ShardOptions>();
   CLI::App* verb =
       app.add_subcommand("shard", "Cuts an exported program into programs for the ranks of a mesh");
   verb->add_option("program", options->choose.program, "M.pt2, written by torch.export.save")
@@ -125,8 +125,8 @@ void add_shard(CLI::App& app) {
   verb->add_option("--plan-out", options->plan_out, "also write what was chosen as a plan");
   verb->add_flag("--overwrite", options->overwrite, "replace a directory that shard wrote before");
   verb->add_flag("--json", options->json, "machine-readable output");
-  verb->footer(kFooter);
-  verb->callback([options] { with_bad_input_errors([&] { run(*options); }); });
+  verb->footer(kShardFooter);
+  verb->callback([options] { with_bad_input_errors([&] { run_shard(*options); }); });
 }
 
 }  // namespace tessera::cli

@@ -17,7 +17,7 @@
 namespace tessera::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kVerifyFooter = R"(
 Runs the whole program in this process and the sharded one on as many processes as it was made for,
 both on the same inputs, and compares every output. The difference that counts is the largest one
 over the largest value of the output: at most 1e-10 for f64, 1e-4 for f32, 2e-2 for shorter floats,
@@ -28,7 +28,7 @@ Examples
   tessera verify model.pt2 model_tp4 --inputs in.safetensors --tolerance 1e-5 --json
 Exit codes: 0 equal, 1 an output differs, 2 the call, a program or the inputs are wrong.)";
 
-struct Options {
+struct VerifyOptions {
   std::string whole;
   std::string sharded;
   std::string inputs;
@@ -38,7 +38,7 @@ struct Options {
   bool json = false;
 };
 
-nlohmann::ordered_json to_json(const Options& options, const ProgramTarget& target,
+nlohmann::ordered_json to_json(const VerifyOptions& options, const ProgramTarget& target,
                                const std::vector<Difference>& differences, bool ok) {
   nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
   for (const auto& one : differences) {
@@ -65,8 +65,8 @@ std::string number_text(double number) {
   return out.str();
 }
 
-void print(const Options& options, const ProgramTarget& target,
-           const std::vector<Difference>& differences, bool ok) {
+void print_verify(const VerifyOptions& options, const ProgramTarget& target,
+                  const std::vector<Difference>& differences, bool ok) {
   std::vector<std::vector<std::string>> rows = {
       {"output", "type", "shape", "difference", "relative", "allowed", ""}};
   for (const auto& one : differences) {
@@ -80,7 +80,7 @@ void print(const Options& options, const ProgramTarget& target,
             << (ok ? "computes what " : "does not compute what ") << options.whole << " does\n";
 }
 
-void run(const Options& options) {
+void run_verify(const VerifyOptions& options) {
   const auto whole = ProgramTarget::find(options.whole, std::nullopt);
   const auto sharded = ProgramTarget::find(options.sharded, std::nullopt);
   require(!whole.manifest, options.whole, " is sharded itself; name the whole program first");
@@ -99,7 +99,7 @@ void run(const Options& options) {
   if (options.json) {
     std::cout << to_json(options, sharded, differences, ok).dump(2) << "\n";
   } else {
-    print(options, sharded, differences, ok);
+    print_verify(options, sharded, differences, ok);
   }
   std::cout.flush();
   if (!ok) throw ExitWith{1};
@@ -108,7 +108,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_verify(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<VerifyOptions>();
   CLI::App* verb = app.add_subcommand(
       "verify", "Runs a program whole and sharded, and compares what they compute");
   verb->add_option("program", options->whole, "the whole program: M.pt2")->required();
@@ -120,8 +120,8 @@ void add_verify(CLI::App& app) {
       ->check(CLI::NonNegativeNumber);
   verb->add_option("--device", options->device, "cpu or cuda; default: as exported");
   verb->add_flag("--json", options->json, "machine-readable output");
-  verb->footer(kFooter);
-  verb->callback([options] { as_input_error([&] { run(*options); }); });
+  verb->footer(kVerifyFooter);
+  verb->callback([options] { as_input_error([&] { run_verify(*options); }); });
 }
 
 }  // namespace tessera::cli

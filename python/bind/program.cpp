@@ -27,7 +27,7 @@ py::object to_python(const c10::IValue& value) {
 }
 
 Program load(const std::string& path, const std::optional<std::string>& device) {
-  LoadOptions options;
+  ProgramOptions options;
   if (device) options.device = c10::Device(*device);
   return Program::load(path, options);
 }

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
 #include "tessera/dcp/check.h"
 #include "tessera/files/json_cursor.h"
 

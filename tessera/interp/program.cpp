@@ -72,7 +72,7 @@ std::string ProgramPort::to_text() const {
 class Program::Impl {
  public:
   Impl(program::ExportedProgram exported, std::shared_ptr<const program::Archive> archive,
-       const LoadOptions& options)
+       const ProgramOptions& options)
       : exported_(std::move(exported)), archive_(std::move(archive)), groups_(options.groups) {
     program::verify(exported_, join_text(path(), ": models/model.json"));
     executor_.emplace(interp::compile(
@@ -143,7 +143,7 @@ class Program::Impl {
     } catch (const c10::Error&) {
       throw InvalidArgument(join_text(
           "process group '", name,
-          "' is not known here; give it in LoadOptions::groups, or run the program as part "
+          "' is not known here; give it in ProgramOptions::groups, or run the program as part "
           "of a sharded one"));
     }
     return name;
@@ -241,14 +241,15 @@ Program::Program(Program&&) noexcept = default;
 Program& Program::operator=(Program&&) noexcept = default;
 Program::~Program() = default;
 
-Program Program::load(const std::filesystem::path& path, const LoadOptions& options) {
+Program Program::load(const std::filesystem::path& path, const ProgramOptions& options) {
   auto archive = in_file(path.string(), [&] { return program::Archive::open(path); });
   auto exported = in_file(path.string(), [&] { return archive->read_program(); });
   return from(std::move(exported), std::move(archive), options);
 }
 
 Program Program::from(program::ExportedProgram exported,
-                      std::shared_ptr<const program::Archive> archive, const LoadOptions& options) {
+                      std::shared_ptr<const program::Archive> archive,
+                      const ProgramOptions& options) {
   const std::string path = archive->path();
   return in_file(path, [&] {
     return Program(std::make_unique<Impl>(std::move(exported), std::move(archive), options));

@@ -28,7 +28,7 @@ struct ProgramPort {
   std::string to_text() const;
 };
 
-struct LoadOptions {
+struct ProgramOptions {
   /// Where weights go and nodes compute; absent: where the program was exported for.
   std::optional<c10::Device> device{};
   /// By the name that the program's collectives use: the process group that they run on. Other
@@ -48,7 +48,7 @@ struct LoadOptions {
 ///   file, the record and the node.
 /// - Running computes what Python does with the same file, to the bit, without gradients. Buffers
 ///   that the program updates keep their values from run to run (the file does not change).
-/// - Collectives (`_c10d_functional`) need their process groups: LoadOptions::groups, or
+/// - Collectives (`_c10d_functional`) need their process groups: ProgramOptions::groups, or
 ///   sharded_program.h, which brings them.
 /// - Higher-order ops (torch.cond, ...) and tensors that only Python can make are NotSupported.
 ///
@@ -59,11 +59,11 @@ class Program {
   using Values = std::vector<c10::IValue>;
   using NamedValues = std::vector<std::pair<std::string, c10::IValue>>;
 
-  static Program load(const std::filesystem::path& path, const LoadOptions& options = {});
+  static Program load(const std::filesystem::path& path, const ProgramOptions& options = {});
   /// A program that was read, and perhaps changed, already. Weights come from `archive`.
   static Program from(program::ExportedProgram exported,
                       std::shared_ptr<const program::Archive> archive,
-                      const LoadOptions& options = {});
+                      const ProgramOptions& options = {});
 
   Program(Program&&) noexcept;
   Program& operator=(Program&&) noexcept;

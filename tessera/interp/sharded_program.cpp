@@ -51,7 +51,7 @@ Sharding replicated(const Sharding& sharding) {
 
 ShardedProgram ShardedProgram::load(const std::filesystem::path& directory,
                                     std::shared_ptr<comm::RankWorld> world,
-                                    const LoadOptions& options) {
+                                    const ProgramOptions& options) {
   Manifest manifest = Manifest::read(directory);
   if (!world) world = comm::current_world();
   require(world->size() == manifest.mesh.size(), directory.string(), " is sharded for ",
@@ -63,7 +63,7 @@ ShardedProgram ShardedProgram::load(const std::filesystem::path& directory,
                                  mine.model, " of ", mine.file,
                                  "; files of several programs are not supported"));
   }
-  LoadOptions all = options;
+  ProgramOptions all = options;
   for (const auto& group : manifest.groups) {
     if (std::ranges::find(group.ranks, world->rank()) == group.ranks.end()) continue;
     all.groups.emplace(group.name, world->group(group.ranks));

@@ -27,7 +27,7 @@ class ShardedProgram {
   /// sharded for. `options.groups` are added to those of the manifest.
   static ShardedProgram load(const std::filesystem::path& directory,
                              std::shared_ptr<comm::RankWorld> world = nullptr,
-                             const LoadOptions& options = {});
+                             const ProgramOptions& options = {});
 
   Program::Values run(Program::Values inputs);
   Program::NamedValues run_named(const Program::NamedValues& inputs);

@@ -22,7 +22,7 @@ std::shared_ptr<const program::Archive> open(const std::string& name) {
 
 /// The program with `change` made to it.
 template <typename Change>
-Program changed(const std::string& name, const Change& change, const LoadOptions& options = {}) {
+Program changed(const std::string& name, const Change& change, const ProgramOptions& options = {}) {
   const auto archive = open(name);
   ExportedProgram exported = archive->read_program();
   change(exported);
@@ -160,7 +160,7 @@ TEST(Collectives, RunOnTheGroupThatTheNameIsGivenFor) {
 TEST(Collectives, AnUnknownGroupIsRefusedWhenTheProgramIsLoaded) {
   expect_error<InvalidArgument>(
       [] { changed("linear", [](ExportedProgram& p) { add_all_reduce(p, "nowhere"); }); },
-      {"node 1 (all_reduce)", "process group 'nowhere'", "LoadOptions::groups"});
+      {"node 1 (all_reduce)", "process group 'nowhere'", "ProgramOptions::groups"});
 }
 
 }  // namespace nodes_test
