@@ -266,7 +266,7 @@ const Scenario kOppositeOrder("opposite_order", [] {
   std::thread early([&] { make(groups[first ? 0 : 1]); });
   std::this_thread::sleep_for(300ms);
   make(groups[first ? 1 : 0]);
-  unexpected.join();
+  early.join();
 });
 
 TEST(Start, ThreadsMayMakeGroupsInAnyOrder) {

@@ -111,7 +111,7 @@ TEST(Threads, FuturesCompleteWithTheirWork) {
   run_ranks(2, [](int rank) {
     auto& backend = everyone(2)->backend(at::kCPU);
     Tensors early = {at::ones({2})};
-    auto work = backend.allreduce(unexpected);
+    auto work = backend.allreduce(early);
     auto future = work->getFuture();
     std::atomic<bool> called{false};
     future->addCallback([&](c10::ivalue::Future& f) { called = !f.hasError(); });

@@ -100,7 +100,7 @@ struct NestImpl : PieceImpl {
 struct Net {
   std::shared_ptr<NestImpl> root;
   std::vector<std::shared_ptr<NestImpl>> groups;  ///< inner ones before outer ones, root last
-  std::vector<at::Tensor> ignored;
+  std::vector<at::Tensor> ignored_params;
   std::vector<at::Tensor> parameters;  ///< tied ones once
   int layers = 0;
   bool has_tied = false;  ///< an op may then use two groups at a time
