@@ -62,7 +62,7 @@ def _rank_of(mesh: Any, rank: int | None) -> int:
     if mine is not None:
         return mine
     if torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
+        return int(torch.distributed.get_rank())
     raise _C.InvalidArgument("which rank's program? Give rank=, or initialize the process group")
 
 

@@ -8,13 +8,12 @@
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
-#include "tests/support/ranks.h"
 
 namespace tessera {
 namespace factories_test {
 
 using comm::init_device_mesh;
-using test::run_ranks;
+using comm::run_ranks;
 
 /// Uneven, strided, empty on some ranks, nested, replicated.
 const std::vector<const char*> kPlacements = {"S0,S0", "S0,S1", "SS0(2),R",

@@ -100,6 +100,14 @@ class ProcessRanks {
   /// Ends the worlds while all processes are still running.
   void end() { worlds_.clear(); }
 
+  /// Rank 0 hosts the store, so it exits last: processes that took part in no call may still be
+  /// connecting when the others are done.
+  void wait_for_others() {
+    store_->set(join_text("done.", rank_), "1");
+    if (rank_ != 0) return;
+    for (int rank = 1; rank < count_; ++rank) store_->get(join_text("done.", rank));
+  }
+
  private:
   /// "" or the kind and text of the error.
   std::string outcome(int n, const std::function<void(int)>& fn) {
@@ -146,6 +154,7 @@ const testing::Scenario kAllTests("all tests of the program", [] {
   at::manual_seed(kSeed);  // what a test draws before its ranks run is equal in all processes
   const int failed = RUN_ALL_TESTS();
   if (failed == 0) process_ranks()->end();
+  process_ranks()->wait_for_others();
 });
 
 }  // namespace
