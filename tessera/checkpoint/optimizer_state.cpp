@@ -68,8 +68,10 @@ State& state_of(Optimizer& optimizer, const at::Tensor& parameter) {
   return static_cast<State&>(*slot);
 }
 
-void make_zeros(at::Tensor& tensor, const at::Tensor& like) {
-  if (!tensor.defined()) tensor = at::zeros_like(like);
+/// Adds a tensor of the state; zeros if the optimizer has not made it yet.
+void add_tensor(Fields& fields, const char* name, at::Tensor& tensor, const at::Tensor& parameter) {
+  if (!tensor.defined()) tensor = at::zeros_like(parameter);
+  fields.tensors[name] = tensor;
 }
 
 template <typename Options>
@@ -99,13 +101,11 @@ struct AdamKind {
   }
   static Fields state(Optimizer& optimizer, OptimizerOptions& given, const at::Tensor& parameter) {
     auto& own = state_of<ParamState>(optimizer, parameter);
-    make_zeros(own.exp_avg(), parameter);
-    make_zeros(own.exp_avg_sq(), parameter);
     Fields out;
-    out.tensors = {{"exp_avg", own.exp_avg()}, {"exp_avg_sq", own.exp_avg_sq()}};
+    add_tensor(out, "exp_avg", own.exp_avg(), parameter);
+    add_tensor(out, "exp_avg_sq", own.exp_avg_sq(), parameter);
     if (static_cast<Options&>(given).amsgrad()) {
-      make_zeros(own.max_exp_avg_sq(), parameter);
-      out.tensors["max_exp_avg_sq"] = own.max_exp_avg_sq();
+      add_tensor(out, "max_exp_avg_sq", own.max_exp_avg_sq(), parameter);
     }
     add_step(out, own);
     return out;
@@ -128,8 +128,7 @@ struct SgdKind {
     Fields out;
     if (static_cast<Options&>(given).momentum() == 0) return out;
     auto& own = state_of<torch::optim::SGDParamState>(optimizer, parameter);
-    make_zeros(own.momentum_buffer(), parameter);
-    out.tensors["momentum_buffer"] = own.momentum_buffer();
+    add_tensor(out, "momentum_buffer", own.momentum_buffer(), parameter);
     return out;
   }
 };
@@ -151,16 +150,11 @@ struct RmspropKind {
     auto& options = static_cast<Options&>(given);
     auto& own = state_of<torch::optim::RMSpropParamState>(optimizer, parameter);
     Fields out;
-    make_zeros(own.square_avg(), parameter);
-    out.tensors["square_avg"] = own.square_avg();
+    add_tensor(out, "square_avg", own.square_avg(), parameter);
     if (options.momentum() > 0) {
-      make_zeros(own.momentum_buffer(), parameter);
-      out.tensors["momentum_buffer"] = own.momentum_buffer();
+      add_tensor(out, "momentum_buffer", own.momentum_buffer(), parameter);
     }
-    if (options.centered()) {
-      make_zeros(own.grad_avg(), parameter);
-      out.tensors["grad_avg"] = own.grad_avg();
-    }
+    if (options.centered()) add_tensor(out, "grad_avg", own.grad_avg(), parameter);
     add_step(out, own);
     return out;
   }

@@ -280,7 +280,7 @@ TEST(Load, RenamesWhatTheCheckpointHolds) {
   });
 }
 
-/// A problem of one rank is an error of all: nobody loads a part.
+/// An error on one rank is an error on all of them: no rank loads a part.
 TEST(Load, OfOneRankThatDoesNotFitChangesNoRank) {
   const SharedDir dir("one_rank");
   test::run_ranks(2, [&](int rank) {

@@ -127,34 +127,32 @@ at::Tensor fill_random_from(const at::Tensor& self, Draws& draws, const Call& ca
   return between(self, draws, from, static_cast<uint64_t>(to) - static_cast<uint64_t>(from));
 }
 
+template <Fill fill>
+bool fill_and_give(Call& call, const at::Tensor& result) {
+  Draws draws = call.draws();
+  write_drawn(result, fill(result, draws, call));
+  return call.give(result);
+}
+
 /// uniform_(self, ...), normal_(self, ...): fills self.
 template <Fill fill>
 bool in_place(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   Call call(entry, op, stack);
-  const at::Tensor self = call.tensor(0);
-  Draws draws = call.draws();
-  write_drawn(self, fill(self, draws, call));
-  return call.give(self);
+  return fill_and_give<fill>(call, call.tensor(0));
 }
 
 /// uniform(self, ...), bernoulli(self, p): the same into a new tensor.
 template <Fill fill>
 bool functional(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   Call call(entry, op, stack);
-  const at::Tensor made = at::empty_like(call.tensor(0));
-  Draws draws = call.draws();
-  write_drawn(made, fill(made, draws, call));
-  return call.give(made);
+  return fill_and_give<fill>(call, at::empty_like(call.tensor(0)));
 }
 
 /// rand_like, randn_like, randint_like: into a new tensor of the requested dtype.
 template <Fill fill>
 bool like(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   Call call(entry, op, stack);
-  const at::Tensor made = call.empty_like();
-  Draws draws = call.draws();
-  write_drawn(made, fill(made, draws, call));
-  return call.give(made);
+  return fill_and_give<fill>(call, call.empty_like());
 }
 
 at::Tensor unit_uniform(const at::Tensor& self, Draws& draws, const Call&) {
