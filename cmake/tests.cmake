@@ -49,6 +49,9 @@ set(test_environment
   "LSAN_OPTIONS=suppressions=${sanitizers_dir}/lsan.supp:print_suppressions=0"
   "UBSAN_OPTIONS=print_stacktrace=1"
   "TSAN_OPTIONS=suppressions=${sanitizers_dir}/tsan.supp:ignore_noninstrumented_modules=1:history_size=7:halt_on_error=0:exitcode=66")
+if(TESSERA_SANITIZE)  # CUDA does not start beside their shadow memory
+  list(APPEND test_environment CUDA_VISIBLE_DEVICES=)
+endif()
 add_custom_target(pure_tests)
 add_custom_target(sanitized_tests)
 add_dependencies(sanitized_tests pure_tests)

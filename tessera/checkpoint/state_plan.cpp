@@ -30,7 +30,8 @@ std::string describe(const std::string& name, const StateValue& value) {
   require(!tensor.is_meta(), "save: ", name, " is on meta and has no values");
   require(tensor.layout() == at::kStrided, "save: ", name, " is not a dense tensor");
   if (is_dtensor(tensor)) {
-    const Sharding& as = sharding(at_rest(tensor));
+    const at::Tensor shards = at_rest(tensor);
+    const Sharding& as = sharding(shards);
     require(!as.has_partial(), "save: ", name, " is ", as,
             ": a Partial tensor has no values yet; redistribute it to Shard or Replicate first");
     return "S:" + as.to_text();

@@ -4,16 +4,16 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/rank_generator.h"
-#include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
+#include "tests/support/ranks.h"
 
 namespace tessera {
 namespace factories_test {
 
 using comm::init_device_mesh;
-using comm::run_ranks;
+using test::run_ranks;
 
 /// Uneven, strided, empty on some ranks, nested, replicated.
 const std::vector<const char*> kPlacements = {"S0,S0", "S0,S1", "SS0(2),R",
@@ -81,23 +81,22 @@ TEST(Factories, NoPlacementsMeansReplicated) {
   });
 }
 
-TEST(Factories, RandomValuesHangOnTheirPlaceAlone) {
-  const auto draw = [](int ranks, const char* mesh_text, const char* placements) {
-    at::Tensor out;
-    run_ranks(ranks, [&](int rank) {
-      comm::manual_seed(11);
-      const DeviceMesh mesh = init_device_mesh(mesh_text);
-      const auto at = parse_placements(placements);
-      const at::Tensor both =
-          at::cat({full_tensor(rand({5, 3}, mesh, at)), full_tensor(randn({5, 3}, mesh, at))});
-      if (rank == 0) out = both;
-    });
-    return out;
-  };
-  const at::Tensor alone = draw(1, "tp=1", "R");
-  EXPECT_TRUE(at::equal(draw(2, "tp=2", "S0"), alone));
-  EXPECT_TRUE(at::equal(draw(2, "tp=2", "R"), alone));
-  EXPECT_TRUE(at::equal(draw(4, "dp=2,tp=2", "S1,S0"), alone));
+/// A drawn tensor of this placement, whole; on the calling rank.
+at::Tensor drawn(const char* mesh_text, const char* placements) {
+  comm::manual_seed(11);
+  const DeviceMesh mesh = init_device_mesh(mesh_text);
+  const auto at = parse_placements(placements);
+  return at::cat({full_tensor(rand({5, 3}, mesh, at)), full_tensor(randn({5, 3}, mesh, at))});
+}
+
+TEST(Factories, RandomValuesAreAFunctionOfTheGlobalIndexAlone) {
+  at::Tensor alone;
+  run_ranks(1, [&](int) { alone = drawn("tp=1", "R"); });
+  run_ranks(2, [&](int) {
+    EXPECT_TRUE(at::equal(drawn("tp=2", "S0"), alone));
+    EXPECT_TRUE(at::equal(drawn("tp=2", "R"), alone));
+  });
+  run_ranks(4, [&](int) { EXPECT_TRUE(at::equal(drawn("dp=2,tp=2", "S1,S0"), alone)); });
 }
 
 TEST(Factories, LikeAnotherKeepsItsPlacement) {
