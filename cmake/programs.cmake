@@ -44,6 +44,9 @@ file(GLOB bench_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/benchmarks/*_benc
 if(bench_files)
   find_package(benchmark REQUIRED)
 endif()
+if(NOT TESSERA_HAS_NCCL)  # it needs the headers of CUDA
+  list(FILTER bench_files EXCLUDE REGEX "/gpu_bench\\.cpp$")
+endif()
 foreach(file IN LISTS bench_files)
   get_filename_component(name "${file}" NAME_WE)
   add_executable(${name} EXCLUDE_FROM_ALL "${file}")

@@ -111,6 +111,24 @@ void Bucket::start(bool async) {
                   async);
 }
 
+/// On an axis of one rank.
+void Bucket::copy_shards() {
+  versions_.clear();
+  for (const ParamGroup* member : members_) versions_.push_back(version_of_shards(*member));
+  std::vector<std::vector<at::Tensor>> pieces(sources_.size());
+  for (size_t s = 0; s < sources_.size(); ++s) {
+    for (const PieceOf& source : sources_[s]) {
+      pieces[s].push_back(source.member->pieces()[source.slot]);
+    }
+  }
+  gathered_.copy(pieces, members_[0]->device(), *options().collectives,
+                 members_[0]->scheduler()->bytes());
+}
+
+bool Bucket::computes_on_copy() const {
+  return std::ranges::any_of(members_, [](auto* member) { return member->computes_on_copy(); });
+}
+
 bool Bucket::start_gather() {
   if (mesh().shard_group() == nullptr) return false;
   if (!is_current()) release();
@@ -131,9 +149,14 @@ void Bucket::restart_gather() {
 }
 
 void Bucket::gather_for(const ParamGroup& member) {
-  if (mesh().shard_group() == nullptr) return;
   if (!is_current(member)) release();
-  if (gathered_.stage() == Gathered::Stage::released) start(/*async=*/false);
+  if (gathered_.stage() == Gathered::Stage::released) {
+    if (mesh().shard_group() != nullptr) {
+      start(/*async=*/false);
+    } else {
+      copy_shards();
+    }
+  }
   finish_gather();
 }
 

@@ -36,10 +36,12 @@ class Bucket : public std::enable_shared_from_this<Bucket> {
   /// Bytes of gathered memory while the bucket is unsharded.
   int64_t gathered_bytes() const { return gather_layout_->gathered_bytes(); }
 
+  /// Whether ops compute with a copy of the shards: gathered, converted, or on another device.
+  bool computes_on_copy() const;
   bool is_gathered() const { return gathered_.stage() == Gathered::Stage::there; }
   /// Whether anything else references the gathered memory, for example an op in progress.
   bool is_held() const { return is_gathered() && gathered_.is_held(); }
-  bool start_gather();  ///< asynchronous; false: gathered, in flight, or nothing to gather
+  bool start_gather();  ///< asynchronous; false: gathered, in flight, or no axis to gather over
   /// Blocks until the parameters of `member` are gathered and up to date; those of other members
   /// may be stale until requested. Constant time if they are: every op that uses a parameter calls
   /// it.
@@ -75,6 +77,7 @@ class Bucket : public std::enable_shared_from_this<Bucket> {
 
   explicit Bucket(std::vector<ParamGroup*> members);
   void start(bool async);
+  void copy_shards();
   bool is_current() const;
   bool is_current(const ParamGroup& member) const;
   at::Tensor shard_of_slot(size_t slot) const;

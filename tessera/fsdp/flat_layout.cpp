@@ -15,7 +15,7 @@ namespace {
 
 /// Below this size a separate message costs more than a copy.
 constexpr int64_t kSmallBytes = 32 << 10;
-/// Suffices for any kernel.
+/// Suffices for any kernel; in bytes, and in elements where the dtype may still change.
 constexpr int64_t kAlignment = 64;
 
 int64_t numel_of(const std::vector<int64_t>& shape) {
@@ -24,7 +24,7 @@ int64_t numel_of(const std::vector<int64_t>& shape) {
   return n;
 }
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(int64_t count) { return (count + kAlignment - 1) / kAlignment * kAlignment; }
 
 int64_t bytes_of(at::ScalarType dtype, int64_t elements) {
   return elements * static_cast<int64_t>(c10::elementSize(dtype));
@@ -94,7 +94,7 @@ void FlatLayout::add_to_slots() {
     Slot& slot = slots_[at->second];
     places_.push_back({at->second, slot.piece});
     slot.params.push_back(i);
-    slot.piece += most;
+    slot.piece += ranks_ == 1 ? aligned(most) : most;
   }
 }
 
@@ -108,7 +108,7 @@ void FlatLayout::place_in_memory() {
   }
   for (size_t i = 0; i < params_.size(); ++i) {
     shard_shapes_.push_back(piece_shape(i, rank_));
-    if (slots_[places_[i].slot].direct) continue;
+    if (ranks_ == 1 || slots_[places_[i].slot].direct) continue;
     places_[i].whole_offset = gathered_bytes_;
     gathered_bytes_ += aligned(bytes_of(params_[i].dtype, numel_of(params_[i].whole)));
   }
@@ -139,8 +139,9 @@ std::vector<at::Tensor> FlatLayout::wholes_in(const at::Tensor& memory) const {
   std::vector<at::Tensor> out;
   for (size_t i = 0; i < params_.size(); ++i) {
     const Place& place = places_[i];
-    const int64_t offset = place.whole_offset >= 0 ? place.whole_offset : slot_offsets_[place.slot];
-    out.push_back(placed(memory, offset, params_[i].whole, params_[i].dtype));
+    const int64_t in_slot = slot_offsets_[place.slot] + bytes_of(params_[i].dtype, place.offset);
+    out.push_back(placed(memory, is_in_slot(i) ? in_slot : place.whole_offset, params_[i].whole,
+                         params_[i].dtype));
   }
   return out;
 }
@@ -227,6 +228,15 @@ void FlatLayout::copy_in(size_t param, const at::Tensor& whole, const at::Tensor
 void FlatLayout::add_in(size_t param, const at::Tensor& whole, const at::Tensor& slot) const {
   for_each_piece(param, slot, whole,
                  [](const at::Tensor& piece, const at::Tensor& part) { piece.add_(part); });
+}
+
+void FlatLayout::append_pieces(size_t param, const at::Tensor& slot, const at::Tensor& whole,
+                               std::vector<at::Tensor>& in_slot,
+                               std::vector<at::Tensor>& in_whole) const {
+  for_each_piece(param, slot, whole, [&](const at::Tensor& piece, const at::Tensor& part) {
+    in_slot.push_back(piece);
+    in_whole.push_back(part);
+  });
 }
 
 }  // namespace tessera::fsdp

@@ -15,7 +15,9 @@
 ///   slot of many small parameters                | a0 b0 c0 | a1 b1 c1 | a2 b2 c2 |
 ///     one message instead of many latency-bound ones; parameters are copied out afterwards
 ///
-/// A 0-dim parameter, or one that is not sharded, is stored whole in every rank's piece.
+/// A 0-dim parameter, or one that is not sharded, is stored whole in the piece of every rank. On one
+/// rank a piece is a whole slot: parameters are used where they are in it, so each starts at an
+/// aligned place.
 namespace tessera::fsdp {
 
 constexpr int kWhole = -1;
@@ -58,6 +60,8 @@ class FlatLayout {
 
   /// Bytes of the gathered slots plus the parameters that are copied out of them.
   int64_t gathered_bytes() const { return gathered_bytes_; }
+  /// Whether the whole parameter is a view of its gathered slot; otherwise it is copied out.
+  bool is_in_slot(size_t param) const { return places_[param].whole_offset < 0; }
   /// The slots (and the parameters) of a gather as views of `memory`, of gathered_bytes() bytes.
   std::vector<at::Tensor> slots_in(const at::Tensor& memory) const;
   std::vector<at::Tensor> wholes_in(const at::Tensor& memory) const;
@@ -67,6 +71,10 @@ class FlatLayout {
   void copy_out(size_t param, const at::Tensor& slot, const at::Tensor& whole) const;
   void copy_in(size_t param, const at::Tensor& whole, const at::Tensor& slot) const;
   void add_in(size_t param, const at::Tensor& whole, const at::Tensor& slot) const;
+  /// Appends what these copy between: views of the slot, and of the whole. On a device one call for
+  /// the pieces of many parameters costs one kernel.
+  void append_pieces(size_t param, const at::Tensor& slot, const at::Tensor& whole,
+                     std::vector<at::Tensor>& in_slot, std::vector<at::Tensor>& in_whole) const;
 
  private:
   struct Place {

@@ -1,5 +1,7 @@
 #include "tessera/fsdp/gathered.h"
 
+#include <ATen/ops/_foreach_copy.h>
+
 #include <algorithm>
 
 #include "tessera/fsdp/memory_views.h"
@@ -62,11 +64,33 @@ void Gathered::make_views(const at::Tensor& memory) {
   views_ = Views{own, layout_->wholes_in(own), lent, layout_->slots_in(lent)};
 }
 
-void Gathered::start(std::vector<at::Tensor> sent, const GatherContext& way, bool async) {
-  const at::Tensor memory = way.collectives.allocate(layout_->gathered_bytes(), sent[0].device());
+void Gathered::attach(const at::Tensor& memory, const std::shared_ptr<GatheredBytes>& bytes) {
   if (!fits(memory)) make_views(memory);
-  attach_storage(views_->memory, counted(memory, way.bytes));
+  attach_storage(views_->memory, counted(memory, bytes));
   attach_storage(views_->lent, lent(views_->memory));
+}
+
+/// One call for all pieces: a device copies them by one kernel.
+void Gathered::copy(const std::vector<std::vector<at::Tensor>>& pieces, c10::Device device,
+                    const Collectives& collectives, const std::shared_ptr<GatheredBytes>& bytes) {
+  attach(collectives.allocate(layout_->gathered_bytes(), device), bytes);
+  Tensors to;
+  Tensors from;
+  for (size_t s = 0; s < pieces.size(); ++s) {
+    int64_t begin = 0;
+    for (const at::Tensor& piece : pieces[s]) {
+      to.push_back(part_of(views_->slots[s], begin, piece.sizes()));
+      from.push_back(piece);
+      begin += piece.numel();
+    }
+  }
+  at::_foreach_copy_(to, from, /*non_blocking=*/true);
+  detach_storage(views_->lent);
+  stage_ = Stage::there;
+}
+
+void Gathered::start(std::vector<at::Tensor> sent, const GatherContext& way, bool async) {
+  attach(way.collectives.allocate(layout_->gathered_bytes(), sent[0].device()), way.bytes);
   sent_ = std::move(sent);
   message_ = way.message;
   const comm::CallSite site({.op = kSite, .axis = way.axis});
@@ -99,15 +123,25 @@ void Gathered::wait() {
   }
   message_.note(StepLog::When::ends);
   work_.reset();
-  for (size_t i = 0; i < layout_->params(); ++i) {
-    const size_t slot = layout_->slot_of(i);
-    if (!layout_->slots()[slot].direct) {
-      layout_->copy_out(i, views_->slots[slot], views_->wholes[i]);
-    }
-  }
+  copy_out();
   detach_storage(views_->lent);
   sent_.clear();
   stage_ = Stage::there;
+}
+
+void Gathered::copy_out() {
+  Tensors from;
+  Tensors to;
+  for (size_t i = 0; i < layout_->params(); ++i) {
+    if (layout_->is_in_slot(i)) continue;
+    const at::Tensor& slot = views_->slots[layout_->slot_of(i)];
+    if (slot.is_cpu()) {
+      layout_->copy_out(i, slot, views_->wholes[i]);
+    } else {
+      layout_->append_pieces(i, slot, views_->wholes[i], from, to);
+    }
+  }
+  if (!to.empty()) at::_foreach_copy_(to, from);
 }
 
 void Gathered::release() {

@@ -44,6 +44,10 @@ class Gathered {
   /// Starts the all_gather of `sent`, this rank's piece of each slot of the layout. If start() or
   /// wait() throws, nothing is gathered.
   void start(std::vector<at::Tensor> sent, const GatherContext& way, bool async);
+  /// The same on an axis of one rank: `pieces` of this rank, by slot, are converted to the layout's
+  /// dtype, or moved to the device.
+  void copy(const std::vector<std::vector<at::Tensor>>& pieces, c10::Device device,
+            const Collectives& collectives, const std::shared_ptr<GatheredBytes>& bytes);
   /// Blocks until a gather in flight, if any, is complete.
   void wait();
   /// Waits for messages in flight first, because they write to the memory.
@@ -70,6 +74,8 @@ class Gathered {
   bool fits(const at::Tensor& memory) const;
   bool is_only_holder() const;
   void make_views(const at::Tensor& memory);
+  void copy_out();
+  void attach(const at::Tensor& memory, const std::shared_ptr<GatheredBytes>& bytes);
   void fail();
 
   std::shared_ptr<const FlatLayout> layout_;

@@ -192,10 +192,10 @@ at::Tensor ParamGroup::unsharded(size_t index) {
   require_memory();
   const Param& param = params_[index];
   at::Tensor whole;
-  if (mesh_.shard_group() == nullptr) {
+  if (!bucket_->computes_on_copy()) {
     scheduler_->leave_failed_backward();
     note_use();
-    whole = param.shard.to(offload_.compute, gather_layout_->param(index).dtype);
+    whole = param.shard;
   } else {
     scheduler_->touch(*this);
     note_use();
@@ -206,7 +206,7 @@ at::Tensor ParamGroup::unsharded(size_t index) {
 }
 
 void ParamGroup::release() {
-  if (mesh_.shard_group() != nullptr) scheduler_->touched(*this);
+  if (bucket_->computes_on_copy()) scheduler_->touched(*this);
 }
 
 void ParamGroup::require_memory() const {

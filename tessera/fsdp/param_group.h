@@ -75,6 +75,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void set_in_backward(bool in_backward);
   at::ScalarType compute_dtype(size_t param) const { return gather_layout_->param(param).dtype; }
   bool switches_dtype() const { return switches_dtype_; }  ///< whether the two differ
+  bool computes_on_copy() const {
+    return mesh_.shard_group() != nullptr || switches_dtype_ || offload_.rest != offload_.compute;
+  }
 
   // Interface for dispatch, by parameter.
   at::Tensor unsharded(size_t param);

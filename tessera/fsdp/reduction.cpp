@@ -1,5 +1,7 @@
 #include "tessera/fsdp/reduction.h"
 
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstring>
@@ -51,6 +53,8 @@ Reduction::Reduction(std::shared_ptr<const FlatLayout> layout, const DataMesh& m
       collectives_(std::move(collectives)),
       how_(how),
       taken_(layout_->params(), false),
+      alone_(mesh.mesh().size() == 1 && collectives_ == with_defaults({})),
+      wholes_(alone_ ? layout_->params() : 0),
       inputs_(layout_->slots().size()),
       message_(std::move(message)) {}
 
@@ -81,12 +85,28 @@ void Reduction::add(size_t param, const at::Tensor& gradient) {
 }
 
 void Reduction::take(size_t param, const at::Tensor& gradient) {
-  if (layout_->slots()[layout_->slot_of(param)].direct) {
+  if (alone_) {
+    add_alone(param, gradient);
+  } else if (layout_->slots()[layout_->slot_of(param)].direct) {
     add_large(param, gradient);
   } else {
     add_small(param, gradient);
   }
   taken_[param] = true;
+}
+
+void Reduction::add_alone(size_t param, const at::Tensor& gradient) {
+  at::Tensor& whole = wholes_[param];
+  if (whole.defined()) {
+    whole.add_(gradient);
+    return;
+  }
+  const at::ScalarType dtype = layout_->param(param).dtype;
+  const bool reusable =
+      is_only_holder(gradient) && gradient.is_contiguous() && gradient.scalar_type() == dtype;
+  whole = reusable ? gradient
+                   : gradient.to(gradient.options().dtype(dtype), /*non_blocking=*/false,
+                                 /*copy=*/true, at::MemoryFormat::Contiguous);
 }
 
 void Reduction::add_small(size_t param, const at::Tensor& gradient) {
@@ -95,10 +115,19 @@ void Reduction::add_small(size_t param, const at::Tensor& gradient) {
   // Zero-initialized: pieces of parameters without a gradient, and padding, are reduced as well.
   if (!input.flat.defined()) input = zeros(index, gradient.device());
   if (taken_[param]) {
+    copy_pending();
     layout_->add_in(param, gradient, input.flat);
+  } else if (!gradient.is_cpu()) {
+    layout_->append_pieces(param, input.flat, gradient, pending_to_, pending_from_);
   } else {
     layout_->copy_in(param, gradient, input.flat);
   }
+}
+
+void Reduction::copy_pending() {
+  if (!pending_to_.empty()) at::_foreach_copy_(pending_to_, pending_from_);
+  pending_to_.clear();
+  pending_from_.clear();
 }
 
 void Reduction::add_large(size_t param, const at::Tensor& gradient) {
@@ -128,6 +157,13 @@ void Reduction::add_large(size_t param, const at::Tensor& gradient) {
 }
 
 void Reduction::add_zeros(size_t param, c10::Device device) {
+  if (alone_) {
+    const ParamShape& shape = layout_->param(param);
+    if (!taken_[param])
+      wholes_[param] = at::zeros(shape.whole, at::device(device).dtype(shape.dtype));
+    taken_[param] = true;
+    return;
+  }
   Input& input = inputs_[layout_->slot_of(param)];
   if (!input.flat.defined()) input = zeros(layout_->slot_of(param), device);
   taken_[param] = true;
@@ -139,6 +175,7 @@ void Reduction::add_part(size_t param, at::Tensor shard) {
 }
 
 void Reduction::start() {
+  copy_pending();
   outputs_.resize(inputs_.size());
   if (mesh_.shard_group() != nullptr) {
     start_scatter();
@@ -206,7 +243,7 @@ void Reduction::finish() {
   wait();
   const double after = how_.divide_by.after;
   if (!how_.over_replicas || after == 1) return;
-  for (const at::Tensor& output : outputs_) {
+  for (const at::Tensor& output : alone_ ? wholes_ : outputs_) {
     if (output.defined()) divide(output, after);
   }
 }
@@ -220,7 +257,7 @@ void Reduction::abandon() {
 }
 
 at::Tensor Reduction::shard(size_t param) const {
-  return layout_->shard_in(param, outputs_[layout_->slot_of(param)]);
+  return alone_ ? wholes_[param] : layout_->shard_in(param, outputs_[layout_->slot_of(param)]);
 }
 
 }  // namespace tessera::fsdp

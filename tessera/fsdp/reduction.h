@@ -17,6 +17,7 @@
 ///   advance()    waits for it and starts the all_reduce
 ///   finish()     waits for that as well
 ///
+/// On one rank nothing is sent or copied: a gradient that has no other user is the result.
 /// It may stop before the all_reduce: its result is then added to a later reduction (add_part).
 namespace tessera::fsdp {
 
@@ -67,10 +68,12 @@ class Reduction {
     bool mine = false;  // the memory is referenced here only
   };
 
+  void add_alone(size_t param, const at::Tensor& gradient);
   at::Tensor flat(int64_t elements, at::ScalarType dtype, c10::Device device) const;
   Input zeros(size_t slot, c10::Device device) const;
   void take(size_t param, const at::Tensor& gradient);
   void add_small(size_t param, const at::Tensor& gradient);
+  void copy_pending();
   void add_large(size_t param, const at::Tensor& gradient);
   void start_scatter();
   void end_scatter();
@@ -82,7 +85,11 @@ class Reduction {
   std::shared_ptr<const Collectives> collectives_;
   How how_;
   std::vector<bool> taken_;
-  std::vector<Input> inputs_;        // by slot
+  bool alone_;                      // no axis to reduce over: gradients are not copied to slots
+  std::vector<at::Tensor> wholes_;  // by parameter, if alone
+  std::vector<Input> inputs_;       // by slot
+  Tensors pending_to_;              // copies into slots that are left for one call
+  Tensors pending_from_;
   std::vector<at::Tensor> outputs_;  // by slot
   std::vector<Part> parts_;
   WorkPtr work_;

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""A training step of a 124M GPT on one GPU: this library beside PyTorch, in one run.
+
+    benchmarks/compare_gpu.py [--shapes 8x1024,1x64] [--rounds 7] [--steps 10]
+
+bfloat16 parameters, fused AdamW, one rank. PyTorch's forms and this library's from Python run in
+this process and take turns; build/benchmarks/gpu_bench, if it was built, adds those of C++. Each
+line: milliseconds per step (median of the rounds), peak memory by the allocator.
+"""
+
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import time
+import warnings
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BENCH = ROOT / "build" / "benchmarks" / "gpu_bench"
+WORDS, WIDTH, HEADS, CONTEXT, BLOCKS = 50304, 768, 12, 1024, 12
+WARM = 5
+
+
+def make_model(torch):
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first_norm, self.second_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+        def forward(self, x):
+            parts = self.qkv(self.first_norm(x)).unflatten(2, (3, -1, WIDTH // HEADS)).unbind(2)
+            q, k, v = (part.transpose(1, 2) for part in parts)
+            seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(seen.transpose(1, 2).flatten(2))
+            return x + self.down(functional.gelu(self.up(self.second_norm(x))))
+
+    class Gpt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token, self.position = nn.Embedding(WORDS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+            self.blocks = nn.ModuleList([Block() for _ in range(BLOCKS)])
+            self.norm = nn.LayerNorm(WIDTH)
+
+        def forward(self, words, places):
+            x = self.token(words) + self.position(places)
+            for block in self.blocks:
+                x = block(x)
+            logits = functional.linear(self.norm(x), self.token.weight)
+            return functional.cross_entropy(logits.flatten(0, 1), words.flatten())
+
+    torch.manual_seed(0)
+    return Gpt().cuda().bfloat16()
+
+
+def torch_form(torch, form, model, data):
+    """PyTorch's plain, DTensor or FSDP2 form."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if form == "plain":
+        return model, data
+    mesh = init_device_mesh("cuda", (1,), mesh_dim_names=("dp",))
+    if form == "fully_shard":
+        from torch.distributed.fsdp import fully_shard
+
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        return fully_shard(model, mesh=mesh), data
+    from torch.distributed.tensor import Replicate, distribute_module, distribute_tensor
+
+    distribute_module(model, mesh)
+    return model, [distribute_tensor(x, mesh, [Replicate()]) for x in data]
+
+
+def own_form(form, model, data):
+    """The same under this library."""
+    import tessera
+
+    mesh = tessera.init_device_mesh("cuda:dp=1")
+    if form == "fully_shard":
+        for block in model.blocks:
+            tessera.fully_shard(block, mesh)
+        return tessera.fully_shard(model, mesh) or model, data
+    tessera.distribute_module(model, mesh)
+    return model, [tessera.distribute_tensor(x, mesh, [tessera.Replicate()]) for x in data]
+
+
+class Subject:
+    """A model in one form, warm, with the times of its rounds."""
+
+    def __init__(self, torch, who, form, batch, length):
+        self.torch, self.name, self.times = torch, f"{who}: {form}", []
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.max_memory_allocated()
+        model = make_model(torch)
+        data = [torch.randint(WORDS, (batch, length), device="cuda")]
+        data.append(torch.arange(length, device="cuda"))
+        if who == "PyTorch":
+            model, data = torch_form(torch, form, model, data)
+        else:
+            model, data = own_form(form, model, data)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+        def step():
+            model(*data).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        self.step = step
+        for _ in range(WARM):
+            step()
+        torch.cuda.synchronize()
+        self.memory = (torch.cuda.max_memory_allocated() - before) / 2**20
+
+    def measure(self, steps):
+        self.torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            self.step()
+        self.torch.cuda.synchronize()
+        self.times.append((time.perf_counter() - begin) / steps * 1000)
+
+
+FORMS = [
+    ("PyTorch", "plain"),
+    ("PyTorch", "sharded"),
+    ("PyTorch", "fully_shard"),
+    ("tessera", "sharded"),
+    ("tessera", "fully_shard"),
+]
+
+
+def compare(torch, shape, rounds, steps):
+    batch, length = map(int, shape.split("x"))
+    subjects = []
+    for who, form in FORMS:
+        try:
+            subjects.append(Subject(torch, who, form, batch, length))
+        except Exception as error:  # a form that does not run is part of the answer
+            print(f"{shape}\t{who}: {form}\tfailed: {error}"[:300])
+    for _ in range(rounds):
+        for subject in subjects:
+            subject.measure(steps)
+    for subject in subjects:
+        print(
+            f"{shape}\tPython, {subject.name}\t{statistics.median(subject.times):.2f} ms"
+            f"\t{subject.memory:.0f} MiB",
+            flush=True,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shapes", default="8x1024,1x64")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=10)
+    args = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    import torch
+    import torch.distributed as dist
+
+    if not torch.cuda.is_available():
+        raise SystemExit("compare_gpu: there is no GPU here")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    shapes = args.shapes.split(",")
+    if BENCH.exists():
+        out = subprocess.run([BENCH, *shapes], capture_output=True, text=True)
+        for line in out.stdout.splitlines():
+            print(line.replace("\t", "\tC++, ", 1))
+        if out.returncode:
+            print(out.stderr)
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}.items():
+        os.environ.setdefault(name, value)
+    dist.init_process_group("nccl", rank=0, world_size=1)
+    for shape in shapes:
+        compare(torch, shape, args.rounds, args.steps)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
