@@ -15,8 +15,8 @@
 ///   slot of many small parameters                | a0 b0 c0 | a1 b1 c1 | a2 b2 c2 |
 ///     one message instead of many latency-bound ones; parameters are copied out afterwards
 ///
-/// A 0-dim parameter, or one that is not sharded, is stored whole in the piece of every rank. On one
-/// rank a piece is a whole slot: parameters are used where they are in it, so each starts at an
+/// A 0-dim parameter, or one that is not sharded, is stored whole in the piece of every rank. On
+/// one rank a piece is a whole slot: parameters are used where they are in it, so each starts at an
 /// aligned place.
 namespace tessera::fsdp {
 
