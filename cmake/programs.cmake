@@ -56,3 +56,6 @@ foreach(file IN LISTS bench_files)
   target_precompile_headers(${name} REUSE_FROM tessera_torch_pch)
   add_dependencies(benchmarks ${name})
 endforeach()
+if(TARGET gpu_bench)  # the runtime of CUDA is one of the libraries that torch's need
+  target_link_options(gpu_bench PRIVATE -Wl,--copy-dt-needed-entries)
+endif()

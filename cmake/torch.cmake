@@ -69,19 +69,13 @@ list(TRANSFORM _libraries REPLACE "(.+)" "${_torch}/lib/lib\\1.so")
 list(REMOVE_DUPLICATES _includes)
 list(REMOVE_ITEM _includes /usr/include)
 
-# libtorch uses the shared libstdc++. A compiler that finds only the static one would give each of our
-# files a copy of its own, with its own terminate handler and locales; the shared one goes first then.
-execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libstdc++.so
+# libtorch uses the shared libstdc++. Some compilers link the static one unless told otherwise, which
+# gives each of our files a copy of its own, with its own locales and terminate handler; so the
+# shared one is named, before the compiler adds its own.
+execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libstdc++.so.6
   OUTPUT_VARIABLE _shared_std OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-if(NOT IS_ABSOLUTE "${_shared_std}")
-  execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libstdc++.so.6
-    OUTPUT_VARIABLE _shared_std OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  if(IS_ABSOLUTE "${_shared_std}" AND EXISTS "${_shared_std}")
-    list(APPEND _libraries "${_shared_std}")
-  else()
-    message(WARNING "This compiler links libstdc++ statically: errors may not pass between "
-      "libtessera.so and programs. Install its libstdc++.so (Debian: libstdc++-<version>-dev).")
-  endif()
+if(IS_ABSOLUTE "${_shared_std}" AND EXISTS "${_shared_std}")
+  list(APPEND _libraries "${_shared_std}")
 endif()
 
 add_library(tessera_torch INTERFACE IMPORTED GLOBAL)
