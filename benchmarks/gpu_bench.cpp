@@ -9,6 +9,7 @@
 //                                  forms take turns), peak memory in MiB by the allocator
 //
 // benchmarks/compare_gpu.py prints them beside PyTorch's own. Built where torch has CUDA.
+#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -255,6 +256,7 @@ void compare(const DeviceMesh& mesh, int64_t batch, int64_t length) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  at::globalContext().lazyInitDevice(c10::kCUDA);
   const DeviceMesh mesh = comm::init_device_mesh("cuda:dp=1");
   std::vector<std::string> shapes(argv + 1, argv + argc);
   if (shapes.empty()) shapes = {"8x1024", "1x64"};

@@ -69,13 +69,13 @@ list(TRANSFORM _libraries REPLACE "(.+)" "${_torch}/lib/lib\\1.so")
 list(REMOVE_DUPLICATES _includes)
 list(REMOVE_ITEM _includes /usr/include)
 
-# libtorch uses the shared libstdc++. Some compilers link the static one unless told otherwise, which
-# gives each of our files a copy of its own, with its own locales and terminate handler; so the
-# shared one is named, before the compiler adds its own.
+# Named first, so that its symbols are found before others of the same names: libtorch.so of 2.11
+# exports a std::filesystem of its own that calls what it does not have, and some compilers would
+# link a static copy, with its own locales and terminate handler.
 execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libstdc++.so.6
   OUTPUT_VARIABLE _shared_std OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(IS_ABSOLUTE "${_shared_std}" AND EXISTS "${_shared_std}")
-  list(APPEND _libraries "${_shared_std}")
+  list(PREPEND _libraries "${_shared_std}")
 endif()
 
 add_library(tessera_torch INTERFACE IMPORTED GLOBAL)
