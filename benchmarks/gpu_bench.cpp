@@ -12,6 +12,7 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -129,7 +130,7 @@ struct FusedAdamW {
     std::vector<at::Tensor> gradients;
     for (const at::Tensor& p : parameters) gradients.push_back(p.grad());
     const c10::AutoGradMode no_grad(false);
-    for (at::Tensor& one : steps) one.add_(1);
+    at::_foreach_add_(steps, 1);
     at::_fused_adamw_(parameters, gradients, first, second, {}, steps, 1e-4, 0.9, 0.95, 0.1, 1e-8,
                       false, false);
   }

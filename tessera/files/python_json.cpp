@@ -59,7 +59,10 @@ std::string python_float(double value) {
   const auto scientific = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
                                         std::chars_format::scientific);
   const std::string_view text(buffer.data(), static_cast<size_t>(scientific.ptr - buffer.data()));
-  const int exponent = std::atoi(text.data() + text.find('e') + 1);
+  std::string_view power = text.substr(text.find('e') + 1);  // not followed by a zero byte
+  if (power.starts_with('+')) power.remove_prefix(1);
+  int exponent = 0;
+  std::from_chars(power.data(), power.data() + power.size(), exponent);
   if (exponent < kMinPlain || exponent >= kMaxPlain) return std::string(text);
   const auto plain =
       std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::fixed);
