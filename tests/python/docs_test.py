@@ -31,45 +31,50 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def source_of(block):
-    """The block with what is given, after those that it continues; line numbers as in the page."""
-    code = "\n" * (block.line - 1) + block.code
-    if "continues" not in block.marks:
-        return [block.marks.get("given", ""), code, block.marks.get("then", "")]
-    of_page = [other for other in PYTHON if other.page == block.page]
-    before = of_page[of_page.index(block) - 1]
-    return source_of(before) + [block.marks.get("given", ""), code, block.marks.get("then", "")]
+def chains():
+    """Blocks that continue each other run as one program."""
+    out = []
+    for block in PYTHON:
+        if "continues" in block.marks:
+            assert out[-1][-1].page == block.page, block.name
+            out[-1].append(block)
+        else:
+            out.append([block])
+    return out
 
 
-def run(block):
-    parts = source_of(block)
+def run(block, names):
+    """Runs a block with what is given, line numbers as in the page."""
+    parts = [block.marks.get("given", ""), "\n" * (block.line - 1) + block.code, block.marks.get("then", "")]
 
-    def body(rank):
-        names = {"rank": rank, "__name__": "__main__"}
+    def body(rank, names):
         for part in parts:
             exec(compile(part, block.page, "exec"), names)  # noqa: S102 - our own pages
 
     if block.ranks:
-        tessera.run_ranks(block.ranks, body, timeout=60)
+        tessera.run_ranks(block.ranks, lambda rank: body(rank, {"rank": rank}), timeout=60)
     else:
-        body(0)
+        body(0, names)
 
 
 def test_the_pages_have_blocks():
     assert len(PYTHON) >= 9 and len(SHELL_PAGES) >= 3
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
-def test_python(block, folder):
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        if "raises" in block.marks:
-            with pytest.raises(Exception) as caught:
-                run(block)
-            assert block.marks["raises"] in str(caught.value)
-        else:
-            run(block)
-    assert doc_blocks.missing_lines(block.expected, printed.getvalue()) == [], printed.getvalue()
+@pytest.mark.parametrize("chain", chains(), ids=lambda chain: chain[0].name)
+def test_python(chain, folder):
+    names = {"__name__": "__main__"}
+    for block in chain:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            if "raises" in block.marks:
+                with pytest.raises(Exception) as caught:
+                    run(block, names)
+                assert block.marks["raises"] in str(caught.value)
+            else:
+                run(block, names)
+        missing = doc_blocks.missing_lines(block.expected, printed.getvalue())
+        assert missing == [], f"{block.name} printed: {printed.getvalue()}"
 
 
 @pytest.mark.skipif(not TESSERA.exists(), reason="the command line is not built there")
