@@ -11,7 +11,7 @@ WORLDS ?= 0,2
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test pure demo bench models coverage check format asan tsan fuzz sweep install clean
+.PHONY: help setup build test pure demo docs bench models coverage check format asan tsan fuzz sweep install clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -39,6 +39,13 @@ demo: setup  ## build what the main job needs, and run it
 	@tools/configure.sh dev
 	@cmake --build --preset dev -j $(JOBS) --target tessera_cli example_gpt
 	@tools/demo.sh
+
+docs:  ## build the documentation, one offline site: build/docs/site/index.html
+	@DOCS=1 PYTHON=$(PYTHON) tools/setup.sh
+	@tools/configure.sh dev
+	@cmake --build --preset dev -j $(JOBS) --target tessera_python
+	@PYTHONDONTWRITEBYTECODE=1 .venv-docs/bin/python tools/build_docs.py build/python \
+	  $(or $(patsubst %,%/..,$(TORCH)),$$(echo .venv/lib/python3*/site-packages))
 
 bench: build  ## build the benchmarks and print the figures
 	@cmake --build --preset dev -j $(JOBS) --target benchmarks

@@ -1,7 +1,7 @@
 # Tests mirror the tree: the files tests/<room>/<name>_test.cpp make one program a room, and each is a
 # ctest entry of its own, `<room>.<name>` (tests/rules/choice/explain_test.cpp: rules.choice.explain),
 # which runs the program with --file (tests/support_pure/tests_of_file.h). Labels: checks, pure, torch,
-# examples, install; `sanitized` marks what the asan and tsan presets build and run. Targets:
+# examples, docs, install; `sanitized` marks what the asan and tsan presets build and run. Targets:
 # `pure_tests`, `sanitized_tests`, `test_<room>` (test_dtensor_ops).
 #
 #   tests/<room above the torch line>/   all of them are one program, test_pure; links tessera_pure
@@ -192,24 +192,30 @@ foreach(name IN LISTS TESSERA_EXAMPLES)
   endif()
 endforeach()
 
-# The first example of a page, as a reader would copy it: test examples.<name>.
-function(tessera_page_example name page)
-  set(source "${PROJECT_BINARY_DIR}/${name}_example.cpp")
-  set(extract "${PROJECT_SOURCE_DIR}/tools/check_readme.py")
+# The C++ blocks of the pages of the documentation, as tools/doc_blocks.py writes them: one program,
+# docs_blocks, and a test docs.<page> for each page. One source, since most of it is headers.
+set(doc_blocks "${PROJECT_SOURCE_DIR}/tools/doc_blocks.py")
+file(GLOB_RECURSE doc_pages CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/docs/*.md")
+execute_process(COMMAND "${Python3_EXECUTABLE}" -B "${doc_blocks}" --cpp-pages
+  OUTPUT_VARIABLE doc_pages COMMAND_ERROR_IS_FATAL ANY)
+add_executable(docs_blocks "${tests_dir}/docs/main.cpp")
+foreach(page IN LISTS doc_pages)
+  string(REGEX REPLACE "^docs/|\\.md$" "" name "${page}")
+  string(REPLACE "/" "." name "${name}")
+  set(source "${PROJECT_BINARY_DIR}/docs_blocks/${name}.cpp")
   add_custom_command(OUTPUT "${source}"
-    COMMAND Python3::Interpreter "${extract}" --extract "${source}" "${page}"
-    DEPENDS "${PROJECT_SOURCE_DIR}/${page}" "${extract}"
+    COMMAND Python3::Interpreter -B "${doc_blocks}" --cpp "${page}" "${source}"
+    DEPENDS "${PROJECT_SOURCE_DIR}/${page}" "${doc_blocks}"
     VERBATIM)
-  add_executable(${name}_example "${source}")
-  target_link_libraries(${name}_example PRIVATE tessera tessera_options)
-  set_target_properties(${name}_example PROPERTIES
-    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
-  tessera_test(examples.${name} LABELS examples COMMAND ${name}_example)
-endfunction()
-tessera_page_example(readme README.md)
-tessera_page_example(rule_notation docs/rule_notation.md)
-tessera_page_example(fsdp docs/fsdp.md)
-tessera_page_example(checkpoint docs/checkpoint.md)
+  target_sources(docs_blocks PRIVATE "${source}")
+  tessera_test(docs.${name} LABELS docs COMMAND docs_blocks "${page}")
+endforeach()
+file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/docs_blocks")
+target_link_libraries(docs_blocks PRIVATE tessera tessera_options)
+target_include_directories(docs_blocks PRIVATE "${PROJECT_SOURCE_DIR}")
+target_compile_options(docs_blocks PRIVATE ${test_options} -w)  # a page shows unused values
+set_target_properties(docs_blocks PROPERTIES UNITY_BUILD ${TESSERA_UNITY} UNITY_BUILD_BATCH_SIZE 0
+  RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
 
 if(NOT TESSERA_SANITIZE)
   tessera_test(install.consumer LABELS install

@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
-"""Checks that the README's commands exist, and extracts its example.
+"""Checks that the README's commands exist.
 
-    tools/check_readme.py [<root>]            every command of a ```bash block exists: `make X` is a
-                                              target, a path is a file, links lead to files
-    tools/check_readme.py --extract <file> [<page>]   writes the first ```cpp block of the page to
-                                              <file>, which CMake compiles and a test runs
+    tools/check_readme.py [<root>]   every command of a ```bash block exists: `make X` is a target, a
+                                     path is a file, links lead to files
 
-A path under build/ is checked by its kind: only bin/tessera, examples/ and python/ are promised.
+The C++ and Python blocks are run by the tests (tools/doc_blocks.py). A path under build/ is checked by its kind: only bin/tessera, examples/ and python/ are promised.
 """
 
 import pathlib
@@ -75,18 +73,8 @@ def check(root):
     return errors
 
 
-def extract(root, target, page="README.md"):
-    examples = blocks((root / page).read_text(encoding="utf-8"), "cpp")
-    if not examples:
-        sys.exit(f"readme: {page} holds no ```cpp example")
-    target.write_text(examples[0], encoding="utf-8")
-
-
 def main():
     root = pathlib.Path(__file__).parents[1]
-    if len(sys.argv) in (3, 4) and sys.argv[1] == "--extract":
-        extract(root, pathlib.Path(sys.argv[2]), *sys.argv[3:])
-        return
     if len(sys.argv) > 1:
         root = pathlib.Path(sys.argv[1])
     errors = check(root)

@@ -6,6 +6,7 @@
 #     the one line to run and stops if a tool is really missing
 #   2 .venv with torch, numpy and what the Python tests import, by pip; skipped when
 #     TORCH=<dir of an installed torch> is set, or TORCH=none for what needs no torch
+#   3 with DOCS=1 what `make docs` needs: Doxygen, and .venv-docs with Sphinx in pinned versions
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,6 +31,7 @@ libbenchmark-dev benchmark/benchmark.h
 nlohmann-json3-dev nlohmann/json.hpp
 libcli11-dev CLI/CLI.hpp
 END
+  if [ "${DOCS:-}" = 1 ]; then echo "doxygen doxygen"; fi
 }
 
 # ccache only saves time, clang-format only checks, tests of several hosts are skipped without
@@ -117,6 +119,16 @@ for package in '$packages'.split():
   touch "$stamp"
 }
 
+# .venv-docs is of the Python that torch belongs to: the package is imported for its docstrings.
+install_docs() {
+  local wanted=docs/site/requirements.txt there=.venv-docs/requirements.txt
+  if cmp -s $wanted $there; then return; fi
+  echo "setup: pip install -r $wanted (.venv-docs)"
+  "${PYTHON:-$venv/bin/python}" -m venv .venv-docs
+  .venv-docs/bin/python -m pip install --disable-pip-version-check --quiet -r $wanted
+  cp $wanted $there
+}
+
 missing=$(missing_packages)
 if [ -n "$missing" ]; then
   # shellcheck disable=SC2086  # one word a package
@@ -135,3 +147,4 @@ elif [ -n "${TORCH:-}" ]; then
 elif [ ! -e "$stamp" ]; then
   install_torch
 fi
+if [ "${DOCS:-}" = 1 ]; then install_docs; fi

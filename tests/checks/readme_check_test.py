@@ -1,4 +1,4 @@
-"""tools/check_readme.py fails on a command or link that does not exist, and extracts the example."""
+"""tools/check_readme.py fails on a command or link that does not exist."""
 
 import pathlib
 import sys
@@ -50,12 +50,6 @@ class ReadmeCheck(unittest.TestCase):
 
     def test_a_readme_without_example_fails(self):
         self.assertEqual(self.errors("# x\n"), ["no ```cpp example"])
-
-    def test_the_first_example_is_extracted(self):
-        (self.root / "README.md").write_text(readme(""), encoding="utf-8")
-        target = self.root / "example.cpp"
-        check_readme.extract(self.root, target)
-        self.assertEqual(target.read_text(encoding="utf-8"), EXAMPLE)
 
 
 if __name__ == "__main__":
