@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/partition/assignment.h"
+#include "tessera/partition/einsum_rule.h"
 #include "tessera/rules/code/keep_axes.h"
 #include "tessera/rules/code/reshape.h"
 #include "tessera/rules/code/written.h"
@@ -168,6 +169,7 @@ class Composites {
     add(rules::written_rule("aten::matmul", "code: batches, rows, columns", matmul));
     add(rules::written_rule("aten::repeat_interleave.self_int", "code: a dim in equal parts",
                             repeat_interleave));
+    add(einsum_rule());
     add(view_to("aten::flatten.using_ints", flattened));
     add(unflatten_rule());
     add(chunk_rule());

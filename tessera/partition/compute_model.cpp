@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/partition/einsum_rule.h"
 #include "tessera/partition/program_view.h"
 
 namespace tessera::partition {
@@ -47,6 +48,7 @@ double flops_of(const NodeCall& call, std::span<const Sharding> operands,
   if (name == "linear" || name == "mm" || name == "bmm" || name == "matmul")
     return 2 * out * size(operands[0], -1);
   if (name == "addmm" || name == "baddbmm") return 2 * out * size(operands[1], -1);
+  if (name == "einsum") return einsum_flops(call.call());
   if (name.starts_with("conv") && operands.size() > 1 && operands[1].ndim() > 0)
     return 2 * out * numel(operands[1]) / size(operands[1], 0);
   if (name.find("attention") != std::string_view::npos && operands.size() > 1)

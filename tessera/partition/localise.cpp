@@ -50,6 +50,7 @@ void use_instead(Node& node, std::string_view op) {
   }
   std::vector<NamedArgument> inputs;
   for (const std::string_view name : known->names) {
+    if (name.empty()) continue;
     NamedArgument* given = find_argument(node, name);
     if (given == nullptr) continue;
     given->passed_by = PassedBy::position;

@@ -135,7 +135,8 @@ void emit_masked_look_up(Emitter& emit, const NodeAssignment& chosen, Node node,
   const auto held =
       held_intervals(table, static_cast<int>(dim), table.mesh().my_coordinate().value());
   if (held.size() != 1) {
-    throw NotSupported(join_text(node.target, " of ", table, ": a rank holds ", held.size(),
+    throw NotSupported(join_text("node ", node.name.value_or("?"), ", ", node.target, " of ", table,
+                                 ": a rank holds ", held.size(),
                                  " stretches of the dim that is looked up; cut it evenly over one "
                                  "axis, with at least one row for each rank"));
   }

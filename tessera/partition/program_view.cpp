@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "tessera/base/errors.h"
+#include "tessera/partition/random_ops.h"
 #include "tessera/rules/registry/derive.h"
 
 namespace tessera::partition {
@@ -43,6 +44,7 @@ ProgramView::ProgramView(const program::ExportedProgram& program, const DeviceMe
       readers_(program.graph.values.size()),
       source_(program.graph.values.size(), Source::constant),
       whole_only_(program.graph.values.size(), false) {
+  if (mesh.size() > 1) require_no_random_ops(program);
   for (size_t i = 0; i < whole_.size(); ++i) {
     const program::Value& value = program.graph.values[i];
     if (value.kind != ValueKind::tensor || !value.tensor) continue;

@@ -81,9 +81,6 @@ class Searcher {
   const SearchOptions& options_;
 };
 
-constexpr double kSpread = 0.01;  // of prices from weight to weight
-constexpr int kSteps = 16;        // that halve the range of prices
-
 int axes_of(const ChoiceNetwork& choices) {
   return choices.inputs().empty() ? 1 : choices.inputs()[0].placements[0].mesh().ndim();
 }
@@ -136,28 +133,30 @@ double fewest_weight_bytes(const ChoiceNetwork& choices) {
 
 namespace {
 
-/// The search for a price at which the limit is kept.
+/// The search for a price on bytes at which the limit is kept, in two parts.
+///
+/// The bound: with one price for all, layers that are alike are worked out once. The cost less
+/// price times limit is a lower bound, concave in the price; the next price is where the lines of a
+/// choice that fits and of one that does not meet, until neither is beaten there.
+///
+/// The choice: at that price both are optimal and differ in all layers at once. Between them are
+/// choices with some layers of the one and some of the other. They are found among the states of
+/// all choices seen so far, few of each variable, with prices that differ from weight to weight.
 class PriceSearch {
  public:
   PriceSearch(const ChoiceNetwork& choices, double most, const SearchOptions& options)
-      : choices_(choices), keep_(choices.all_states()), most_(most), options_(options) {
+      : choices_(choices), most_(most), options_(options), seen_(choices.all_states().size()) {
     best_.solution.cost = std::numeric_limits<double>::infinity();
   }
 
-  Limited run(double bound) {
-    bound_ = bound;
-    while (high_ < 1 && !try_price(high_, kSpread)) {
-      low_ = high_;
-      high_ *= 16;
-    }
-    halve(low_, high_, kSpread, kSteps);
-    // With one price for all the bound is better, if the choice is not.
-    for (const double price : {low_, std::sqrt(low_ * high_), high_}) try_price(price, 0);
-    // Other differences let other weights give way first.
-    for (const double spread : {0.1, 0.3}) {
-      if (best_.solution.cost - bound_ <= options_.good_gap * best_.solution.cost) break;
-      double low = low_, high = high_ / (1 - spread);
-      halve(low, high, spread, kSteps / 2);
+  Limited run(const Solution& free) {
+    bound_ = free.lower_bound;
+    heavy_ = point_of(free);
+    remember(free);
+    raise_bound();
+    for (const double spread : {0.01, 0.1, 0.3}) {
+      if (is_good() || !std::isfinite(best_.solution.cost)) break;
+      mix(spread);
     }
     best_.solution.exact = false;
     best_.solution.lower_bound = std::min(bound_, best_.solution.cost);
@@ -165,29 +164,81 @@ class PriceSearch {
   }
 
  private:
-  bool try_price(double price, double spread) {
-    Solution found = search_within(choices_, priced(choices_, price, spread), keep_, options_);
-    bound_ = std::max(bound_, found.lower_bound - price * most_);
-    const bool fits = weight_bytes(choices_, found) <= most_;
-    found.cost = choices_.network().cost_of(found.states);
-    if (fits && found.cost < best_.solution.cost) best_ = {std::move(found), price};
-    return fits;
+  struct Point {
+    double cost, bytes;
+  };
+  Point point_of(const Solution& solution) const {
+    return {choices_.network().cost_of(solution.states), weight_bytes(choices_, solution)};
+  }
+  bool is_good() const {
+    return best_.solution.cost - bound_ <= options_.good_gap * best_.solution.cost;
   }
 
-  void halve(double& low, double& high, double spread, int steps) {
-    for (int i = 0; i < steps && std::isfinite(best_.solution.cost); ++i) {
-      const double middle = std::sqrt(low * high);
-      (try_price(middle, spread) ? high : low) = middle;
+  void remember(const Solution& solution) {
+    for (size_t v = 0; v < seen_.size(); ++v) {
+      const int state = solution.states[v];
+      if (std::ranges::find(seen_[v], state) == seen_[v].end()) seen_[v].push_back(state);
     }
   }
 
+  /// Whether it fits; the best that does is kept.
+  bool consider(Solution found, double price) {
+    const Point point = point_of(found);
+    if (point.bytes > most_) return false;
+    found.cost = point.cost;
+    if (found.cost < best_.solution.cost) best_ = {std::move(found), price};
+    return true;
+  }
+
+  Point solve_at(double price) {
+    Solution found =
+        search_within(choices_, priced(choices_, price, 0), choices_.all_states(), options_);
+    bound_ = std::max(bound_, found.lower_bound - price * most_);
+    remember(found);
+    const Point point = point_of(found);
+    consider(std::move(found), price);
+    return point;
+  }
+
+  void raise_bound() {
+    constexpr double kFirst = 1e-13, kLast = 1;  // seconds a byte
+    Point light = heavy_;
+    for (double price = kFirst; light.bytes > most_; price *= 256) {
+      if (price > kLast) return;
+      light = solve_at(price);
+      if (light.bytes > most_) heavy_ = light;
+      price_ = price;
+    }
+    for (int step = 0; step < kSteps && !is_good(); ++step) {
+      const double price = (light.cost - heavy_.cost) / (heavy_.bytes - light.bytes);
+      if (!(price > 0)) return;
+      const double meet = heavy_.cost + price * heavy_.bytes;
+      price_ = price;
+      const Point found = solve_at(price);
+      if (found.cost + price * found.bytes >= meet * (1 - 1e-9)) return;
+      (found.bytes > most_ ? heavy_ : light) = found;
+    }
+  }
+
+  void mix(double spread) {
+    double low = price_ / 2, high = price_ * 2 / (1 - spread);
+    for (int step = 0; step < kSteps; ++step) {
+      const double middle = std::sqrt(low * high);
+      Solution found = solve_within(priced(choices_, middle, spread), seen_, options_.limits);
+      (consider(std::move(found), middle) ? high : low) = middle;
+    }
+  }
+
+  static constexpr int kSteps = 16;
+
   const ChoiceNetwork& choices_;
-  std::vector<std::vector<int>> keep_;
   double most_;
   const SearchOptions& options_;
   Limited best_;
   double bound_ = 0;
-  double low_ = 1e-16, high_ = 1e-13;  // seconds a byte
+  double price_ = 0;  // at which the bound is highest, so far
+  Point heavy_{};     // of a choice that does not fit
+  States seen_;
 };
 
 }  // namespace
@@ -198,7 +249,7 @@ Limited search_under(const ChoiceNetwork& choices, int64_t limit, const SearchOp
   const bool possible = std::isfinite(free.solution.cost) && fewest_weight_bytes(choices) <= most;
   if (!possible) free.solution.cost = std::numeric_limits<double>::infinity();
   if (!possible || weight_bytes(choices, free.solution) <= most) return free;
-  return PriceSearch(choices, most, options).run(free.solution.lower_bound);
+  return PriceSearch(choices, most, options).run(free.solution);
 }
 
 }  // namespace tessera::partition

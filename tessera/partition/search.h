@@ -24,10 +24,9 @@ Solution search(const ChoiceNetwork& choices, const SearchOptions& options);
 Solution search_within(const ChoiceNetwork& choices, const CostNetwork& network,
                        std::span<const std::vector<int>> keep, const SearchOptions& options);
 
-/// The cheapest choice in which a rank holds at most so many bytes of weights. A price on bytes is
-/// raised until it fits; prices differ by up to 1 % from weight to weight, so that layers that are
-/// alike give way one by one. `lower_bound` holds for the limited problem. Infinite cost: not even
-/// all cut does fit.
+/// The cheapest choice in which a rank holds at most so many bytes of weights: a price on bytes is
+/// raised until it fits. `lower_bound` holds for the limited problem. Infinite cost: not even all
+/// cut does fit.
 struct Limited {
   Solution solution;
   double price = 0;  ///< seconds for a byte, at which the limit is kept

@@ -2,98 +2,40 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/async_save.h"
 #include "tessera/checkpoint/load.h"
 #include "tessera/checkpoint/save.h"
+#include "tessera/checkpoint/save_safetensors.h"
 #include "tessera/checkpoint/steps.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tests/support/processes.h"
+#include "tests/checkpoint/one_value.h"
 #include "tests/support_pure/expect_error.h"
 #include "tests/support_pure/temp_dir.h"
 
-/// Saves that are killed, fail or meet damage: what was there before is never harmed.
+/// Saves that fail or meet damage: what was there before is never harmed.
 namespace tessera {
 namespace crash_test {
 
 namespace fs = std::filesystem;
 using comm::init_device_mesh;
 using comm::run_ranks;
-using tessera::testing::Scenario;
 using test::expect_error;
+using test::names_in;
+using test::state_of;
 using test::TempDir;
-
-State state_of(double value) {
-  const DeviceMesh mesh = init_device_mesh("dp=2");
-  return {{"w", distribute_tensor(at::full({6, 3}, value), mesh, {Shard(0)})},
-          {"plain", at::full({5}, value)},
-          {"value", PlainValue(value)}};
-}
-
-/// The value that all of a checkpoint has; it is whole and of one save.
-double value_in(const fs::path& path) {
-  State state = {{"w", at::zeros({6, 3})}, {"plain", at::zeros({5})}, {"value", PlainValue()}};
-  load(state, path);
-  const double value = std::get<PlainValue>(state.at("value")).real();
-  EXPECT_TRUE(at::equal(std::get<at::Tensor>(state.at("w")), at::full({6, 3}, value)));
-  EXPECT_TRUE(at::equal(std::get<at::Tensor>(state.at("plain")), at::full({5}, value)));
-  return value;
-}
-
-std::vector<std::string> names_in(const fs::path& directory) {
-  std::vector<std::string> out;
-  for (const auto& item : fs::directory_iterator(directory)) {
-    out.push_back(item.path().filename().string());
-  }
-  std::ranges::sort(out);
-  return out;
-}
-
-const Scenario kKilled("killed in a save", [] {
-  const std::string path = std::getenv("CHECKPOINT");
-  const int victim = std::atoi(std::getenv("VICTIM"));
-  const auto stage = static_cast<SaveStage>(std::atoi(std::getenv("STAGE")));
-  const auto world = comm::process_world();
-  save(state_of(1), path);
-  SaveOptions options;
-  options.on_stage = [&](SaveStage reached) {
-    if (reached == stage && world->rank() == victim) ::kill(::getpid(), SIGKILL);
-  };
-  try {
-    save(state_of(2), path, options);
-  } catch (const PeerError&) {
-  }
-});
-
-TEST(KilledSave, LeavesALoadableCheckpointAtEveryStage) {
-  for (const int victim : {0, 1}) {
-    for (int stage = 0; stage <= static_cast<int>(SaveStage::committed); ++stage) {
-      // What follows is rank 0's; before that, one stage is like another for the other rank.
-      if (victim == 1 && stage != static_cast<int>(SaveStage::written)) continue;
-      const TempDir dir;
-      const fs::path path = dir / "ckpt";
-      testing::run_processes(kKilled, {.size = 2,
-                                       .environment = {{"CHECKPOINT", path.string()},
-                                                       {"VICTIM", std::to_string(victim)},
-                                                       {"STAGE", std::to_string(stage)},
-                                                       {"TESSERA_TIMEOUT_S", "20"}}});
-      const double expected = stage == static_cast<int>(SaveStage::committed) ? 2 : 1;
-      EXPECT_EQ(value_in(path), expected) << "rank " << victim << ", stage " << stage;
-      run_ranks(2, [&](int) { save(state_of(3), path); });
-      EXPECT_EQ(value_in(path), 3);
-      EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{"ckpt"});
-    }
-  }
-}
+using test::value_in;
 
 /// As a crash between the two renames of a file system without exchange leaves it.
-TEST(KilledSave, BetweenTwoRenamesIsUndone) {
+TEST(InterruptedSave, BetweenTwoRenamesIsUndone) {
   const TempDir dir;
   run_ranks(2, [&](int) { save(state_of(1), dir / "ckpt"); });
   fs::rename(dir / "ckpt", dir / ".ckpt.tessera-replaced");
@@ -137,6 +79,51 @@ TEST(FailedSave, IsAnErrorOnEveryRankAndHarmsNothing) {
   });
   EXPECT_EQ(value_in(dir / "ckpt"), 1);
   EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{"ckpt"});
+}
+
+/// A file system of so many bytes; of no size where this user may not mount one.
+class SmallFileSystem {
+ public:
+  explicit SmallFileSystem(const fs::path& path, int64_t bytes) : path_(path.string()) {
+    fs::create_directories(path);
+    const std::string options = join_text("size=", bytes);
+    mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, options.c_str()) == 0;
+  }
+  ~SmallFileSystem() {
+    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
+  }
+  SmallFileSystem(const SmallFileSystem&) = delete;
+  SmallFileSystem& operator=(const SmallFileSystem&) = delete;
+  bool mounted() const { return mounted_; }
+
+ private:
+  std::string path_;
+  bool mounted_ = false;
+};
+
+TEST(FullDisk, IsAnErrorOnEveryRankInEveryFormat) {
+  const TempDir dir;
+  const SmallFileSystem small(dir / "small", 4 << 20);
+  if (!small.mounted()) GTEST_SKIP() << "mounting a small file system is not allowed here";
+  const fs::path root = dir / "small";
+  run_ranks(3, [&](int) {
+    save(state_of(1), root / "ckpt");
+    State large = state_of(2);
+    large["large"] =
+        distribute_tensor(at::zeros({3 << 10, 1 << 10}), init_device_mesh("dp=3"), {Shard(0)});
+    const std::initializer_list<std::string_view> full = {"No space left on device"};
+    expect_error<Error>([&] { save(large, root / "ckpt"); }, full);
+    EXPECT_EQ(value_in(root / "ckpt"), 1);
+    AsyncSaver saver;
+    saver.save(large, root / "ckpt");
+    expect_error<Error>([&] { saver.wait(); }, full);
+    EXPECT_EQ(value_in(root / "ckpt"), 1);
+    large.erase("value");
+    expect_error<Error>([&] { save_safetensors(large, root / "model.safetensors"); }, full);
+    save(state_of(3), root / "ckpt");  // what failed took no room for good
+  });
+  EXPECT_EQ(value_in(root / "ckpt"), 3);
+  EXPECT_EQ(names_in(root), std::vector<std::string>{"ckpt"});
 }
 
 TEST(Save, RefusesADirectoryWithOtherFiles) {
