@@ -75,8 +75,10 @@ at::Tensor context_parallel_attention(const at::Tensor& query, const at::Tensor&
                                       const ContextParallelOptions& options = {});
 
 /// While it is alive, scaled_dot_product_attention on the calling thread is
-/// context_parallel_attention if keys are sharded over their sequence by the axis. Other calls are
-/// not affected. Dropout is an error. Guards nest: the innermost applies.
+/// context_parallel_attention if its tensors are DTensors and the axis shards the sequence of its
+/// keys. With an order or documents it is so for all sharded tensors, because rows have that
+/// order also where they were gathered. Other calls are not affected. Dropout is an error. Guards
+/// nest: the innermost applies.
 class ContextParallel {
  public:
   explicit ContextParallel(std::string axis, ContextParallelOptions options = {});
@@ -86,6 +88,8 @@ class ContextParallel {
 
   const std::string& axis() const { return axis_; }
   const ContextParallelOptions& options() const { return options_; }
+  /// Whether rows are in the order of positions and in one document.
+  bool masks_by_row() const;
   /// nullptr: none.
   static const ContextParallel* current();
 

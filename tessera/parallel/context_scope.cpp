@@ -26,10 +26,11 @@ bool attend_in_scope(const dtensor::OpEntry& entry, const c10::OperatorHandle&,
   if (scope == nullptr) return false;
   const auto args = torch::jit::last(stack, entry.args.size());
   const at::Tensor query = args[0].toTensor(), key = args[1].toTensor(), value = args[2].toTensor();
-  if (query.dim() != 4 || !is_dtensor(query) || !is_dtensor(value) ||
-      !rows_are_sharded_by(key, scope->axis())) {
+  if (query.dim() != 4 || !is_dtensor(query) || !is_dtensor(key) || !is_dtensor(value)) {
     return false;
   }
+  // Rows that were gathered still have their order: libtorch would mask them by row.
+  if (scope->masks_by_row() && !rows_are_sharded_by(key, scope->axis())) return false;
   const auto mask = args[3].toOptional<at::Tensor>().value_or(at::Tensor());
   const bool causal = args[5].toBool();
   const bool grouped = args[7].toBool();
@@ -60,6 +61,10 @@ ContextParallel::ContextParallel(std::string axis, ContextParallelOptions option
 }
 
 ContextParallel::~ContextParallel() { innermost = outer_; }
+
+bool ContextParallel::masks_by_row() const {
+  return options_.order.is_natural() && options_.documents.empty();
+}
 
 const ContextParallel* ContextParallel::current() { return innermost; }
 

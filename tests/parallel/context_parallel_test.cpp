@@ -316,6 +316,13 @@ TEST(ContextParallel, InItsScopePlainCallsRotate) {
     EXPECT_TRUE(
         at::allclose(restore_sequence(full_tensor(q.grad()), 2, order), want[1], 1e-9, 1e-9));
     EXPECT_EQ(ContextParallel::current(), nullptr);
+    const auto gathered = [](const at::Tensor& t) { return redistribute(t, {Replicate()}); };
+    {  // rows that were gathered are masked by position too
+      const ContextParallel scope("cp", {.order = order});
+      out = at::scaled_dot_product_attention(gathered(q.detach()), gathered(k), gathered(v), {},
+                                             0.0, true);
+    }
+    EXPECT_TRUE(at::allclose(restore_sequence(full_tensor(out), 2, order), want[0], 1e-9, 1e-9));
   });
 }
 
