@@ -159,7 +159,8 @@ Three run_backward(AttentionKernel kernel, const KernelInputs& in, const Prepare
   }
   if (kernel == AttentionKernel::flash) {
     // The random state is read if there is dropout; the kernel takes its address always.
-    const at::Tensor state = at::zeros({2}, at::TensorOptions(grad.device()).dtype(at::kUInt64));
+    const at::Tensor state =
+        at::zeros({2}, at::TensorOptions(grad.device()).dtype(at::kLong)).view(at::kUInt64);
     return at::_scaled_dot_product_flash_attention_backward(
         grad, p.query, p.key, p.value, out, lse.contiguous(), {}, {}, rows, keys, kNoDropout,
         in.causal, state, state, in.scale);
