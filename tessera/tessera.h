@@ -38,6 +38,8 @@
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
 #include "tessera/observe/trace.h"
+#include "tessera/parallel/context_parallel.h"
+#include "tessera/parallel/expert_parallel.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/registry/registry.h"
 #include "tessera/sharding/boxes.h"

@@ -18,4 +18,6 @@ PYBIND11_MODULE(_C, m) {
   bind_program(m);
   bind_partition(m);
   bind_checkpoint(m);
+  bind_context_parallel(m);
+  bind_expert_parallel(m);
 }

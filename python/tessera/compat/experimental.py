@@ -14,6 +14,16 @@ from .. import module as _module
 from ..partition import tensor_parallel_transformation as _transformation
 from ..policy import implicit_replication
 from ..rules import register_rule
+from ._context_parallel import (
+    _context_parallel_shard,
+    _cp_options,
+    _HeadTailLoadBalancer,
+    _PerDocumentHeadTailLoadBalancer,
+    _RotateMethod,
+    context_parallel,
+    context_parallel_unshard,
+    set_rotate_method,
+)
 from ._dtensor_spec import spec_of_sharding
 
 
@@ -124,8 +134,16 @@ def tensor_parallel_transformation(
 
 
 __all__ = [
+    "_HeadTailLoadBalancer",
+    "_PerDocumentHeadTailLoadBalancer",
+    "_RotateMethod",
+    "_context_parallel_shard",
+    "_cp_options",
+    "context_parallel",
+    "context_parallel_unshard",
     "implicit_replication",
     "local_map",
     "register_sharding",
+    "set_rotate_method",
     "tensor_parallel_transformation",
 ]

@@ -102,6 +102,7 @@ constexpr auto kMakeTensors = std::to_array<std::string_view>({
     "repeat_interleave",
     "rnn_relu",
     "rnn_tanh",
+    "scaled_dot_product_attention",
     "special_multigammaln",
     "stft",
     "svd",

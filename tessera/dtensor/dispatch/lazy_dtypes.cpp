@@ -5,7 +5,6 @@
 #include <ATen/ops/conv3d_ops.h>
 #include <ATen/ops/prelu_ops.h>
 #include <ATen/ops/rms_norm_ops.h>
-#include <ATen/ops/scaled_dot_product_attention_ops.h>
 
 #include <algorithm>
 #include <array>
@@ -86,8 +85,7 @@ constexpr std::array<Named, sizeof...(Ops)> named() {
 
 constexpr auto kCompareDtypes =
     named<at::_ops::conv1d, at::_ops::conv1d_padding, at::_ops::conv2d, at::_ops::conv2d_padding,
-          at::_ops::conv3d, at::_ops::conv3d_padding, at::_ops::prelu, at::_ops::rms_norm,
-          at::_ops::scaled_dot_product_attention>();
+          at::_ops::conv3d, at::_ops::conv3d_padding, at::_ops::prelu, at::_ops::rms_norm>();
 
 }  // namespace
 
