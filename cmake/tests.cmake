@@ -26,11 +26,11 @@ endif()
 set(TESSERA_TEST_TIMEOUT ${timeout} CACHE STRING "Seconds a test may take")
 # Rooms below the torch line whose tests all run under the sanitizers; those above it all do.
 set(TESSERA_SANITIZED_ROOMS collective liveness transport threads observe comm exec
-  dtensor dtensor/random dtensor/dispatch dtensor/ops module fsdp interp checkpoint)
+  dtensor dtensor/random dtensor/dispatch dtensor/ops module parallel fsdp interp checkpoint)
 # Measures resident memory, which the sanitizers keep for their own ends.
 set(TESSERA_NOT_SANITIZED dtensor.steady_memory)
 
-set(TESSERA_PROCESS_TEST_FOLDERS dtensor dtensor/random dtensor/dispatch dtensor/ops checkpoint)
+set(TESSERA_PROCESS_TEST_FOLDERS dtensor dtensor/random dtensor/dispatch dtensor/ops checkpoint parallel)
 # Uses check_call, but starts thread ranks of its own too.
 set(TESSERA_THREAD_TESTS dtensor.ops.look_ups)
 set(TESSERA_TEST_PROCESSES 4 CACHE STRING "Processes of a test of processes")

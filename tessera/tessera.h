@@ -38,6 +38,8 @@
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
 #include "tessera/observe/trace.h"
+#include "tessera/parallel/parallelize_module.h"
+#include "tessera/parallel/style.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/registry/registry.h"
 #include "tessera/sharding/boxes.h"
