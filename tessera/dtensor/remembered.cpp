@@ -16,6 +16,19 @@ namespace {
 
 using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
+/// A copy. Not owned if its tensor is a leaf: the copy's autograd node refers to the leaf, so
+/// neither would ever be freed. It then lasts as long as the ops that saved it.
+struct KeptCopy {
+  KeptCopy(const Sharding& to, const at::Tensor& copy, bool owns)
+      : sharding(to), owned(owns ? copy : at::Tensor()), weak(copy.getIntrusivePtr()) {}
+
+  at::Tensor get() const { return owned.defined() ? owned : at::Tensor(weak.lock()); }
+
+  Sharding sharding;
+  at::Tensor owned;
+  WeakImpl weak;
+};
+
 struct Copies {
   explicit Copies(WeakImpl tensor) : of(std::move(tensor)) {}
 
@@ -23,7 +36,7 @@ struct Copies {
   uint64_t id = 0;
   uint32_t version = 0;
   bool recorded = false;  // by autograd
-  std::vector<std::pair<Sharding, at::Tensor>> made;
+  std::vector<KeptCopy> made;
 };
 
 /// A tensor may be freed by another thread than the one that made its copies.
@@ -74,8 +87,9 @@ at::Tensor find_copy(const at::Tensor& tensor, const Wanted& wanted) {
   const std::lock_guard lock(table.mutex);
   const auto at = table.tensors.find(tensor.unsafeGetTensorImpl());
   if (at == table.tensors.end() || !are_valid(at->second, tensor)) return {};
-  for (const auto& [sharding, copy] : at->second.made) {
-    if (wanted(sharding)) return copy;
+  for (const KeptCopy& copy : at->second.made) {
+    if (!wanted(copy.sharding)) continue;
+    if (at::Tensor found = copy.get(); found.defined()) return found;
   }
   return {};
 }
@@ -96,7 +110,8 @@ void keep_copy(const at::Tensor& tensor, const Sharding& to, const at::Tensor& c
     }
     at->second.version = static_cast<uint32_t>(tensor._version());
     at->second.recorded = records_uses(tensor);
-    at->second.made.emplace_back(to, copy);
+    const bool is_recorded_leaf = at->second.recorded && tensor.is_leaf();
+    at->second.made.emplace_back(to, copy, /*owns=*/!is_recorded_leaf);
     table.count = table.tensors.size();
   }
   if (new_id == 0) return;

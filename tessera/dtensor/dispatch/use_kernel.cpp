@@ -173,6 +173,22 @@ bool is_sharded_beside(const Sharding& tensor, const Sharding& other) {
   return false;
 }
 
+/// Whether the op's other operands are sharded on an axis on which this one is Partial: then it is
+/// reduced to the shards that fit them. Otherwise all ranks get the sum: shards would be cheaper
+/// for this op, and have to be gathered for the next.
+bool has_shards_beside(const std::vector<Operand>& operands, size_t index) {
+  const Sharding& own = operands[index].sharded->sharding();
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (i == index || operands[i].sharded == nullptr) continue;
+    const Sharding& other = operands[i].sharded->sharding();
+    if (other.mesh() != own.mesh()) continue;
+    for (int axis = 0; axis < own.mesh().ndim(); ++axis) {
+      if (own.placement(axis).is_partial() && other.placement(axis).is_sharded()) return true;
+    }
+  }
+  return false;
+}
+
 /// matmul of a Partial tensor with a replicated one is Partial; with a sharded one it needs the
 /// sum.
 void reduce_for_matmul(const OpEntry& entry, Stack& stack) {
@@ -218,7 +234,7 @@ void reduce_as_decided(const UsedOp& used, const c10::OperatorHandle& op, Stack&
     const Sharding& own = operands[i].sharded->sharding();
     const Sharding& wanted = decision->operands[i];
     const bool moves = wanted.defined() && wanted != own && wanted.mesh() == own.mesh();
-    if (moves && !wanted.has_partial()) {
+    if (moves && !wanted.has_partial() && has_shards_beside(operands, i)) {
       reductions.push_back({i, *operands[i].tensor, wanted});
     } else if (moves || (may_reduce_gradients && is_gradient_in_product(operands[i], operands))) {
       reductions.push_back({i, *operands[i].tensor, without_partial(own)});
