@@ -1,0 +1,226 @@
+"""parallelize_module on torch.nn modules: styles, plans, and what a step sends."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import tessera
+from tessera.compat import parallel as compat
+
+
+class Attention(nn.Module):
+    def __init__(self, width=8, heads=4):
+        super().__init__()
+        self.head_size = width // heads
+        self.wq = nn.Linear(width, width, bias=False)
+        self.wk = nn.Linear(width, width, bias=False)
+        self.wv = nn.Linear(width, width, bias=False)
+        self.wo = nn.Linear(width, width)
+
+    def forward(self, x):
+        # Local heads: -1 is what this rank has.
+        q, k, v = (w(x).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+                   for w in (self.wq, self.wk, self.wv))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.wo(y.transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    def __init__(self, width=8, hidden=10):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = Attention(width)
+        self.up = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm(x))
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.embedding = nn.Embedding(13, 8)
+        self.layers = nn.ModuleList(Block() for _ in range(2))
+        self.double()
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+PLAN = {
+    "embedding": tessera.RowwiseParallel(),
+    "layers.*.attention.w[qkv]": tessera.ColwiseParallel(),
+    "layers.*.attention.wo": tessera.RowwiseParallel(),
+    "layers.*.up": tessera.ColwiseParallel(),
+    "layers.*.down": tessera.RowwiseParallel(),
+}
+
+
+def trained(model, tokens, steps=3):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(tokens).square().mean().backward()
+        optimizer.step()
+    return {
+        name: tessera.full_tensor(p) if tessera.is_dtensor(p) else p.detach()
+        for name, p in model.named_parameters()
+    }
+
+
+TOKENS = torch.arange(10).reshape(2, 5) % 13
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_plan_trains_as_one_rank(size):
+    expected = trained(Model(), TOKENS)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh(f"tp={size}")
+        model = tessera.parallelize_module(Model(), mesh, copy.deepcopy(PLAN))
+        assert str(tessera.placements(model.layers[0].up.weight)) == "(Shard(0),)"
+        return trained(model, TOKENS)
+
+    for got in tessera.run_ranks(size, body):
+        for name, value in expected.items():
+            torch.testing.assert_close(got[name], value, rtol=0, atol=1e-9)
+
+
+def test_a_layer_sends_two_all_reduces_each_way():
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = tessera.parallelize_module(Block().double(), mesh, {
+            "attention.w[qkv]": tessera.ColwiseParallel(),
+            "attention.wo": tessera.RowwiseParallel(),
+            "up": tessera.ColwiseParallel(),
+            "down": tessera.RowwiseParallel(),
+        })
+        x = torch.ones(2, 5, 8, dtype=torch.float64, requires_grad=True)
+        model(x).sum().backward()
+        with tessera.Recorder() as recorder:
+            y = model(x)
+            forward = recorder.count()
+            y.sum().backward()
+        return forward, recorder.count()
+
+    assert tessera.run_ranks(2, body) == [(2, 4)] * 2
+
+
+def test_a_sequence_is_split():
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        torch.manual_seed(1)
+        plain = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 6), nn.Linear(6, 8)).double()
+        model = tessera.parallelize_module(copy.deepcopy(plain), mesh, {
+            "0": tessera.SequenceParallel(),
+            "1": tessera.ColwiseParallel(input_layouts=tessera.Shard(1)),
+            "2": tessera.RowwiseParallel(output_layouts=tessera.Shard(1)),
+        })
+        x = torch.arange(96, dtype=torch.float64).reshape(2, 6, 8).sin()
+        y = model(x.chunk(2, 1)[rank])
+        torch.testing.assert_close(y, plain(x).chunk(2, 1)[rank])
+        y.square().sum().backward()
+        plain(x).square().sum().backward()
+        for own, other in zip(model.parameters(), plain.parameters()):
+            torch.testing.assert_close(tessera.full_tensor(own.grad), other.grad)
+        return True
+
+    assert all(tessera.run_ranks(2, body))
+
+
+def test_inputs_and_outputs_are_prepared():
+    class Two(nn.Module):
+        def forward(self, x, scale=None):
+            return x * scale, x
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        seen = []
+        model = Two()
+        style = tessera.PrepareModuleInputOutput(
+            input_layouts=tessera.Shard(0),
+            desired_input_layouts=tessera.Replicate(),
+            input_kwarg_layouts={"scale": tessera.Replicate()},
+            desired_input_kwarg_layouts={"scale": tessera.Replicate()},
+            output_layouts=(tessera.Replicate(), None),
+            desired_output_layouts=(tessera.Shard(0), None),
+        )
+        tessera.parallelize_module(model, mesh, style)
+        scaled, whole = model(torch.full((2, 2), float(rank)), scale=torch.tensor(3.0))
+        seen.append((scaled.tolist(), tuple(whole.shape)))
+        return seen
+
+    assert tessera.run_ranks(2, body) == [
+        [([[0.0, 0.0], [0.0, 0.0]], (4, 2))], [([[3.0, 3.0], [3.0, 3.0]], (4, 2))]
+    ]
+
+
+def test_bad_plans_are_errors_before_anything_changes():
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        said = []
+        for plan in (
+            {"up": tessera.ColwiseParallel(), "dwn": tessera.RowwiseParallel()},
+            {"up": tessera.ColwiseParallel(), "norm": tessera.ColwiseParallel()},
+            {"up": "colwise", "down": "sideways"},
+        ):
+            model = Block()
+            with pytest.raises((tessera.Error, NotImplementedError)) as error:
+                tessera.parallelize_module(model, mesh, plan)
+            said.append(str(error.value))
+            assert not any(tessera.is_dtensor(p) for p in model.parameters())
+        return said
+
+    said = tessera.run_ranks(2, body)[0]
+    assert "'dwn'" in said[0] and "down" in said[0]
+    assert "only support nn.Linear" in said[1]
+    assert "sideways" in said[2]
+
+
+def test_compat_has_all_names_of_pytorch():
+    import torch.distributed.tensor.parallel as theirs
+
+    assert set(theirs.__all__) == set(compat.__all__)
+    for name in theirs.__all__:
+        assert getattr(compat, name) is not None
+
+
+def test_compat_warns_about_a_path_that_matches_nothing():
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        with pytest.warns(UserWarning, match="could not be resolved"):
+            compat.parallelize_module(Block(), mesh, {"nothing": compat.ColwiseParallel()})
+        return True
+
+    tessera.run_ranks(1, lambda rank: compat.parallelize_module(
+        Block(), tessera.init_device_mesh("tp=1"), {"up": compat.ColwiseParallel()}))
+    assert tessera.run_ranks(2, body)[0]
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2"])
+def test_plans_of_transformers_are_accepted(family):
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{family}Config")(
+        hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=20, attn_implementation="sdpa")
+    torch.manual_seed(1)
+    plain = getattr(transformers, f"{family}Model")(config).double().eval()
+    tokens = torch.arange(6).reshape(1, 6)
+    expected = plain(tokens).last_hidden_state.detach()
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = copy.deepcopy(plain)
+        tessera.parallelize_module(model, mesh, dict(config.base_model_tp_plan))
+        return model(tokens).last_hidden_state.detach()
+
+    for got in tessera.run_ranks(2, body):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
