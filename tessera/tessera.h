@@ -40,6 +40,8 @@
 #include "tessera/observe/trace.h"
 #include "tessera/parallel/context_parallel.h"
 #include "tessera/parallel/expert_parallel.h"
+#include "tessera/parallel/parallelize_module.h"
+#include "tessera/parallel/style.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/registry/registry.h"
 #include "tessera/sharding/boxes.h"

@@ -107,6 +107,17 @@ from .checkpoint import (
     write_items,
 )
 from .mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_to_torch
+from .parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleInputOutput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
 from .partition import shard_program, tensor_parallel_transformation
 from .placement import Partial, RaggedShard, Replicate, Shard, StridedShard
 from .policy import implicit_comm, implicit_replication, strict_rules
@@ -252,6 +263,15 @@ __all__ = [
     "write_items",
     "write_trace",
     "zeros",
+    "ColwiseParallel",
+    "ParallelStyle",
+    "PrepareModuleInput",
+    "PrepareModuleInputOutput",
+    "PrepareModuleOutput",
+    "RowwiseParallel",
+    "SequenceParallel",
+    "loss_parallel",
+    "parallelize_module",
 ]
 
 _methods.install()

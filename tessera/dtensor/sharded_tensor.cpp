@@ -11,6 +11,8 @@
 #include "tessera/base/text.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/remembered.h"
+#include "tessera/dtensor/use_key.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -44,8 +46,9 @@ c10::intrusive_ptr<ShardedImpl> make_impl(ShardedMeta meta, at::IntArrayRef shap
       local.defined()
           ? local.dtype()
           : c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(meta.sharding().dtype()));
-  auto impl =
-      c10::make_intrusive<ShardedImpl>(std::move(meta), keys_for(device.type()), dtype, device);
+  c10::DispatchKeySet keys = keys_for(device.type());
+  if (meta.sharding().has_partial()) keys = keys.add(kUseKey);
+  auto impl = c10::make_intrusive<ShardedImpl>(std::move(meta), keys, dtype, device);
   impl->set_sizes_and_strides(shape, stride);
   return impl;
 }
@@ -132,6 +135,7 @@ void ShardedImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& f
 }
 
 void ShardedImpl::release_resources() {
+  drop_copies(this);
   meta_ = ShardedMeta();
   TensorImpl::release_resources();
 }
@@ -189,6 +193,21 @@ void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding
   auto made = make_impl(std::move(local), sharding, device, /*is_copy=*/false, std::move(lazy));
   made->set_backend_meta(c10::make_intrusive<AttachedMeta>(made->meta()));
   made->set_storage_keep_dtype(refusing_storage(device));
+  const bool used_by_style = impl->key_set().has(kUseKey);
+  impl->shallow_copy_from(made);
+  if (used_by_style && !sharding.has_partial()) add_use_key(tensor);
+}
+
+void add_use_key(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const ShardedMeta meta = meta_of(impl);
+  auto made = c10::make_intrusive<ShardedImpl>(meta, impl->key_set().add(kUseKey), impl->dtype(),
+                                               impl->device());
+  made->set_sizes_and_strides(impl->sizes(), impl->strides(), impl->storage_offset());
+  if (impl->get_backend_meta() != nullptr) {
+    made->set_backend_meta(c10::make_intrusive<AttachedMeta>(meta));
+    made->set_storage_keep_dtype(refusing_storage(impl->device()));
+  }
   impl->shallow_copy_from(made);
 }
 

@@ -1,12 +1,13 @@
 #include "tessera/module/meta_init.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
+
+#include "tessera/dtensor/use_key.h"
 
 namespace tessera {
 namespace {
 
-constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
+constexpr c10::DispatchKey kKey = dtensor::kUseKey;
 
 bool is_tensor(const c10::IValue& value) { return value.isTensor() || value.isTensorList(); }
 
@@ -25,17 +26,8 @@ void name_the_device(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.callBoxed(stack);
 }
 
-void install() {
-  static const auto registration = [] {
-    auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kKey, __FILE__,
-                                                    static_cast<uint32_t>(__LINE__));
-    library->fallback(torch::CppFunction::makeFromBoxedFunction<&name_the_device>());
-    return library;
-  }();
-}
-
 }  // namespace
 
-MetaInit::MetaInit() : guard_((install(), kKey)) {}
+MetaInit::MetaInit() : guard_((dtensor::set_every_op_handler(name_the_device), kKey)) {}
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "tessera/dtensor/buckets.h"
+#include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/module/distribute_module.h"
 #include "tessera/observe/call_site.h"
@@ -94,6 +95,7 @@ void reduce_gradients(std::span<const at::Tensor> parameters) {
     parameters[i].register_hook([waiting, weak, i](const at::Tensor& grad) {
       const at::Tensor parameter(weak.lock());
       if (!grad.defined() || !is_dtensor(grad) || !parameter.defined()) return grad;
+      if (dtensor::lazy_local(parameter) != nullptr) return grad;  // fully_shard reduces it
       const Sharding& as = sharding(parameter);
       if (is_placed_as(grad, as)) return grad;
       if (!is_due(parameter)) {

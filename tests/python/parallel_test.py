@@ -1,185 +1,226 @@
-"""Context and expert parallelism: what ranks compute together is what one computes alone."""
+"""parallelize_module on torch.nn modules: styles, plans, and what a step sends."""
+
+import copy
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch import nn
 
 import tessera
-from tessera.compat import experimental
-
-METHODS = ["ring", "all_gather", "all_to_all"]
+from tessera.compat import parallel as compat
 
 
-def numbers(*shape, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def assert_close(got, want):
-    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_attention_equals_the_full_one(method):
-    q, k, v = numbers(2, 4, 13, 8, seed=1), numbers(2, 2, 13, 8, seed=2), numbers(2, 2, 13, 8, seed=3)
-    want = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-
-    def run(rank):
-        mesh = tessera.init_device_mesh("cp=2")
-        order = tessera.SequenceOrder.head_tail(13, 2)
-        put = lambda t: tessera.distribute_tensor(tessera.reorder_sequence(t, 2, order), mesh, "S2")
-        out = tessera.context_parallel_attention(
-            put(q), put(k), put(v), is_causal=True, method=method, order=order
-        )
-        assert_close(tessera.restore_sequence(tessera.full_tensor(out), 2, order), want)
-
-    tessera.run_ranks(2, run)
-
-
-def test_a_mask_may_be_a_python_function():
-    x = numbers(1, 2, 16, 4, seed=1)
-    near = lambda q, k: (q[:, None] - k[None, :]).abs() < 3
-    grad = x.clone().requires_grad_()
-    want = F.scaled_dot_product_attention(grad, x, x, near(torch.arange(16), torch.arange(16)))
-    want.sum().backward()
-
-    def run(rank):
-        mesh = tessera.init_device_mesh("cp=4")
-        part = tessera.distribute_tensor(x, mesh, "S2")
-        q = tessera.distribute_tensor(x, mesh, "S2").requires_grad_()
-        out = tessera.context_parallel_attention(q, part, part, mask_function=near)
-        assert_close(tessera.full_tensor(out.detach()), want.detach())
-        out.sum().backward()
-        assert_close(tessera.full_tensor(q.grad), grad.grad)
-
-    tessera.run_ranks(4, run)
-
-
-class Attention(torch.nn.Module):
-    def __init__(self):
+class Attention(nn.Module):
+    def __init__(self, width=8, heads=4):
         super().__init__()
-        self.qkv = torch.nn.Linear(16, 48, dtype=torch.float64)
-        self.out = torch.nn.Linear(16, 16, dtype=torch.float64)
+        self.head_size = width // heads
+        self.wq = nn.Linear(width, width, bias=False)
+        self.wk = nn.Linear(width, width, bias=False)
+        self.wv = nn.Linear(width, width, bias=False)
+        self.wo = nn.Linear(width, width)
 
     def forward(self, x):
-        parts = self.qkv(x).chunk(3, -1)
-        q, k, v = (p.view(x.size(0), x.size(1), 4, 4).transpose(1, 2) for p in parts)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(out.transpose(1, 2).reshape(x.shape))
+        # Local heads: -1 is what this rank has.
+        q, k, v = (w(x).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+                   for w in (self.wq, self.wk, self.wv))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.wo(y.transpose(1, 2).flatten(2))
 
 
-def model_and_result():
-    torch.manual_seed(5)
-    model = Attention()
-    x = numbers(2, 24, 16, seed=4)
-    y = model(x)
-    (y - x).pow(2).sum().backward()
-    gradients = {name: p.grad for name, p in model.named_parameters()}
-    return x, y.detach(), gradients, {n: p.detach().clone() for n, p in model.state_dict().items()}
+class Block(nn.Module):
+    def __init__(self, width=8, hidden=10):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = Attention(width)
+        self.up = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm(x))
+        return x + self.down(nn.functional.gelu(self.up(x)))
 
 
-@pytest.mark.parametrize("length", [24, 21])
-@pytest.mark.parametrize("method", METHODS)
-def test_buffers_are_cut_and_restored_and_an_unmodified_model_attends_over_all(method, length):
-    x, _, _, state = model_and_result()
-    x = x[:, :length].contiguous()
-    model = Attention()
-    model.load_state_dict(state)
-    y = model(x)
-    (y - x).pow(2).sum().backward()
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.embedding = nn.Embedding(13, 8)
+        self.layers = nn.ModuleList(Block() for _ in range(2))
+        self.double()
 
-    def run(rank):
-        mesh = tessera.init_device_mesh("cp=4")
-        mine = Attention()
-        mine.load_state_dict(state)
-        inputs, kept = x.clone(), x.clone()
-        with tessera.context_parallel(
-            mesh, buffers=[inputs, kept], buffer_seq_dims=[1, 1], no_restore_buffers={kept},
-            method=method,
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+PLAN = {
+    "embedding": tessera.RowwiseParallel(),
+    "layers.*.attention.w[qkv]": tessera.ColwiseParallel(),
+    "layers.*.attention.wo": tessera.RowwiseParallel(),
+    "layers.*.up": tessera.ColwiseParallel(),
+    "layers.*.down": tessera.RowwiseParallel(),
+}
+
+
+def trained(model, tokens, steps=3):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(tokens).square().mean().backward()
+        optimizer.step()
+    return {
+        name: tessera.full_tensor(p) if tessera.is_dtensor(p) else p.detach()
+        for name, p in model.named_parameters()
+    }
+
+
+TOKENS = torch.arange(10).reshape(2, 5) % 13
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_plan_trains_as_one_rank(size):
+    expected = trained(Model(), TOKENS)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh(f"tp={size}")
+        model = tessera.parallelize_module(Model(), mesh, copy.deepcopy(PLAN))
+        assert str(tessera.placements(model.layers[0].up.weight)) == "(Shard(0),)"
+        return trained(model, TOKENS)
+
+    for got in tessera.run_ranks(size, body):
+        for name, value in expected.items():
+            torch.testing.assert_close(got[name], value, rtol=0, atol=1e-9)
+
+
+def test_a_layer_sends_two_all_reduces_each_way():
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = tessera.parallelize_module(Block().double(), mesh, {
+            "attention.w[qkv]": tessera.ColwiseParallel(),
+            "attention.wo": tessera.RowwiseParallel(),
+            "up": tessera.ColwiseParallel(),
+            "down": tessera.RowwiseParallel(),
+        })
+        x = torch.ones(2, 5, 8, dtype=torch.float64, requires_grad=True)
+        model(x).sum().backward()
+        with tessera.Recorder() as recorder:
+            y = model(x)
+            forward = recorder.count()
+            y.sum().backward()
+        return forward, recorder.count()
+
+    assert tessera.run_ranks(2, body) == [(2, 4)] * 2
+
+
+def test_a_sequence_is_split():
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        torch.manual_seed(1)
+        plain = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 6), nn.Linear(6, 8)).double()
+        model = tessera.parallelize_module(copy.deepcopy(plain), mesh, {
+            "0": tessera.SequenceParallel(),
+            "1": tessera.ColwiseParallel(input_layouts=tessera.Shard(1)),
+            "2": tessera.RowwiseParallel(output_layouts=tessera.Shard(1)),
+        })
+        x = torch.arange(96, dtype=torch.float64).reshape(2, 6, 8).sin()
+        y = model(x.chunk(2, 1)[rank])
+        torch.testing.assert_close(y, plain(x).chunk(2, 1)[rank])
+        y.square().sum().backward()
+        plain(x).square().sum().backward()
+        for own, other in zip(model.parameters(), plain.parameters()):
+            torch.testing.assert_close(tessera.full_tensor(own.grad), other.grad)
+        return True
+
+    assert all(tessera.run_ranks(2, body))
+
+
+def test_inputs_and_outputs_are_prepared():
+    class Two(nn.Module):
+        def forward(self, x, scale=None):
+            return x * scale, x
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        seen = []
+        model = Two()
+        style = tessera.PrepareModuleInputOutput(
+            input_layouts=tessera.Shard(0),
+            desired_input_layouts=tessera.Replicate(),
+            input_kwarg_layouts={"scale": tessera.Replicate()},
+            desired_input_kwarg_layouts={"scale": tessera.Replicate()},
+            output_layouts=(tessera.Replicate(), None),
+            desired_output_layouts=(tessera.Shard(0), None),
+        )
+        tessera.parallelize_module(model, mesh, style)
+        scaled, whole = model(torch.full((2, 2), float(rank)), scale=torch.tensor(3.0))
+        seen.append((scaled.tolist(), tuple(whole.shape)))
+        return seen
+
+    assert tessera.run_ranks(2, body) == [
+        [([[0.0, 0.0], [0.0, 0.0]], (4, 2))], [([[3.0, 3.0], [3.0, 3.0]], (4, 2))]
+    ]
+
+
+def test_bad_plans_are_errors_before_anything_changes():
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        said = []
+        for plan in (
+            {"up": tessera.ColwiseParallel(), "dwn": tessera.RowwiseParallel()},
+            {"up": tessera.ColwiseParallel(), "norm": tessera.ColwiseParallel()},
+            {"up": "colwise", "down": "sideways"},
         ):
-            assert inputs.size(1) == (length + 3) // 4 or rank == 3
-            out = mine(inputs)
-            (out - inputs).pow(2).sum().backward()
-        assert torch.equal(inputs, x) and kept.size(1) < length
-        assert_close(tessera.context_parallel_unshard(mesh, [out.detach()], [1])[0], y.detach())
-        for name, parameter in mine.named_parameters():
-            total = tessera.full_tensor(tessera.from_local(parameter.grad, mesh, "P(sum)"))
-            assert_close(total, dict(model.named_parameters())[name].grad)
+            model = Block()
+            with pytest.raises((tessera.Error, NotImplementedError)) as error:
+                tessera.parallelize_module(model, mesh, plan)
+            said.append(str(error.value))
+            assert not any(tessera.is_dtensor(p) for p in model.parameters())
+        return said
 
-    tessera.run_ranks(4, run)
-
-
-def test_outside_the_scope_nothing_is_changed():
-    x = numbers(1, 1, 4, 4, seed=1)
-    before = F.scaled_dot_product_attention(x, x, x)
-
-    def run(rank):
-        mesh = tessera.init_device_mesh("cp=2")
-        with pytest.raises(RuntimeError, match="inside"):
-            with tessera.context_parallel(mesh):
-                raise RuntimeError("inside")
-        assert_close(F.scaled_dot_product_attention(x, x, x), before)
-        with tessera.context_parallel(mesh), pytest.raises(tessera.NotSupported, match="dropout"):
-            F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
-        with pytest.raises(ValueError, match="same number"):
-            with tessera.context_parallel(mesh, buffers=[x]):
-                pass
-
-    tessera.run_ranks(2, run)
+    said = tessera.run_ranks(2, body)[0]
+    assert "'dwn'" in said[0] and "down" in said[0]
+    assert "only support nn.Linear" in said[1]
+    assert "sideways" in said[2]
 
 
-@pytest.mark.parametrize("rotate", ["allgather", "alltoall"])
-def test_the_names_of_torch(rotate):
-    x, y, _, state = model_and_result()
-    experimental.set_rotate_method(rotate)
-    try:
+def test_compat_has_all_names_of_pytorch():
+    import torch.distributed.tensor.parallel as theirs
 
-        def run(rank):
-            mesh = tessera.init_device_mesh("cp=2")
-            mine = Attention()
-            mine.load_state_dict(state)
-            inputs = x.clone()
-            with experimental.context_parallel(mesh, buffers=[inputs], buffer_seq_dims=[1]):
-                out = mine(inputs).detach()
-            assert_close(experimental.context_parallel_unshard(mesh, [out], [1])[0], y)
-            balancer = experimental._HeadTailLoadBalancer(24, 2, "cpu")
-            parts = experimental._context_parallel_shard(mesh, [x], [1], balancer)
-            assert_close(experimental.context_parallel_unshard(mesh, parts, [1], balancer)[0], x)
-            index = balancer._generate_indices()
-            assert index[0].tolist()[:12] == [*range(6), *range(18, 24)]
-
-        tessera.run_ranks(2, run)
-    finally:
-        experimental.set_rotate_method("allgather")
-    with pytest.raises(NotImplementedError, match="sideways"):
-        experimental.set_rotate_method("sideways")
+    assert set(theirs.__all__) == set(compat.__all__)
+    for name in theirs.__all__:
+        assert getattr(compat, name) is not None
 
 
-@pytest.mark.parametrize("capacity", [None, 0.5])
-def test_experts_equal_one_rank(capacity):
-    x, gate = numbers(20, 6, seed=1), numbers(20, 2, seed=2)
-    choice = torch.randint(0, 4, (20, 2), generator=torch.Generator().manual_seed(3))
-    weight = numbers(4, 6, 5, seed=4)
+def test_compat_warns_about_a_path_that_matches_nothing():
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        with pytest.warns(UserWarning, match="could not be resolved"):
+            compat.parallelize_module(Block(), mesh, {"nothing": compat.ColwiseParallel()})
+        return True
 
-    def run(n):
-        def body(rank):
-            mesh = tessera.init_device_mesh(f"ep={n}")
-            put = lambda t: tessera.distribute_tensor(t, mesh, "S0").requires_grad_(t is not choice)
-            tokens, w = put(x), put(weight)
-            out, load = tessera.expert_parallel(
-                tokens, put(choice), put(gate), lambda rows, e: e.matmul(rows, w).tanh(),
-                experts=4, capacity_factor=capacity,
-            )
-            out.pow(2).sum().backward()
-            full = [tessera.full_tensor(t) for t in (out.detach(), tokens.grad, w.grad)]
-            return full, load.kept, load.dropped, str(load)
+    tessera.run_ranks(1, lambda rank: compat.parallelize_module(
+        Block(), tessera.init_device_mesh("tp=1"), {"up": compat.ColwiseParallel()}))
+    assert tessera.run_ranks(2, body)[0]
 
-        return tessera.run_ranks(n, body)[0]
 
-    want, kept, dropped, _ = run(1)
-    got, kept_by_four, dropped_by_four, text = run(4)
-    for a, b in zip(got, want, strict=True):
-        assert_close(a, b)
-    assert kept == kept_by_four and dropped == dropped_by_four
-    assert (dropped > 0) == (capacity is not None)
-    assert "rows of experts" in text
+@pytest.mark.parametrize("family", ["Llama", "Qwen2"])
+def test_plans_of_transformers_are_accepted(family):
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{family}Config")(
+        hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=20, attn_implementation="sdpa")
+    torch.manual_seed(1)
+    plain = getattr(transformers, f"{family}Model")(config).double().eval()
+    tokens = torch.arange(6).reshape(1, 6)
+    expected = plain(tokens).last_hidden_state.detach()
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = copy.deepcopy(plain)
+        tessera.parallelize_module(model, mesh, dict(config.base_model_tp_plan))
+        return model(tokens).last_hidden_state.detach()
+
+    for got in tessera.run_ranks(2, body):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)

@@ -111,6 +111,18 @@ std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack) {
   return out;
 }
 
+const Decision& decision_for(const OpEntry& entry, const c10::OperatorHandle& op,
+                             const Stack& stack) {
+  DecisionKey key;
+  add_call(entry, stack, key);
+  if (const Decision* known = DecisionCache::find(entry.id, key)) return *known;
+  std::vector<Sharding> keep;
+  for (const auto& operand : operands_of(entry, stack)) {
+    if (operand.sharded != nullptr) keep.push_back(operand.sharded->sharding());
+  }
+  return *DecisionCache::put(entry.id, key, decide(entry, op, stack), std::move(keep));
+}
+
 namespace {
 
 /// The shardings with which the op ran on the local parts.
@@ -130,16 +142,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
   }
   if (entry.handler != nullptr && entry.handler(entry, op, stack)) return;
   const size_t base = stack.size() - entry.args.size();
-  DecisionKey key;
-  add_call(entry, stack, key);
-  const Decision* decision = DecisionCache::find(entry.id, key);
-  if (decision == nullptr) {
-    std::vector<Sharding> keep;
-    for (const auto& operand : operands_of(entry, stack)) {
-      if (operand.sharded != nullptr) keep.push_back(operand.sharded->sharding());
-    }
-    decision = DecisionCache::put(entry.id, key, decide(entry, op, stack), std::move(keep));
-  }
+  const Decision* decision = &decision_for(entry, op, stack);
   if (decision->by_mesh) return dispatch_by_mesh(entry, op, stack);
   if (decision->moves && entry.name == "aten::select.int" && select_of_slice(entry, op, stack)) {
     return;

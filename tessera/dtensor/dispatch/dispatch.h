@@ -35,6 +35,9 @@ std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack);
 /// The shardings, for error messages: "tp=2 : S0 : 4x4; plain 3".
 std::string operands_text(std::span<const Operand> operands);
 
+/// The thread's decision for a call, computed if there is none yet.
+const Decision& decision_for(const OpEntry& entry, const c10::OperatorHandle& op,
+                             const Stack& stack);
 /// Computes the decision for a call that has none yet.
 Decided decide(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack);
 

@@ -18,6 +18,7 @@
 #include "tessera/dtensor/dispatch/lazy_dtypes.h"
 #include "tessera/dtensor/dispatch/placed_gradient.h"
 #include "tessera/dtensor/dispatch/typed_kernel.h"
+#include "tessera/dtensor/dispatch/use_kernel.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -167,7 +168,18 @@ void register_kernels() {
     registered().autograd = std::make_unique<torch::Library>(
         torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
     registered().autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
+    register_use_kernel();
   });
+}
+
+std::shared_ptr<const OpEntry> entry_of(const c10::OperatorHandle& op) {
+  const std::string name = full_name(op.operator_name());
+  {
+    const std::lock_guard lock(registered().mutex);
+    const auto at = registered().entries.find(name);
+    if (at != registered().entries.end()) return at->second;
+  }
+  return std::make_shared<const OpEntry>(op);  // composite: it has no kernel here
 }
 
 bool has_kernel(std::string_view op) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string_view>
 
 #include "tessera/dtensor/dispatch/op_entry.h"
@@ -9,6 +10,9 @@ namespace tessera::dtensor {
 /// Registers the sharded kernel for every op, once per process: 2,400 ops in a few milliseconds.
 /// Runs when the library is loaded, see ops/handlers.cpp.
 void register_kernels();
+
+/// The op's entry; one of its own for an op without the sharded kernel.
+std::shared_ptr<const OpEntry> entry_of(const c10::OperatorHandle& op);
 
 /// Whether the op exists and has the sharded kernel.
 bool has_kernel(std::string_view op);

@@ -212,6 +212,7 @@ void install_handlers() {
   set_local_kernel("aten::linear_backward", linear_backward);
   install_arg_extremes();
   install_topk();
+  install_class_losses();
   install_cumsum();
   install_foreach_norm();
   install_convolution_handlers();

@@ -10,6 +10,7 @@ void install_handlers();
 void install_arg_extremes();          ///< argmax, argmin, max.dim, min.dim
 void install_topk();                  ///< along a sharded dim
 void install_cumsum();                ///< along a sharded dim
+void install_class_losses();          ///< log_softmax, nll_loss, logsumexp over sharded classes
 void install_foreach_norm();          ///< norms of many tensors in one message
 void install_in_place_views();        ///< t_, transpose_, squeeze_, unsqueeze_, resize_
 void install_convolution_handlers();  ///< over sharded spatial dims

@@ -1,0 +1,57 @@
+"""The names of torch.distributed.tensor.parallel."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from ..parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleInputOutput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    _matching,
+    loss_parallel,
+)
+from ..parallel import parallelize_module as _parallelize_module
+from .device_mesh import mesh_or_entered
+
+
+def parallelize_module(
+    module: nn.Module,
+    device_mesh: Any = None,
+    parallelize_plan: ParallelStyle | Mapping[str, ParallelStyle] | None = None,
+    *,
+    src_data_rank: int | None = 0,
+) -> nn.Module:
+    """As tessera.parallelize_module, on the mesh that was entered if none is given. A path that
+    matches nothing is a warning, as in PyTorch."""
+    mesh = mesh_or_entered(device_mesh) if device_mesh is None else device_mesh
+    if isinstance(parallelize_plan, Mapping):
+        matched = {}
+        for path, style in parallelize_plan.items():
+            if any(True for _ in _matching(module, path)):
+                matched[path] = style
+            else:
+                warnings.warn(f"Parallelize plan key '{path}' could not be resolved", stacklevel=2)
+        parallelize_plan = matched
+    return _parallelize_module(module, mesh, parallelize_plan, src_data_rank=src_data_rank)
+
+
+__all__ = [
+    "ColwiseParallel",
+    "ParallelStyle",
+    "PrepareModuleInput",
+    "PrepareModuleInputOutput",
+    "PrepareModuleOutput",
+    "RowwiseParallel",
+    "SequenceParallel",
+    "loss_parallel",
+    "parallelize_module",
+]

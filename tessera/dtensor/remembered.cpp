@@ -1,0 +1,163 @@
+#include "tessera/dtensor/remembered.h"
+
+#include <c10/core/GradMode.h>
+
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/dtensor/autograd.h"
+#include "tessera/dtensor/sharded_tensor.h"
+
+namespace tessera::dtensor {
+namespace {
+
+using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+/// A copy. Not owned if its tensor is a leaf: the copy's autograd node refers to the leaf, so
+/// neither would ever be freed. It then lasts as long as the ops that saved it.
+struct KeptCopy {
+  KeptCopy(const Sharding& to, const at::Tensor& copy, bool owns)
+      : sharding(to), owned(owns ? copy : at::Tensor()), weak(copy.getIntrusivePtr()) {}
+
+  at::Tensor get() const { return owned.defined() ? owned : at::Tensor(weak.lock()); }
+
+  Sharding sharding;
+  at::Tensor owned;
+  WeakImpl weak;
+};
+
+struct Copies {
+  explicit Copies(WeakImpl tensor) : of(std::move(tensor)) {}
+
+  WeakImpl of;  // makes the tensor call drop_copies when it is freed
+  uint64_t id = 0;
+  uint32_t version = 0;
+  bool recorded = false;  // by autograd
+  std::vector<KeptCopy> made;
+};
+
+/// A tensor may be freed by another thread than the one that made its copies.
+struct CopyTable {
+  std::mutex mutex;
+  std::unordered_map<const c10::TensorImpl*, Copies> tensors;
+  std::atomic<size_t> count{0};
+};
+
+CopyTable& copy_table() {
+  static auto* instance = new CopyTable();  // tensors may be freed during process exit
+  return *instance;
+}
+
+/// In the order in which they were made, those of freed tensors included: what is kept must depend
+/// on the program alone, because all ranks must find the same copies. An address may be reused, so
+/// ids tell tensors apart.
+thread_local std::deque<std::pair<const c10::TensorImpl*, uint64_t>> kept_by_thread;
+
+void drop_if_same(const c10::TensorImpl* tensor, uint64_t id) {
+  CopyTable& table = copy_table();
+  decltype(table.tensors)::node_type dropped;  // freed after the lock
+  const std::lock_guard lock(table.mutex);
+  const auto at = table.tensors.find(tensor);
+  if (at == table.tensors.end() || at->second.id != id) return;
+  dropped = table.tensors.extract(at);
+  table.count = table.tensors.size();
+}
+
+bool records_uses(const at::Tensor& tensor) {
+  return tensor.requires_grad() && c10::GradMode::is_enabled();
+}
+
+bool can_keep(const at::Tensor& tensor) {
+  return !tensor.is_inference() && typeid(*tensor.unsafeGetTensorImpl()) == typeid(ShardedImpl);
+}
+
+/// Whether the copies were made of the tensor as it is, for the same use.
+bool are_valid(const Copies& copies, const at::Tensor& tensor) {
+  return copies.version == static_cast<uint32_t>(tensor._version()) &&
+         copies.recorded == records_uses(tensor);
+}
+
+template <class Wanted>
+at::Tensor find_copy(const at::Tensor& tensor, const Wanted& wanted) {
+  CopyTable& table = copy_table();
+  if (table.count.load(std::memory_order_relaxed) == 0 || !can_keep(tensor)) return {};
+  const std::lock_guard lock(table.mutex);
+  const auto at = table.tensors.find(tensor.unsafeGetTensorImpl());
+  if (at == table.tensors.end() || !are_valid(at->second, tensor)) return {};
+  for (const KeptCopy& copy : at->second.made) {
+    if (!wanted(copy.sharding)) continue;
+    if (at::Tensor found = copy.get(); found.defined()) return found;
+  }
+  return {};
+}
+
+void keep_copy(const at::Tensor& tensor, const Sharding& to, const at::Tensor& copy) {
+  CopyTable& table = copy_table();
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  decltype(Copies::made) outdated;  // freed after the lock: freeing a tensor may call drop_copies
+  static std::atomic<uint64_t> next_id{1};
+  uint64_t new_id = 0;
+  {
+    const std::lock_guard lock(table.mutex);
+    auto [at, inserted] = table.tensors.try_emplace(impl, WeakImpl(tensor.getIntrusivePtr()));
+    if (inserted) {
+      at->second.id = new_id = next_id.fetch_add(1);
+    } else if (!are_valid(at->second, tensor)) {
+      outdated.swap(at->second.made);
+    }
+    at->second.version = static_cast<uint32_t>(tensor._version());
+    at->second.recorded = records_uses(tensor);
+    const bool is_recorded_leaf = at->second.recorded && tensor.is_leaf();
+    at->second.made.emplace_back(to, copy, /*owns=*/!is_recorded_leaf);
+    table.count = table.tensors.size();
+  }
+  if (new_id == 0) return;
+  kept_by_thread.emplace_back(impl, new_id);
+  while (kept_by_thread.size() > kMostTensors) {
+    const auto [oldest, id] = kept_by_thread.front();
+    kept_by_thread.pop_front();
+    drop_if_same(oldest, id);
+  }
+}
+
+/// The tensor itself behind an autograd node. It shares the version counter, so that autograd
+/// notices a write to the tensor after an op saved this one.
+at::Tensor behind_node(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  const at::Tensor out = moved_differentiable(
+      tensor, [&] { return wrap(meta->local(), meta->sharding()); }, std::nullopt);
+  out.unsafeGetTensorImpl()->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
+  return out;
+}
+
+}  // namespace
+
+at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to) {
+  const bool same = sharded_meta(tensor)->sharding() == to;
+  if (same && !records_uses(tensor)) return tensor;
+  at::Tensor found = find_copy(tensor, [&](const Sharding& sharding) { return sharding == to; });
+  if (found.defined()) return found;
+  at::Tensor made = same ? behind_node(tensor) : move_differentiable(tensor, to);
+  if (can_keep(tensor)) keep_copy(tensor, to, made);
+  return made;
+}
+
+at::Tensor find_reduced(const at::Tensor& tensor) {
+  return find_copy(tensor, [](const Sharding& sharding) { return !sharding.has_partial(); });
+}
+
+void drop_copies(const c10::TensorImpl* tensor) noexcept {
+  CopyTable& table = copy_table();
+  if (table.count.load(std::memory_order_relaxed) == 0) return;
+  decltype(table.tensors)::node_type dropped;  // freed after the lock
+  const std::lock_guard lock(table.mutex);     // released first
+  dropped = table.tensors.extract(tensor);
+  table.count = table.tensors.size();
+}
+
+size_t tensors_with_copies() { return copy_table().count.load(); }
+
+}  // namespace tessera::dtensor

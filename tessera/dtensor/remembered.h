@@ -1,0 +1,35 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/sharding/sharding.h"
+
+/// Redistributed copies that are kept with their tensor, so that a value which several ops need in
+/// the same sharding is redistributed once:
+///
+///   q = linear(x, wq)     x is P(sum), wq S0: x is reduced, and the reduced copy is kept
+///   k = linear(x, wk)     uses the copy
+///   q + k, backward       both gradients arrive at the copy, are added there, and go back as one
+///
+/// A copy is dropped when its tensor is freed or written to, and when its thread keeps
+/// kMostTensors newer ones. Tensors of inference mode have no version, so nothing is kept for them.
+namespace tessera::dtensor {
+
+/// Tensors per thread with kept copies. A copy is used by the next few ops or not at all.
+constexpr size_t kMostTensors = 16;
+
+/// redistribute(tensor, to), or the kept copy of an earlier call. `to` may be the tensor's own
+/// sharding: the result is then the tensor behind one autograd node, at which the gradients of all
+/// uses are added and made to have that sharding.
+at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to);
+
+/// A kept copy that is not Partial; undefined if there is none.
+at::Tensor find_reduced(const at::Tensor& tensor);
+
+/// Called when the tensor is freed.
+void drop_copies(const c10::TensorImpl* tensor) noexcept;
+
+/// The number of tensors with kept copies, in all threads.
+size_t tensors_with_copies();
+
+}  // namespace tessera::dtensor

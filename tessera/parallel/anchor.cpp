@@ -1,0 +1,131 @@
+#include "tessera/parallel/anchor.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tessera/base/errors.h"
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/remembered.h"
+#include "tessera/observe/call_site.h"
+
+namespace tessera::parallel {
+namespace {
+
+/// An op that uses weights, by the arguments that are its input and its weight.
+struct AnchorOp {
+  std::string_view name;
+  OpFamily family;
+  size_t input;
+  size_t weight;
+  bool in_by_out = false;  ///< takes the weight as [in, out]
+};
+
+constexpr std::array kAnchorOps = {
+    AnchorOp{"aten::linear", OpFamily::linear, 0, 1},
+    AnchorOp{"aten::matmul", OpFamily::linear, 0, 1, true},
+    AnchorOp{"aten::mm", OpFamily::linear, 0, 1, true},
+    AnchorOp{"aten::addmm", OpFamily::linear, 1, 2, true},
+    AnchorOp{"aten::embedding", OpFamily::embedding, 1, 0},
+    AnchorOp{"aten::conv1d", OpFamily::convolution, 0, 1},
+    AnchorOp{"aten::conv2d", OpFamily::convolution, 0, 1},
+    AnchorOp{"aten::conv3d", OpFamily::convolution, 0, 1},
+    AnchorOp{"aten::conv_transpose1d", OpFamily::convolution, 0, 1},
+    AnchorOp{"aten::conv_transpose2d", OpFamily::convolution, 0, 1},
+    AnchorOp{"aten::conv_transpose3d", OpFamily::convolution, 0, 1},
+    AnchorOp{"aten::convolution", OpFamily::convolution, 0, 1},
+    AnchorOp{"aten::layer_norm", OpFamily::norm, 0, 2},
+    AnchorOp{"aten::native_layer_norm", OpFamily::norm, 0, 2},
+    AnchorOp{"aten::rms_norm", OpFamily::norm, 0, 2},
+    AnchorOp{"aten::mul", OpFamily::norm, 0, 1},
+    AnchorOp{"aten::mul", OpFamily::norm, 1, 0},
+};
+
+const AnchorOp* anchor_op(std::string_view name, size_t weight) {
+  const auto at = std::ranges::find_if(
+      kAnchorOps, [&](const AnchorOp& op) { return op.name == name && op.weight == weight; });
+  return at == kAnchorOps.end() ? nullptr : &*at;
+}
+
+/// The dim of the input that the weight's inputs are along.
+int feature_dim(OpFamily family, const at::Tensor& input, const at::Tensor& weight) {
+  const int64_t from_end = family == OpFamily::convolution ? weight.dim() - 1 : 1;
+  return static_cast<int>(input.dim() - from_end);
+}
+
+int axis_in(const DeviceMesh& mesh, const Anchor& anchor) {
+  require(mesh.has_axis(anchor.axis), anchor.text, " over axis ", anchor.axis,
+          " got a tensor on mesh ", mesh, ", which has no such axis");
+  return mesh.axis(anchor.axis);
+}
+
+at::Tensor as_sharded(const Anchor& anchor, const at::Tensor& plain) {
+  std::vector<Placement> placements(static_cast<size_t>(anchor.mesh.ndim()));
+  placements[static_cast<size_t>(anchor.mesh.axis(anchor.axis))] = anchor.plain_input;
+  return from_local(plain, anchor.mesh, std::move(placements));
+}
+
+/// Redistributed once for all ops that use the same input (q, k and v), also where nothing moves:
+/// their gradients are then added up before they are reduced.
+at::Tensor prepared(const Anchor& anchor, const at::Tensor& given, const at::Tensor& weight) {
+  const at::Tensor input = is_dtensor(given) ? given : as_sharded(anchor, given);
+  const Sharding& has = sharding(input);
+  const int axis = axis_in(has.mesh(), anchor);
+  Placement wanted = anchor.input.value_or(has.placement(axis));
+  if (anchor.input_by_features) wanted = Shard(feature_dim(anchor.family, input, weight));
+  if (has.placement(axis) == wanted) {
+    return wanted.is_replicate() ? dtensor::redistribute_once(input, has) : input;
+  }
+  return dtensor::redistribute_once(input, has.with(axis, wanted));
+}
+
+at::Tensor placed(const Anchor& anchor, const at::Tensor& result) {
+  if (!anchor.output || !is_dtensor(result)) return result;
+  const Sharding& has = sharding(result);
+  const int axis = axis_in(has.mesh(), anchor);
+  if (anchor.output->is_partial()) return result;
+  const Sharding to = has.with(axis, *anchor.output);
+  return to == has ? result : redistribute(result, to);
+}
+
+class AnchoredStyle final : public dtensor::WeightStyle {
+ public:
+  AnchoredStyle(std::vector<Anchor> anchors, bool is_transpose)
+      : anchors_(std::move(anchors)), is_transpose_(is_transpose) {}
+
+  bool call(const dtensor::StyledCall& call) const override {
+    const AnchorOp* op = anchor_op(call.op.operator_name().name, call.weight);
+    if (op == nullptr || !call.argument(op->input).isTensor()) return false;
+    const auto anchor =
+        std::ranges::find_if(anchors_, [&](const Anchor& one) { return is_for(one, *op); });
+    if (anchor == anchors_.end()) return false;
+    const comm::CallSite site({.op = anchor->text});
+    c10::IValue& input = call.argument(op->input);
+    input = prepared(*anchor, input.toTensor(), call.argument(op->weight).toTensor());
+    call.run();
+    c10::IValue& result = call.stack[call.stack.size() - call.op.schema().returns().size()];
+    result = placed(*anchor, result.toTensor());
+    return true;
+  }
+
+  std::shared_ptr<const dtensor::WeightStyle> transposed() const override {
+    return std::make_shared<AnchoredStyle>(anchors_, !is_transpose_);
+  }
+
+ private:
+  /// A matrix must be the way round that the op takes it: derivatives use it the other way.
+  bool is_for(const Anchor& anchor, const AnchorOp& op) const {
+    if (anchor.family != op.family) return false;
+    return op.family != OpFamily::linear || is_transpose_ == (op.in_by_out != anchor.in_by_out);
+  }
+
+  std::vector<Anchor> anchors_;
+  bool is_transpose_;
+};
+
+}  // namespace
+
+std::shared_ptr<const dtensor::WeightStyle> anchored_style(std::vector<Anchor> anchors) {
+  return std::make_shared<AnchoredStyle>(std::move(anchors), /*is_transpose=*/false);
+}
+
+}  // namespace tessera::parallel

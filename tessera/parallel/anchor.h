@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/dtensor/dispatch/weight_style.h"
+#include "tessera/mesh/device_mesh.h"
+#include "tessera/sharding/placement.h"
+
+/// The part of a style that acts when an op uses the weight.
+namespace tessera::parallel {
+
+/// The ops in which a weight takes its role. Others (optimizers, initialization) are left alone.
+enum class OpFamily : uint8_t {
+  linear,       ///< linear, matmul, mm, addmm
+  embedding,    ///< embedding
+  convolution,  ///< conv1d, ..., conv_transpose3d, convolution
+  norm,         ///< layer_norm, rms_norm; mul, in norms that a program writes out
+};
+
+struct Anchor {
+  OpFamily family = OpFamily::linear;
+  DeviceMesh mesh = {};   ///< for plain inputs
+  std::string axis = {};  ///< that the style splits over
+  std::string text = {};  ///< of the style, for messages and recorders
+  Placement plain_input = {};
+  /// The input's placement on the axis; no value: as it comes.
+  std::optional<Placement> input = std::nullopt;
+  bool input_by_features = false;  ///< sharded over the features instead, whatever dim these are
+  std::optional<Placement> output = std::nullopt;
+  /// The weight is used as it is by mm(x, weight), and transposed by linear.
+  bool in_by_out = false;
+};
+
+/// The style of a weight. A weight that two modules share (embedding and output head) has an anchor
+/// for each.
+std::shared_ptr<const dtensor::WeightStyle> anchored_style(std::vector<Anchor> anchors);
+
+}  // namespace tessera::parallel

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tessera/sharding/placement.h"
+
+/// How a module is split over one mesh axis: tensor and sequence parallelism on modules as they
+/// are. See parallelize_module.h for the plan that assigns styles, and docs/parallel.md.
+///
+/// C++ modules have no hooks, so a style is attached to the module's weight, and takes effect in
+/// the op that uses it: linear, matmul, mm, addmm, embedding, convolutions, layer_norm, rms_norm
+/// and, for norms that a program writes out, the product with the weight. It brings the op's input
+/// to the layout that the style needs, and the result to its output layout; both are recorded by
+/// autograd. A layout is a placement on the style's axis; other axes of a tensor keep theirs.
+namespace tessera {
+
+namespace parallel {
+
+/// A style for one kind of module, as plain data; built by the functions below.
+struct Style {
+  enum class Kind : uint8_t { colwise, rowwise, sequence, prepare_input, prepare_output };
+
+  Kind kind = Kind::colwise;
+  std::optional<Placement> input_layout = std::nullopt;   ///< of a plain tensor that comes in
+  std::optional<Placement> desired_input = std::nullopt;  ///< of kind prepare_input
+  std::optional<Placement> output_layout = std::nullopt;  ///< of the result
+  int64_t parts = 1;       ///< fused matrices in one weight, each split over the ranks
+  int64_t heads = 0;       ///< 0: no heads; else ranks hold whole heads
+  bool in_by_out = false;  ///< the weight is [in, out], as mm takes it, not [out, in]
+  int sequence_dim = 1;    ///< of kind sequence
+
+  std::string to_text() const;
+};
+
+}  // namespace parallel
+
+struct ColwiseOptions {
+  /// The layout of a plain tensor that the module is given. Sharded ones have theirs.
+  Placement input_layout = Replicate();
+  /// The default is the op's own: sharded over the features (Linear, Embedding) or channels.
+  std::optional<Placement> output_layout = std::nullopt;
+  /// A weight that holds several matrices one below the other, of which each rank has its part of
+  /// each: 3 for a fused QKV projection, 2 for gate and up of a gated MLP. [6, in] over 2 ranks, 3
+  /// parts: rows 0,2,4 and rows 1,3,5. The model splits the result as before (chunk, split).
+  int64_t parts = 1;
+  /// The heads that each part is made of: must be a multiple of the ranks, so that each has whole
+  /// ones. Key and value heads may also be a divisor of the ranks (grouped-query attention with
+  /// fewer KV heads than ranks): the weight is then replicated.
+  int64_t heads = 0;
+  bool in_by_out = false;  ///< the weight is [in, out] (GPT-2's Conv1D), used as mm(x, weight)
+};
+
+/// The output features of a module over the ranks: rows of a Linear's [out, in] weight and of its
+/// bias, columns of an Embedding's, output channels of a convolution. The input is replicated.
+parallel::Style ColwiseParallel(const ColwiseOptions& options = {});
+
+struct RowwiseOptions {
+  /// The layout of a plain tensor that the module is given; the default is sharded over the
+  /// features, for Embedding replicated.
+  std::optional<Placement> input_layout = std::nullopt;
+  Placement output_layout = Replicate();
+  bool in_by_out = false;
+};
+
+/// The input features over the ranks: columns of a Linear's weight, the rows (vocabulary) of an
+/// Embedding's. The results are addends, added up where they arise: to the output layout Replicate
+/// by all_reduce, to Shard(1), the sequence, by reduce_scatter. The bias is added once.
+parallel::Style RowwiseParallel(const RowwiseOptions& options = {});
+
+struct SequenceOptions {
+  int sequence_dim = 1;  ///< of [batch, sequence, features]
+};
+
+/// The sequence over the ranks, for modules that act on each position alone: LayerNorm, RMSNorm,
+/// Dropout. Their parameters are replicated; gradients are added up at the end of backward.
+parallel::Style SequenceParallel(const SequenceOptions& options = {});
+
+/// Brings the input of the first op that uses one of the module's own parameters to `desired`.
+parallel::Style PrepareModuleInput(Placement input_layout, Placement desired);
+/// Brings the result of the op that uses the module's weight to `desired`.
+parallel::Style PrepareModuleOutput(Placement desired);
+
+}  // namespace tessera

@@ -1,0 +1,107 @@
+// Losses of logits that are sharded over the classes: values and gradients are those of the whole
+// logits, which are never gathered.
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/nll_loss.h>
+
+#include "tests/parallel/parallel_cases.h"
+
+namespace tessera::test {
+namespace loss_test {
+
+constexpr int64_t kRows = 6, kClasses = 11, kIgnored = 3;
+
+struct Inputs {
+  at::Tensor logits, target, weight;
+};
+using LossFn = std::function<at::Tensor(const Inputs&)>;
+
+Inputs plain_inputs() {
+  at::Tensor target = test_numbers({kRows}, 2, kClasses).to(at::kLong);
+  target[1] = kIgnored;
+  return {test_numbers({kRows, kClasses}, 1), target, test_numbers({kClasses}, 4).abs() + 0.1};
+}
+
+/// The loss and the gradient of the logits.
+std::pair<at::Tensor, at::Tensor> run(const LossFn& fn, Inputs inputs) {
+  inputs.logits = inputs.logits.detach().requires_grad_();
+  const at::Tensor loss = fn(inputs);
+  (loss * loss).sum().backward();
+  return {whole(loss), whole(inputs.logits.grad())};
+}
+
+/// On each mesh: equal to the plain loss, and no message is as large as the rank's logits.
+void check_loss(const std::string& name, const LossFn& fn) {
+  const auto expected = run(fn, plain_inputs());
+  for (const auto& [mesh_text, ranks, batch] :
+       {std::tuple{"dp=1,tp=2", 2, false}, std::tuple{"dp=1,tp=4", 4, false},
+        std::tuple{"dp=2,tp=2", 4, true}}) {
+    SCOPED_TRACE(name + " on " + mesh_text);
+    test::run_ranks(ranks, [&, mesh_text = mesh_text, batch = batch](int) {
+      const DeviceMesh mesh = comm::init_device_mesh(mesh_text);
+      const Placement rows = batch ? Shard(0) : Replicate();
+      const Inputs plain = plain_inputs();
+      const Inputs inputs = {distribute_tensor(plain.logits, mesh, {rows, Shard(1)}),
+                             distribute_tensor(plain.target, mesh, {rows, Replicate()}),
+                             distribute_tensor(plain.weight, mesh, {Replicate(), Replicate()})};
+      comm::Recorder recorder(*comm::current_world());
+      const auto got = run(fn, inputs);
+      recorder.stop();
+      EXPECT_LT((got.first - expected.first).abs().max().item<double>(), 1e-9);
+      EXPECT_LT((got.second - expected.second).abs().max().item<double>(), 1e-9);
+      for (const auto& event : recorder.events()) {
+        // full_tensor of the results gathers at the end; losses only reduce.
+        if (event.op == comm::CommOp::all_gather) continue;
+        EXPECT_LE(event.bytes(), 8 * kRows) << recorder.to_text();
+      }
+      EXPECT_EQ(recorder.count(comm::CommOp::all_to_all), 0) << recorder.to_text();
+    });
+  }
+}
+
+TEST(Loss, CrossEntropyOfShardedClasses) {
+  using at::Reduction::Reduction;
+  for (const auto reduction : {at::Reduction::Mean, at::Reduction::Sum, at::Reduction::None}) {
+    check_loss("cross_entropy", [=](const Inputs& in) {
+      return at::cross_entropy_loss(in.logits, in.target, {}, reduction);
+    });
+    check_loss("with weights and ignored rows", [=](const Inputs& in) {
+      return at::cross_entropy_loss(in.logits, in.target, in.weight, reduction, kIgnored);
+    });
+    check_loss("with label smoothing", [=](const Inputs& in) {
+      return at::cross_entropy_loss(in.logits, in.target, in.weight, reduction, kIgnored, 0.1);
+    });
+  }
+}
+
+TEST(Loss, LogSoftmaxAndNllLossOfShardedClasses) {
+  check_loss("nll_loss", [](const Inputs& in) {
+    return at::nll_loss(at::log_softmax(in.logits, -1), in.target);
+  });
+}
+
+TEST(Loss, LogSumExpOverShardedClasses) {
+  check_loss("logsumexp", [](const Inputs& in) { return at::logsumexp(in.logits, {1}); });
+  check_loss("logsumexp, kept",
+             [](const Inputs& in) { return at::logsumexp(in.logits, {-1}, true); });
+}
+
+TEST(Loss, CrossEntropySendsThreeSmallMessagesForwardAndOneBackward) {
+  test::run_ranks(2, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    const Inputs plain = plain_inputs();
+    at::Tensor logits = distribute_tensor(plain.logits, mesh, {Shard(1)}).requires_grad_();
+    const at::Tensor target = distribute_tensor(plain.target, mesh, {Replicate()});
+    comm::Recorder recorder(*comm::current_world());
+    const at::Tensor loss = at::cross_entropy_loss(logits, target);
+    EXPECT_EQ(comm::expect_comm(recorder, "3 all_reduce on tp"), "");
+    recorder.clear();
+    loss.backward();
+    EXPECT_EQ(comm::expect_comm(recorder, "1 all_reduce on tp"), "");
+    EXPECT_EQ(placements(logits.grad())[0], Shard(1));
+  });
+}
+
+}  // namespace loss_test
+}  // namespace tessera::test

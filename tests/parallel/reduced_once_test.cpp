@@ -1,0 +1,100 @@
+// A Llama in plain torch::nn with its weights sharded by hand, without styles or hints: each
+// partial sum is reduced once, forward and backward.
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/relu.h>
+
+#include "tessera/dtensor/policy.h"
+#include "tessera/dtensor/remembered.h"
+#include "tessera/module/distribute_module.h"
+#include "tests/parallel/parallel_cases.h"
+
+namespace tessera::test {
+namespace reduced_once_test {
+
+constexpr int kLayers = 2;
+
+void shard_by_hand(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh) {
+  auto* linear = module.as<torch::nn::LinearImpl>();
+  if (linear == nullptr || name == "head") return;
+  const bool by_inputs = name.ends_with("wo") || name.ends_with("down");
+  distribute_(linear->weight, mesh, {Replicate(), Shard(by_inputs ? 1 : 0)});
+}
+
+at::Tensor replicated(const at::Tensor& plain, const DeviceMesh& mesh) {
+  return distribute_tensor(plain, mesh, {Replicate(), Replicate()});
+}
+
+TEST(ReducedOnce, APlainLlamaSendsTwoAllReducesALayerEachWay) {
+  test::run_ranks(4, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("dp=2,tp=2");
+    blocks::Llama net(blocks::LlamaSizes{kWidth, kHeads, kHeads, kHidden, 50, kLayers});
+    set_parameters(*net, 9);
+    distribute_module(*net, mesh, shard_by_hand);
+    reduce_gradients(*net);
+    const at::Tensor angles = test_numbers({kPlaces, kWidth / kHeads}, 77);
+    const at::Tensor cos = replicated(at::cos(angles), mesh);
+    const at::Tensor sin = replicated(at::sin(angles), mesh);
+    const at::Tensor tokens = distribute_tensor(test_numbers({4, kPlaces}, 3, 50).to(at::kLong),
+                                                mesh, {Shard(0), Replicate()});
+    comm::Recorder recorder(*comm::current_world());
+    const at::Tensor logits = net(tokens, cos, sin);
+    EXPECT_EQ(comm::expect_comm(recorder, "4 all_reduce on tp, 4 implicit"), "");
+    recorder.clear();
+    const at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), tokens.flatten());
+    loss.backward();
+    EXPECT_EQ(recorder.count_on("tp"), 2 * kLayers) << recorder.to_text();
+  });
+}
+
+TEST(ReducedOnce, ACopyIsDroppedWhenItsTensorIsWrittenOrFreed) {
+  test::run_ranks(2, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    const at::Tensor x = distribute_tensor(test_numbers({3, 4}, 1), mesh, {Shard(1)});
+    const at::Tensor w = distribute_tensor(test_numbers({4, 5}, 2), mesh, {Shard(0)});
+    at::Tensor y = at::mm(x, w);
+    comm::Recorder recorder(*comm::current_world());
+    const at::Tensor first = at::relu(y);
+    const at::Tensor again = y.abs();
+    EXPECT_EQ(comm::expect_comm(recorder, "1 all_reduce on tp"), "");
+    y.mul_(2);
+    const at::Tensor doubled = at::relu(y);
+    EXPECT_EQ(comm::expect_comm(recorder, "2 all_reduce on tp"), "");
+    EXPECT_TRUE(full_tensor(doubled).allclose(full_tensor(first) * 2));
+  });
+  EXPECT_EQ(dtensor::tensors_with_copies(), 0U);
+}
+
+TEST(ReducedOnce, OnlyTheLastTensorsHaveCopies) {
+  test::run_ranks(2, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    const at::Tensor x = distribute_tensor(test_numbers({3, 4}, 1), mesh, {Shard(1)});
+    const at::Tensor w = distribute_tensor(test_numbers({4, 5}, 2), mesh, {Shard(0)});
+    std::vector<at::Tensor> sums;
+    for (size_t i = 0; i < dtensor::kMostTensors + 5; ++i) {
+      sums.push_back(at::mm(x, w));
+      at::relu(sums.back());
+    }
+    EXPECT_LE(dtensor::tensors_with_copies(), 2 * dtensor::kMostTensors);  // of two threads
+    comm::Recorder recorder(*comm::current_world());
+    at::relu(sums.back());
+    EXPECT_EQ(comm::expect_comm(recorder, "nothing"), "");
+    at::relu(sums.front());
+    EXPECT_EQ(comm::expect_comm(recorder, "1 all_reduce on tp"), "");
+  });
+}
+
+/// Where implicit communication is forbidden, the first use that needs the sum is the error.
+TEST(ReducedOnce, AForbiddenReductionIsAnError) {
+  test::run_ranks(2, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    const at::Tensor x = distribute_tensor(test_numbers({3, 4}, 1), mesh, {Shard(1)});
+    const at::Tensor y = at::mm(x, distribute_tensor(test_numbers({4, 5}, 2), mesh, {Shard(0)}));
+    const CommPolicy strict(ImplicitComm::forbid);
+    EXPECT_ANY_THROW(at::relu(y));
+    EXPECT_NO_THROW(y + y);
+  });
+}
+
+}  // namespace reduced_once_test
+}  // namespace tessera::test

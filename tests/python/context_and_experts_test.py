@@ -1,0 +1,185 @@
+"""Context and expert parallelism: what ranks compute together is what one computes alone."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tessera
+from tessera.compat import experimental
+
+METHODS = ["ring", "all_gather", "all_to_all"]
+
+
+def numbers(*shape, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def assert_close(got, want):
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_attention_equals_the_full_one(method):
+    q, k, v = numbers(2, 4, 13, 8, seed=1), numbers(2, 2, 13, 8, seed=2), numbers(2, 2, 13, 8, seed=3)
+    want = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    def run(rank):
+        mesh = tessera.init_device_mesh("cp=2")
+        order = tessera.SequenceOrder.head_tail(13, 2)
+        put = lambda t: tessera.distribute_tensor(tessera.reorder_sequence(t, 2, order), mesh, "S2")
+        out = tessera.context_parallel_attention(
+            put(q), put(k), put(v), is_causal=True, method=method, order=order
+        )
+        assert_close(tessera.restore_sequence(tessera.full_tensor(out), 2, order), want)
+
+    tessera.run_ranks(2, run)
+
+
+def test_a_mask_may_be_a_python_function():
+    x = numbers(1, 2, 16, 4, seed=1)
+    near = lambda q, k: (q[:, None] - k[None, :]).abs() < 3
+    grad = x.clone().requires_grad_()
+    want = F.scaled_dot_product_attention(grad, x, x, near(torch.arange(16), torch.arange(16)))
+    want.sum().backward()
+
+    def run(rank):
+        mesh = tessera.init_device_mesh("cp=4")
+        part = tessera.distribute_tensor(x, mesh, "S2")
+        q = tessera.distribute_tensor(x, mesh, "S2").requires_grad_()
+        out = tessera.context_parallel_attention(q, part, part, mask_function=near)
+        assert_close(tessera.full_tensor(out.detach()), want.detach())
+        out.sum().backward()
+        assert_close(tessera.full_tensor(q.grad), grad.grad)
+
+    tessera.run_ranks(4, run)
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(16, 48, dtype=torch.float64)
+        self.out = torch.nn.Linear(16, 16, dtype=torch.float64)
+
+    def forward(self, x):
+        parts = self.qkv(x).chunk(3, -1)
+        q, k, v = (p.view(x.size(0), x.size(1), 4, 4).transpose(1, 2) for p in parts)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(out.transpose(1, 2).reshape(x.shape))
+
+
+def model_and_result():
+    torch.manual_seed(5)
+    model = Attention()
+    x = numbers(2, 24, 16, seed=4)
+    y = model(x)
+    (y - x).pow(2).sum().backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    return x, y.detach(), gradients, {n: p.detach().clone() for n, p in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("length", [24, 21])
+@pytest.mark.parametrize("method", METHODS)
+def test_buffers_are_cut_and_restored_and_an_unmodified_model_attends_over_all(method, length):
+    x, _, _, state = model_and_result()
+    x = x[:, :length].contiguous()
+    model = Attention()
+    model.load_state_dict(state)
+    y = model(x)
+    (y - x).pow(2).sum().backward()
+
+    def run(rank):
+        mesh = tessera.init_device_mesh("cp=4")
+        mine = Attention()
+        mine.load_state_dict(state)
+        inputs, kept = x.clone(), x.clone()
+        with tessera.context_parallel(
+            mesh, buffers=[inputs, kept], buffer_seq_dims=[1, 1], no_restore_buffers={kept},
+            method=method,
+        ):
+            assert inputs.size(1) == (length + 3) // 4 or rank == 3
+            out = mine(inputs)
+            (out - inputs).pow(2).sum().backward()
+        assert torch.equal(inputs, x) and kept.size(1) < length
+        assert_close(tessera.context_parallel_unshard(mesh, [out.detach()], [1])[0], y.detach())
+        for name, parameter in mine.named_parameters():
+            total = tessera.full_tensor(tessera.from_local(parameter.grad, mesh, "P(sum)"))
+            assert_close(total, dict(model.named_parameters())[name].grad)
+
+    tessera.run_ranks(4, run)
+
+
+def test_outside_the_scope_nothing_is_changed():
+    x = numbers(1, 1, 4, 4, seed=1)
+    before = F.scaled_dot_product_attention(x, x, x)
+
+    def run(rank):
+        mesh = tessera.init_device_mesh("cp=2")
+        with pytest.raises(RuntimeError, match="inside"):
+            with tessera.context_parallel(mesh):
+                raise RuntimeError("inside")
+        assert_close(F.scaled_dot_product_attention(x, x, x), before)
+        with tessera.context_parallel(mesh), pytest.raises(tessera.NotSupported, match="dropout"):
+            F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+        with pytest.raises(ValueError, match="same number"):
+            with tessera.context_parallel(mesh, buffers=[x]):
+                pass
+
+    tessera.run_ranks(2, run)
+
+
+@pytest.mark.parametrize("rotate", ["allgather", "alltoall"])
+def test_the_names_of_torch(rotate):
+    x, y, _, state = model_and_result()
+    experimental.set_rotate_method(rotate)
+    try:
+
+        def run(rank):
+            mesh = tessera.init_device_mesh("cp=2")
+            mine = Attention()
+            mine.load_state_dict(state)
+            inputs = x.clone()
+            with experimental.context_parallel(mesh, buffers=[inputs], buffer_seq_dims=[1]):
+                out = mine(inputs).detach()
+            assert_close(experimental.context_parallel_unshard(mesh, [out], [1])[0], y)
+            balancer = experimental._HeadTailLoadBalancer(24, 2, "cpu")
+            parts = experimental._context_parallel_shard(mesh, [x], [1], balancer)
+            assert_close(experimental.context_parallel_unshard(mesh, parts, [1], balancer)[0], x)
+            index = balancer._generate_indices()
+            assert index[0].tolist()[:12] == [*range(6), *range(18, 24)]
+
+        tessera.run_ranks(2, run)
+    finally:
+        experimental.set_rotate_method("allgather")
+    with pytest.raises(NotImplementedError, match="sideways"):
+        experimental.set_rotate_method("sideways")
+
+
+@pytest.mark.parametrize("capacity", [None, 0.5])
+def test_experts_equal_one_rank(capacity):
+    x, gate = numbers(20, 6, seed=1), numbers(20, 2, seed=2)
+    choice = torch.randint(0, 4, (20, 2), generator=torch.Generator().manual_seed(3))
+    weight = numbers(4, 6, 5, seed=4)
+
+    def run(n):
+        def body(rank):
+            mesh = tessera.init_device_mesh(f"ep={n}")
+            put = lambda t: tessera.distribute_tensor(t, mesh, "S0").requires_grad_(t is not choice)
+            tokens, w = put(x), put(weight)
+            out, load = tessera.expert_parallel(
+                tokens, put(choice), put(gate), lambda rows, e: e.matmul(rows, w).tanh(),
+                experts=4, capacity_factor=capacity,
+            )
+            out.pow(2).sum().backward()
+            full = [tessera.full_tensor(t) for t in (out.detach(), tokens.grad, w.grad)]
+            return full, load.kept, load.dropped, str(load)
+
+        return tessera.run_ranks(n, body)[0]
+
+    want, kept, dropped, _ = run(1)
+    got, kept_by_four, dropped_by_four, text = run(4)
+    for a, b in zip(got, want, strict=True):
+        assert_close(a, b)
+    assert kept == kept_by_four and dropped == dropped_by_four
+    assert (dropped > 0) == (capacity is not None)
+    assert "rows of experts" in text
