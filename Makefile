@@ -11,7 +11,7 @@ WORLDS ?= 0,2
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test pure demo docs bench models coverage check format asan tsan fuzz sweep install clean
+.PHONY: help setup build test pure demo docs bench models coverage check format asan tsan fuzz sweep gpu install clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -86,6 +86,9 @@ sweep: build  ## PyTorch's operator database on shards: all ways to call, thread
 	  PYTHONPATH=build/python $(PYTHON) tests/python/op_sweep.py --seed $(SEED) --way $$way \
 	    --processes $$n || exit 1; \
 	done; done
+
+gpu:  ## on a machine with a GPU, offline: build for TORCH=<dir>, run its tests and the benchmark
+	@tools/gpu.sh
 
 install: build  ## install into PREFIX=/usr/local
 	@cmake --install build --prefix $(PREFIX)

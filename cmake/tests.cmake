@@ -12,6 +12,7 @@
 #   tests/dtensor/                       a file that calls test::run_ranks or check_call is also a test
 #                                        `dtensor_processes.<name>`: the same program, with processes
 #                                        as ranks (tests/support/ranks.h)
+#   *cuda*, *nccl*, *offload*            have the label `gpu` too: they need one, or skip what does
 #   tests/cli/                           also knows the command line, as TESSERA_CLI
 #   tests/checks/*_test.py               runs with python3
 #   tests/install/                       a project of its own, see run.cmake there
@@ -163,6 +164,9 @@ foreach(file IN LISTS test_files)
   tessera_room_tests(${target} "${folder}")
   target_sources(${target} PRIVATE "${file}")
   set(labels torch)
+  if(name MATCHES "cuda|nccl|offload")
+    list(APPEND labels gpu)  # skipped, in whole or in part, where there is none
+  endif()
   if(folder IN_LIST TESSERA_SANITIZED_ROOMS AND
       NOT "${room}.${name}" IN_LIST TESSERA_NOT_SANITIZED)
     list(APPEND labels sanitized)

@@ -52,6 +52,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const NcclOptions& options) 
           "; check LOCAL_RANK and CUDA_VISIBLE_DEVICES");
   auto nccl = c10d::ProcessGroupNCCL::Options::create();
   nccl->timeout = options.timeout;
+  nccl->is_high_priority_stream = true;  // a transfer that computation waits for comes first
   nccl->group_name = options.group_name;
   auto backend =
       c10::make_intrusive<NcclGroup>(options.store, options.index, options.size, std::move(nccl));
