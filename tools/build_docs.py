@@ -252,6 +252,16 @@ def stage_all():
     stage_python_reference()
 
 
+def check_offline(site):
+    """No page loads anything from the network: scripts, styles, fonts, pictures."""
+    loads = re.compile(r"""(?:src=|<link[^>]*href=|url\(|@import )["']?https?://[^"')\s]*""")
+    for file in sorted(site.rglob("*")):
+        if file.suffix in (".html", ".css"):
+            found = loads.search(file.read_text(encoding="utf-8"))
+            if found:
+                sys.exit(f"docs: {file.relative_to(site)} loads {found.group(0)}")
+
+
 def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
@@ -266,6 +276,7 @@ def main():
     options = ["-q", "-W", "--keep-going", "-E", "-b", "html", "-c", str(ROOT / "docs/site")]
     if build_main([*options, "-d", str(OUT / "doctrees"), str(SOURCE), str(site)]):
         sys.exit("docs: not built; every warning above is an error")
+    check_offline(site)
     print(f"docs: {site / 'index.html'}")
 
 

@@ -9,7 +9,7 @@ import re
 
 MANUAL = re.compile(r"((?:^///.*\n)+)(?=^(?:inline )?namespace tessera)", re.MULTILINE)
 
-FORWARD = re.compile(r"^namespace (?:torch|at|c10|c10d)\b.*?^}.*\n", re.MULTILINE | re.DOTALL)
+FORWARD = re.compile(r"^namespace (?:torch|at|c10|c10d)\b.*?^}[^\n]*\n", re.MULTILINE | re.DOTALL)
 PRIVATE = re.compile(r"^ (?:private|protected):\n.*?(?=^ public:|^};)", re.MULTILINE | re.DOTALL)
 HASH = re.compile(r"^template <>\s*struct std::hash<.*?^};\n", re.MULTILINE | re.DOTALL)
 

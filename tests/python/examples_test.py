@@ -1,0 +1,31 @@
+"""The Python examples run; each checks its own results."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) >= 6
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_example(file):
+    if "verify" in file.read_text(encoding="utf-8") and not (ROOT / "build/bin/tessera").exists():
+        pytest.skip("the command line is not built there")
+    done = subprocess.run(
+        [sys.executable, file],
+        env=dict(os.environ, OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout
