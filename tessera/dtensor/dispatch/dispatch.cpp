@@ -128,7 +128,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
     adopt_internal(entry, stack);
     count_writes(entry, stack);
   }
-  if (entry.handler != nullptr && entry.handler(entry, op, stack)) return;
+  if (entry.decomposition != nullptr && entry.decomposition(entry, op, stack)) return;
   const size_t base = stack.size() - entry.args.size();
   DecisionKey key;
   add_call(entry, stack, key);

@@ -15,7 +15,7 @@
 #include "tessera/dtensor/ops/convolution_layout.h"
 #include "tessera/dtensor/ops/convolution_shape.h"
 #include "tessera/dtensor/ops/halo_exchange.h"
-#include "tessera/dtensor/ops/handlers.h"
+#include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/moved_operands.h"
 #include "tessera/observe/call_site.h"
 
@@ -253,12 +253,12 @@ std::vector<std::optional<rules::ResultMeta>> infer(std::span<const c10::IValue>
 
 }  // namespace
 
-void install_convolution_handlers() {
+void install_convolution() {
   for (const char* op : {"aten::convolution", "aten::_convolution"}) {
     set_infer(op, infer);
-    set_handler(op, convolution);
+    set_decomposition(op, convolution);
   }
-  set_handler("aten::convolution_backward", convolution_backward);
+  set_decomposition("aten::convolution_backward", convolution_backward);
 }
 
 }  // namespace tessera::dtensor

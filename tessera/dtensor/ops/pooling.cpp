@@ -9,7 +9,7 @@
 #include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/ops/halo_exchange.h"
-#include "tessera/dtensor/ops/handlers.h"
+#include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/moved_operands.h"
 #include "tessera/dtensor/ops/pooling_layout.h"
 #include "tessera/observe/call_site.h"
@@ -205,15 +205,15 @@ bool avg_pool_backward(const OpEntry& entry, const c10::OperatorHandle& op, Stac
 
 }  // namespace
 
-void install_pooling_handlers() {
-  set_handler("aten::max_pool2d_with_indices", max_pool<2>);
-  set_handler("aten::max_pool3d_with_indices", max_pool<3>);
-  set_handler("aten::max_pool2d_with_indices_backward", max_pool_backward<2>);
-  set_handler("aten::max_pool3d_with_indices_backward", max_pool_backward<3>);
-  set_handler("aten::avg_pool2d", avg_pool<2>);
-  set_handler("aten::avg_pool3d", avg_pool<3>);
-  set_handler("aten::avg_pool2d_backward", avg_pool_backward<2>);
-  set_handler("aten::avg_pool3d_backward", avg_pool_backward<3>);
+void install_pooling() {
+  set_decomposition("aten::max_pool2d_with_indices", max_pool<2>);
+  set_decomposition("aten::max_pool3d_with_indices", max_pool<3>);
+  set_decomposition("aten::max_pool2d_with_indices_backward", max_pool_backward<2>);
+  set_decomposition("aten::max_pool3d_with_indices_backward", max_pool_backward<3>);
+  set_decomposition("aten::avg_pool2d", avg_pool<2>);
+  set_decomposition("aten::avg_pool3d", avg_pool<3>);
+  set_decomposition("aten::avg_pool2d_backward", avg_pool_backward<2>);
+  set_decomposition("aten::avg_pool3d_backward", avg_pool_backward<3>);
 }
 
 }  // namespace tessera::dtensor
