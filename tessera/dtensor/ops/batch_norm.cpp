@@ -15,9 +15,9 @@
 #include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/ops/channel_statistics.h"
-#include "tessera/dtensor/ops/convolution_layout.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/moved_operands.h"
+#include "tessera/dtensor/ops/output_stride.h"
 
 /// Batch norm in training of an input sharded along its batch or spatial dims. The statistics are
 /// those of the whole batch, as on one rank. The result and the gradient have the input's sharding;
