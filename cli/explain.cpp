@@ -80,7 +80,7 @@ nlohmann::json to_json(const OpCallText& text, const rules::Explanation& explana
                   {"work", c.work},
                   {"bytes_held", c.held},
                   {"moves", c.moves},
-                  {"handler", c.handler}});
+                  {"kernel", c.kernel}});
     }
     candidates.push_back(std::move(one));
   }

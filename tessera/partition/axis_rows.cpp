@@ -48,7 +48,7 @@ AxisRows::AxisRows(const ProgramView& view, const Pins& pins, int axis)
       ranks_(view.mesh().size(axis)),
       rows_(view.nodes()),
       partial_(view.graph().values.size()) {
-  if (!rules::handler_enabled("mask")) rules::enable_handler("mask");
+  if (rules::find_kernel("mask") == nullptr) rules::enable_kernel("mask", rules::KernelComm::none);
   for (size_t n = view.nodes(); n-- > 0;) want_strided(n);
   for (size_t n = 0; n < view.nodes(); ++n) list(n);
 }
@@ -172,7 +172,8 @@ bool AxisRows::fits(size_t node, const Row& row) const {
   const NodeCall& c = view_.call(node);
   if (row.results.size() != c.results().size() || row.operands.size() != c.operands().size())
     return false;
-  if (!row.handler.empty() && (row.handler != "mask" || c.op() != "aten::embedding")) return false;
+  // Programs have no kernels of rows; of these one can be written as other ops.
+  if (!row.kernel.empty() && (row.kernel != "mask" || c.op() != "aten::embedding")) return false;
   if (row.as_is >= 0) return false;
   for (size_t o = 0; o < row.operands.size(); ++o) {
     if (!c.operands()[o]) continue;

@@ -113,9 +113,9 @@ bool NodeRows::add(size_t node, const std::vector<int>& picks, std::vector<NodeR
   for (size_t a = 0; a < axes_.size(); ++a) {
     rows.push_back(&axes_[a].of(node)[static_cast<size_t>(picks[a])]);
     share *= share_of(*rows[a], view_.mesh().size(static_cast<int>(a)));
-    if (!rows[a]->handler.empty()) {
+    if (!rows[a]->kernel.empty()) {
       if (!made.handler.empty()) return false;  // one axis at a time
-      made.handler = rows[a]->handler;
+      made.handler = rows[a]->kernel;
     }
   }
   std::vector<Sharding> whole;

@@ -223,7 +223,7 @@ class Binder {
     const auto ndim = static_cast<int64_t>(dims.size());
     const auto values = call_.ints(c.attribute);
     const bool all = c.kind == Clause::Kind::reduce || c.kind == Clause::Kind::drop ||
-                     c.kind == Clause::Kind::nonempty || c.kind == Clause::Kind::handler ||
+                     c.kind == Clause::Kind::nonempty || c.kind == Clause::Kind::kernel ||
                      c.all_if_empty;
     if (values.empty() && all) {
       for (const auto& p : dims) {
@@ -244,7 +244,7 @@ class Binder {
     b_.keeps_dim = call_.bool_or("keepdim", false);
     for (const auto& c : b_.notation->clauses) {
       if (c.kind != Kind::whole && c.kind != Kind::drop && c.kind != Kind::reduce &&
-          c.kind != Kind::even && c.kind != Kind::nonempty && c.kind != Kind::handler &&
+          c.kind != Kind::even && c.kind != Kind::nonempty && c.kind != Kind::kernel &&
           c.kind != Kind::weigh && c.kind != Kind::flag && c.kind != Kind::align) {
         continue;
       }
@@ -253,12 +253,13 @@ class Binder {
         align(c);
         continue;
       }
-      if (c.kind == Kind::handler && c.attribute.empty()) letter(c.letters[0]);
+      if (c.declares_rows()) continue;
+      if (c.kind == Kind::kernel && c.attribute.empty()) letter(c.letters[0]);
       for (int id : letters_of(c)) {
         auto& l = at(id);
         if (c.kind == Kind::even) l.even = true;
         if (c.kind == Kind::nonempty) l.nonempty = true;
-        if (c.kind == Kind::handler) l.handler = &c.name;
+        if (c.kind == Kind::kernel) l.kernel = &c.name;
         if (c.kind == Kind::flag) l.flag = &c.name;
         if (c.kind == Kind::weigh) l.weighed = true;
         if (c.kind == Kind::reduce && !l.reduce) {
@@ -272,7 +273,7 @@ class Binder {
         // A result that lacks a named letter was written without it.
         const bool by_name = c.attribute.empty() && l.key < kStar;
         if (c.kind == Kind::drop ||
-            ((c.kind == Kind::reduce || c.kind == Kind::handler) && !by_name))
+            ((c.kind == Kind::reduce || c.kind == Kind::kernel) && !by_name))
           l.dropped = true;
       }
     }

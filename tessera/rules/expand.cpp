@@ -25,6 +25,7 @@ class Expander {
       if (c.kind == Clause::Kind::pass && c.condition.holds(call_)) add_pass(c);
       if (c.kind == Clause::Kind::ignore && c.condition.holds(call_)) add_ignore(c);
     }
+    add_declared();
     return std::move(rows_);
   }
 
@@ -55,7 +56,8 @@ class Expander {
     const auto& l = b_.letters[letter];
     if (l.whole) return "must be whole";
     if (l.size < 0) return "of unknown size";
-    if (l.handler != nullptr && !handler_enabled(*l.handler)) return "needs a handler";
+    if (l.kernel != nullptr && find_kernel(*l.kernel) == nullptr)
+      return "needs a kernel of its own";
     if (l.flag != nullptr && !flag_set(*l.flag)) return "needs a flag that is not set";
     if (l.even && (l.size % ranks_ != 0 || l.size == 0)) return "only equal parts are possible";
     if (l.nonempty && chunk_interval(l.size, ranks_, ranks_ - 1).size() == 0)
@@ -102,7 +104,6 @@ class Expander {
     row.nonempty = l.nonempty;
     row.multiple = l.multiple;
     row.as_is = as_is;
-    if (l.handler != nullptr) row.handler = handler_name(*l.handler);
     bool used = false;
     row.operands = untouched();
     for (size_t o = 0; o < b_.operands.size(); ++o) {
@@ -111,7 +112,7 @@ class Expander {
       row.operands[o] = place(dim);
       used = true;
     }
-    if (!used && l.handler == nullptr) return;
+    if (!used && l.kernel == nullptr) return;
     for (size_t r = 0; r < b_.result_dims.size(); ++r) {
       if (b_.term_of_result[r]->anything) {
         row.results.emplace_back();
@@ -131,7 +132,35 @@ class Expander {
           row.operands[o] = row.results[0];
       }
     }
+    if (l.kernel != nullptr) use_kernel(*find_kernel(*l.kernel), letter, row);
     add(std::move(row));
+  }
+
+  /// A kernel that combines reduces the results without the letter, by one all_reduce each.
+  void use_kernel(const EnabledKernel& kernel, int letter, Row& row) const {
+    row.kernel = kernel.name;
+    row.comm = kernel.comm;
+    if (kernel.comm != KernelComm::combine) return;
+    const auto metas = infer_shapes(b_);
+    for (size_t r = 0; r < metas.size(); ++r) {
+      if (b_.dim_of_result(static_cast<int>(r), letter) >= 0) continue;
+      int64_t bytes = dtype_bytes(metas[r].dtype);
+      for (const int64_t size : metas[r].shape) bytes *= std::max<int64_t>(size, 1);
+      row.sent += 2 * bytes * (ranks_ - 1) / ranks_;
+    }
+  }
+
+  /// The rows of clauses `kernel name`.
+  void add_declared() {
+    for (const auto& c : b_.notation->clauses) {
+      if (!c.declares_rows() || !c.condition.holds(call_)) continue;
+      const EnabledKernel* kernel = find_kernel(c.name);
+      if (kernel == nullptr || !kernel->rows) continue;
+      for (Row& row : kernel->rows(call_, axis_)) {
+        row.kernel = kernel->name;
+        add(std::move(row));
+      }
+    }
   }
 
   static bool is_free_of(const Term& term, const Bound::Letter& l) {
@@ -147,7 +176,7 @@ class Expander {
     const auto& place = b_.operand_dims[operand][static_cast<size_t>(p.dim())];
     if (place.letter < 0 || place.product) return;
     const auto& l = b_.letters[static_cast<size_t>(place.letter)];
-    if (l.whole || l.even || l.nonempty || l.multiple > 1 || l.handler != nullptr) return;
+    if (l.whole || l.even || l.nonempty || l.multiple > 1 || l.kernel != nullptr) return;
     if (l.flag != nullptr && !flag_set(*l.flag)) return;
     if (b_.operands[operand].shape()[static_cast<size_t>(p.dim())] != l.size) return;
     const bool ragged = p.kind() == Placement::Kind::ragged;

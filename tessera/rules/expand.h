@@ -22,11 +22,11 @@ struct Bound {
     bool whole = false;
     bool even = false;
     bool nonempty = false;
-    int64_t multiple = 1;                  // every part is a multiple of this many elements
-    bool dropped = false;                  // results lose the dim
-    bool resized = false;                  // results may have another size
-    const std::string* handler = nullptr;  // shardable only if a handler of this name exists
-    const std::string* flag = nullptr;     // shardable only if this flag is set
+    int64_t multiple = 1;                 // every part is a multiple of this many elements
+    bool dropped = false;                 // results lose the dim
+    bool resized = false;                 // results may have another size
+    const std::string* kernel = nullptr;  // shardable only if a kernel of this name exists
+    const std::string* flag = nullptr;    // shardable only if this flag is set
     bool weighed = false;
     std::optional<ReduceOp> reduce = {};
   };

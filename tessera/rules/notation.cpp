@@ -161,7 +161,7 @@ class Parser {
         {"idem", Kind::pass},   {"ignore", Kind::ignore}, {"whole", Kind::whole},
         {"drop", Kind::drop},   {"reduce", Kind::reduce}, {"rank", Kind::rank},
         {"size", Kind::size},   {"even", Kind::even},     {"nonempty", Kind::nonempty},
-        {"local", Kind::local}, {"mask", Kind::handler},  {"handler", Kind::handler},
+        {"local", Kind::local}, {"mask", Kind::kernel},   {"kernel", Kind::kernel},
         {"weigh", Kind::weigh}, {"exact", Kind::exact},   {"aligned", Kind::aligned},
         {"flag", Kind::flag},   {"align", Kind::align},   {"multiple", Kind::multiple},
     };
@@ -182,7 +182,7 @@ class Parser {
           "a clause (linear, affine, order, order-, idem, move, pass, ignore, whole, drop, "
           "reduce, weigh, exact, aligned, align, multiple, rank, size, even, nonempty, local, "
           "flag, "
-          "handler, mask, if)");
+          "kernel, mask, if)");
     }
     c.kind = kind->second;
     switch (c.kind) {
@@ -214,7 +214,7 @@ class Parser {
         c.name = word();
         target(c);
         break;
-      case Kind::handler:
+      case Kind::kernel:
         c.name = name == "mask" ? name : word();
         target(c);
         break;
@@ -271,14 +271,14 @@ class Parser {
                 "': a clause names operand ", o, " of ", made.operands.size());
       }
       for (char letter : c.letters) {
-        require(letter == '*' || known.contains(letter) || c.kind == Clause::Kind::handler,
-                "rule '", text_, "': a clause names '", letter, "', which no operand has");
+        require(letter == '*' || known.contains(letter) || c.kind == Clause::Kind::kernel, "rule '",
+                text_, "': a clause names '", letter, "', which no operand has");
       }
     }
     for (const auto& t : made.results) {
       for (const auto& d : t.dims) {
         const bool masked = std::ranges::any_of(made.clauses, [&](const Clause& c) {
-          return c.kind == Clause::Kind::handler && c.letters.find(d.letter) != std::string::npos;
+          return c.kind == Clause::Kind::kernel && c.letters.find(d.letter) != std::string::npos;
         });
         require(d.whole || masked || known.contains(d.letter), "rule '", text_, "': the result's '",
                 d.letter, "' is in no operand; a new dim is whole (upper case)");

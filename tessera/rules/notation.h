@@ -71,7 +71,8 @@ struct Clause {
     flag,      ///< the letters may be sharded if the flag of this name is set
     align,     ///< parts of these operands must have strides that are multiples of this many bytes
     multiple,  ///< the letters and their parts are multiples of this many elements
-    handler,   ///< shardable if a handler of this name exists; `mask v`: of the name "mask"
+    kernel,    ///< shardable if a kernel of this name exists (`mask v`: of the name "mask");
+               ///< without letters: the rows that the kernel itself declares
     guard,     ///< `if`: when the alternative applies
   };
   Kind kind{};
@@ -80,11 +81,16 @@ struct Clause {
   bool all_if_empty = false;  // $dim!: an empty list means all dims
   std::vector<int> operands;
   std::string attribute;
-  std::string name;     // of a handler or flag
+  std::string name;     // of a kernel or flag
   std::string letters;  // '*' means the star's dims
   int of_operand = -1, of_dim = -1, of_result = -1;
   int count = 0;  // align: bytes; multiple: elements
   Condition condition;
+
+  /// `kernel name` without letters.
+  bool declares_rows() const {
+    return kind == Kind::kernel && letters.empty() && attribute.empty();
+  }
 };
 
 struct Notation {

@@ -1,5 +1,6 @@
-// Which rows rules offer: existing handlers, flags that are set, and the generation counter.
+// Which rows rules offer: existing kernels, flags that are set, and the generation counter.
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -11,13 +12,13 @@
 namespace tessera::rules {
 namespace {
 
-struct Handlers {
+struct Offers {
   std::mutex mutex;
-  std::set<std::string, std::less<>> names;
+  std::map<std::string, EnabledKernel, std::less<>> kernels;
   std::set<std::string, std::less<>> flags = {"sequence"};
 };
-Handlers& handlers() {
-  static auto* made = new Handlers();
+Offers& offers() {
+  static auto* made = new Offers();
   return *made;
 }
 
@@ -31,33 +32,30 @@ uint64_t generation() {
 
 void next_generation() { ++generations; }
 
-void enable_handler(std::string_view name) {
-  std::lock_guard lock(handlers().mutex);
-  handlers().names.emplace(name);
+void enable_kernel(std::string_view name, KernelComm comm, KernelRows rows) {
+  std::lock_guard lock(offers().mutex);
+  const auto at = offers().kernels.try_emplace(std::string(name)).first;
+  at->second = {at->first, comm, std::move(rows)};
   ++generations;
+}
+const EnabledKernel* find_kernel(std::string_view name) {
+  std::lock_guard lock(offers().mutex);
+  const auto at = offers().kernels.find(name);
+  return at == offers().kernels.end() ? nullptr : &at->second;
 }
 void set_flag(std::string_view name, bool on) {
   require(name == "sequence", "there is no flag '", name, "' of rules; there is sequence");
-  std::lock_guard lock(handlers().mutex);
+  std::lock_guard lock(offers().mutex);
   if (on) {
-    handlers().flags.emplace(name);
+    offers().flags.emplace(name);
   } else {
-    handlers().flags.erase(std::string(name));
+    offers().flags.erase(std::string(name));
   }
   ++generations;
 }
 bool flag_set(std::string_view name) {
-  std::lock_guard lock(handlers().mutex);
-  return handlers().flags.contains(name);
-}
-std::string_view handler_name(std::string_view name) {
-  std::lock_guard lock(handlers().mutex);
-  const auto it = handlers().names.find(name);
-  return it == handlers().names.end() ? std::string_view() : std::string_view(*it);
-}
-bool handler_enabled(std::string_view name) {
-  std::lock_guard lock(handlers().mutex);
-  return handlers().names.contains(name);
+  std::lock_guard lock(offers().mutex);
+  return offers().flags.contains(name);
 }
 
 }  // namespace tessera::rules

@@ -16,7 +16,23 @@
 ///   combine(op(split(x))) == op(x)
 ///
 /// Rows of different axes are independent; choose.h selects one per axis.
+///
+/// A row may need a kernel of its own, which runs on the local tensors in place of the op and may
+/// communicate: the running sum of a sharded dim adds the totals of the preceding parts. The row
+/// names the kernel and declares what it communicates, so that whatever reads rows (choice,
+/// explain, the policy on implicit communication, the program partitioner) knows it:
+///
+///   aten::cumsum 8x4096, dim=1, tp=4     S0 -> S0
+///                                        S1 -> S1   by cumsum, which combines: 96 B sent
 namespace tessera::rules {
+
+/// What the kernel of a row communicates.
+enum class KernelComm : uint8_t {
+  none,      ///< nothing
+  exchange,  ///< parts of operands with the ranks that hold the neighbouring ones (halos). Belongs
+             ///< to the op like its arithmetic: no policy refuses it, and no row is chosen for it
+  combine,   ///< the ranks' results: implicit communication, priced and refused like a move
+};
 
 struct Row {
   std::vector<Placement> operands;  ///< one each, also for undefined ones (R)
@@ -29,18 +45,19 @@ struct Row {
   bool nonempty = false;  ///< and leave no rank with an empty part
   int64_t multiple = 1;   ///< each part is a multiple of this many elements
   int as_is = -1;  ///< this (ragged) operand must be unchanged on all axes that shard the dim
-  /// A handler of this name runs instead of the op, with the communication it needs. Offered only
-  /// after `enable_handler(name)`.
-  ///   mask   look-ups along a sharded dim: rows of other ranks count as zeros
-  ///   norm   vector norms over a sharded dim: powers summed over the ranks, then the root
-  ///   moments  variance over a sharded dim: deviations of the parts and of their means
-  ///   nll    nll_loss with mean over a sharded batch: losses and weights summed, then divided
-  std::string_view handler = {};
+  /// The kernel that runs on the local tensors; empty: the op itself. Offered only after
+  /// `enable_kernel(name)`. Rows of several axes may name the same kernel, never two.
+  std::string_view kernel = {};
+  KernelComm comm = KernelComm::none;
+  int64_t sent = 0;  ///< bytes that a rank sends in the kernel, for this axis
 
   bool operator==(const Row& other) const {
     return operands == other.operands && results == other.results;
   }
 };
+
+/// The rows that a kernel makes possible for a call on one axis. They need not name the kernel.
+using KernelRows = std::function<std::vector<Row>(const OpCall& call, int axis)>;
 
 /// Rows for all axes at once, for rules in which axes depend on each other (views of uneven
 /// shards).
@@ -97,11 +114,18 @@ struct Rule {
   int out_count = 0;
 };
 
-/// Announces that a handler for rows with `name` exists; otherwise they are not offered.
-void enable_handler(std::string_view name);
-bool handler_enabled(std::string_view name);
-/// The name with static lifetime; empty if it was not enabled.
-std::string_view handler_name(std::string_view name);
+/// A kernel that exists; the rows that name it are offered from now on.
+struct EnabledKernel {
+  std::string_view name;  ///< with static lifetime
+  KernelComm comm = KernelComm::combine;
+  /// The rows of ops whose rule has the clause `kernel name` without letters; with letters, the
+  /// rule itself lists them.
+  KernelRows rows = {};
+};
+void enable_kernel(std::string_view name, KernelComm comm = KernelComm::combine,
+                   KernelRows rows = {});
+/// nullptr if it was not enabled. Never invalidated.
+const EnabledKernel* find_kernel(std::string_view name);
 
 /// Optional rows of rules. One flag exists, and it is set by default:
 ///   sequence   attention without a causal mask may keep the rows of the queries sharded, with all
@@ -110,7 +134,7 @@ std::string_view handler_name(std::string_view name);
 void set_flag(std::string_view name, bool on);
 bool flag_set(std::string_view name);
 
-/// Increases whenever a rule, handler, flag or default machine changes: earlier choices may be
+/// Increases whenever a rule, kernel, flag or default machine changes: earlier choices may be
 /// outdated.
 uint64_t generation();
 /// A rule was added: increases generation().

@@ -263,19 +263,19 @@ TEST(RuleTables, StridedAndRaggedShardsPassWhereAllOperandsCanBeCutAlike) {
   EXPECT_FALSE(has("aten::_softmax 8x6@SS1(2) dim=1", "SS1(2) -> SS1(2)"));
 }
 
-TEST(RuleTables, OfferAHandlersRowsOnceThereIsOne) {
+TEST(RuleTables, OfferAKernelsRowsOnceThereIsOne) {
   const auto rows = [](const char* line) {
     const TextCall call("tp=4", line);
     std::string out;
     for (const auto& r : rules::find_rule(call.op())->rows(call.get(), 0)) {
-      if (!r.handler.empty()) out += text_of(r) + " by " + std::string(r.handler) + "; ";
+      if (!r.kernel.empty()) out += text_of(r) + " by " + std::string(r.kernel) + "; ";
     }
     return out;
   };
   EXPECT_EQ(rows("aten::linalg_vector_norm 8x6 ord=2 dim={1}"), "");
-  rules::enable_handler("norm");
-  rules::enable_handler("nll");
-  rules::enable_handler("mask");
+  rules::enable_kernel("norm");
+  rules::enable_kernel("nll");
+  rules::enable_kernel("mask", rules::KernelComm::none);
   EXPECT_EQ(rows("aten::linalg_vector_norm 8x6 ord=2 dim={1}"), "S1 -> R by norm; ");
   EXPECT_EQ(rows("aten::linalg_vector_norm 8x6 ord=2 dim=none"),
             "S0 -> R by norm; S1 -> R by norm; ");

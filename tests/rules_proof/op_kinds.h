@@ -77,7 +77,7 @@ inline bool takes_tensors(const c10::FunctionSchema& schema) {
 inline OpKind kind_of(const c10::OperatorHandle& op) {
   const std::string name = op_text(op.operator_name());
   if (rules::find_rule(name) != nullptr) return OpKind::ruled;
-  if (dtensor::has_handler(name)) return OpKind::handled;
+  if (dtensor::is_decomposed(name)) return OpKind::handled;
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd))
     return OpKind::composite;
   if (!why_impossible(op.schema().name().substr(6)).empty()) return OpKind::impossible;

@@ -67,7 +67,7 @@ inline void prove_rows(const Proven& p, const DeviceMesh& mesh, const std::vecto
   if (done.empty()) check_inference(p, call.get(), tally);
   for (const auto& row : p.rule->rows(call.get(), 0)) {
     const std::string text = row_text(row.operands, row.results);
-    if (!row.handler.empty() || !done.insert(text).second) continue;
+    if (!row.kernel.empty() || !done.insert(text).second) continue;
     if (p.rule->in_place && row.operands[0] != row.results[0]) continue;
     ++tally.rows;
     const std::string error =
@@ -112,7 +112,7 @@ inline void prove_choice(const Proven& p, const DeviceMesh& mesh, std::mt19937& 
   ++tally.choices;
   try {
     const auto choice = rules::choose(*p.rule, call.get());
-    if (!choice.handler.empty()) return;  // more than the op itself: see tests/dtensor/handlers
+    if (!choice.kernel.empty()) return;  // more than the op itself: see tests/dtensor/ops
     std::vector<std::vector<Placement>> operands;
     Orders orders;
     for (const auto& s : choice.operands) {

@@ -149,10 +149,10 @@ Names unreached() {
 }
 
 TEST(RowsOfRules, AreAllReachedOrListedWithAReason) {
-  rules::enable_handler("mask");
-  rules::enable_handler("norm");
-  rules::enable_handler("moments");
-  rules::enable_handler("nll");
+  rules::enable_kernel("mask", rules::KernelComm::none);
+  rules::enable_kernel("norm");
+  rules::enable_kernel("moments");
+  rules::enable_kernel("nll");
   std::map<std::string, std::string> listed;
   for (const auto& line : lines_of("tests/rules_proof/unproven.txt")) {
     const size_t split = line.find(" | ");

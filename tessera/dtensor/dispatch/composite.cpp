@@ -278,9 +278,7 @@ class CompositeKernel final : public c10::OperatorKernel {
     }
     const InsideComposite inside;
     if (entry_->name == "aten::gather_backward" && gather_backward(*entry_, *stack)) return;
-    if (entry_->composite_handler != nullptr && entry_->composite_handler(*entry_, op, *stack)) {
-      return;
-    }
+    if (entry_->decomposition != nullptr && entry_->decomposition(*entry_, op, *stack)) return;
     if (entry_->name == "aten::max_pool1d") return max_pool1d(*entry_, *stack);
     // No backend registers kernels for this key, so a composite op resolves to its composite
     // kernel.

@@ -3,8 +3,8 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/dispatch/rule_args.h"
-#include "tessera/dtensor/dispatch/rule_handler.h"
 #include "tessera/dtensor/dispatch/sequential_random_ops.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choice/choose.h"
@@ -196,7 +196,7 @@ void find_if_direct(const OpEntry& entry, Decision& decision) {
     if (r >= decision.results.size() || !decision.results[r].defined()) return;
   }
   if (decision.moves || !decision.scale.empty() || !decision.open.empty()) return;
-  if (decision.handler != nullptr || decision.instead || !decision.mesh.contains_me()) return;
+  if (decision.kernel != nullptr || decision.instead || !decision.mesh.contains_me()) return;
   if (!decision.local_args.empty()) {
     const auto& [index, value] = decision.local_args.front();
     if (decision.local_args.size() > 1 || !value.isIntList()) return;
@@ -242,9 +242,12 @@ bool decide_by_rule(const OpEntry& entry, const rules::Rule& rule, rules::OpCall
     return std::ranges::any_of(placements, [](const Placement& p) { return !p.is_replicate(); });
   });
   // A sharded result needs its global shape; without one only the replicated choice is safe.
-  const bool has_shapes = !known.metas.empty() && (!known.open || rule.localise.empty());
-  const bool can_place = has_shapes || (!placed && choice.handler.empty());
+  const bool has_shapes =
+      std::ranges::find(entry.result_is_tensor, true) == entry.result_is_tensor.end() ||
+      (!known.metas.empty() && (!known.open || rule.localise.empty()));
+  const bool can_place = has_shapes || (!placed && choice.kernel.empty());
   if (!can_place && entry.written.empty()) return false;
+  if (known.open && !choice.kernel.empty()) return false;  // kernels are told their results
   decision.operands = choice.operands;
   if (known.open) {
     decision.open = open_results(choice, known.metas);
@@ -252,9 +255,11 @@ bool decide_by_rule(const OpEntry& entry, const rules::Rule& rule, rules::OpCall
     decision.results = result_shardings(choice, decision.mesh, known.metas);
   }
   if (rule.scale) decision.scale = rule.scale(call, decision.operands);
-  if (!choice.handler.empty()) {
-    decision.handler = rule_handler(choice.handler);
-    decision.reduces = choice.handler != "mask";
+  if (!choice.kernel.empty()) {
+    decision.kernel = find_row_kernel(choice.kernel);
+    require(decision.kernel != nullptr, entry.name, ": its rule has rows for a kernel '",
+            choice.kernel, "', which was not registered");
+    decision.comm = choice.comm;
   }
   localise(rule, call, decision);
   return true;

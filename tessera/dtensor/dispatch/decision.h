@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "tessera/rules/number.h"
+#include "tessera/rules/rule.h"
 #include "tessera/sharding/sharding.h"
 
 /// How to run one op for one combination of input shardings. Computed once, then cached.
@@ -26,12 +28,8 @@ struct Replacement {
   std::vector<std::pair<int, c10::IValue>> args;
 };
 
-struct Decision;
 struct OpEntry;
-
-/// Implements on local tensors what a row of a rule names; see rule_handlers.h.
-using RuleHandler = void (*)(const OpEntry& entry, const c10::OperatorHandle& op,
-                             const Decision& decision, std::vector<c10::IValue>& stack);
+struct KernelCall;
 
 /// A result whose rule leaves sizes open: dims of size -1 are not sharded, and the local result
 /// determines them.
@@ -75,9 +73,10 @@ struct Decision {
   std::vector<double> scale;
   /// Per result; empty if none is open.
   std::vector<OpenResult> open;
-  /// Runs instead of the op, on the local tensors.
-  RuleHandler handler = nullptr;
-  bool reduces = false;  ///< the handler communicates to combine the ranks' results
+  /// The kernel of the chosen rows, which runs instead of the op on the local tensors
+  /// (row_kernel.h).
+  const std::function<void(const KernelCall&)>* kernel = nullptr;
+  rules::KernelComm comm = rules::KernelComm::none;  ///< of that kernel
   /// Another op to run on the local tensors.
   std::optional<Replacement> instead;
   bool by_mesh = false;                     ///< tensor lists on several meshes: one call per mesh

@@ -140,7 +140,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
     adopt_internal(entry, stack);
     count_writes(entry, stack);
   }
-  if (entry.handler != nullptr && entry.handler(entry, op, stack)) return;
+  if (entry.decomposition != nullptr && entry.decomposition(entry, op, stack)) return;
   const size_t base = stack.size() - entry.args.size();
   const Decision* decision = &decision_for(entry, op, stack);
   if (decision->by_mesh) return dispatch_by_mesh(entry, op, stack);

@@ -51,7 +51,7 @@ void check_policy(const OpEntry& entry, const Decision& decision, const Stack& s
 /// load.
 void install_policy();
 
-/// The same check for an op that is about to combine the ranks' results itself.
+/// The same check for a kernel that is about to combine the ranks' results.
 void check_reduction(const OpEntry& entry, const Sharding& sharding);
 
 /// Global metadata of an op's results, from its Meta kernel; empty if that gives no answer.

@@ -134,19 +134,6 @@ bool uses_metadata_only(const OpEntry& entry, const OperandMix& mix) {
          name.substr(0, name.find('.')).ends_with("_like");
 }
 
-/// Leaves the results on the stack, or whatever is there if it throws.
-void run_plainly(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
-  bool any_sharded = false;
-  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
-    any_sharded = any_sharded || sharded_meta(tensor) != nullptr;
-  });
-  if (entry.local_kernel != nullptr && !any_sharded) {
-    entry.local_kernel(stack);
-  } else {
-    op.callBoxed(&stack);
-  }
-}
-
 /// Whether there are floating-point tensors of two dtypes, which many ops reject.
 bool mixes_dtypes(const OpEntry& entry, const Stack& stack) {
   std::optional<at::ScalarType> first;
@@ -171,7 +158,7 @@ void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack&
       return lazy.unsharded();
     });
     mixed = mixes_dtypes(entry, stack);
-    run_plainly(entry, op, stack);
+    op.callBoxed(&stack);
   } catch (c10::Error& error) {
     if (mixed) explain_dtypes(error, used);
     tell();

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
@@ -114,12 +115,14 @@ void run_instead(const OpEntry& entry, const Replacement& replacement, Stack& st
   }
 }
 
-/// A handler returns new results, also for an out= argument.
-void run_handler(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
-                 Stack& stack) {
+/// A row's kernel returns new results, also for an out= argument.
+void run_kernel(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
+                Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   const auto outs = out_arguments(entry, stack);
-  decision.handler(entry, op, decision, stack);
+  const comm::CallSite site(
+      {.op = entry.name, .implicit = decision.comm == rules::KernelComm::combine});
+  (*decision.kernel)({op, entry.name, decision.operands, decision.results, stack});
   copy_results(entry, outs, stack, base);
 }
 
@@ -165,12 +168,10 @@ void to_local_args(const OpEntry& entry, const Decision& decision, Stack& stack)
 
 void run_local(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
                Stack& stack) {
-  if (decision.handler != nullptr) {
-    run_handler(entry, op, decision, stack);
+  if (decision.kernel != nullptr) {
+    run_kernel(entry, op, decision, stack);
   } else if (decision.instead) {
     run_instead(entry, *decision.instead, stack);
-  } else if (entry.local_kernel != nullptr) {
-    entry.local_kernel(stack);
   } else {
     op.callBoxed(&stack);
   }

@@ -11,7 +11,7 @@ namespace tessera::dtensor {
 /// decision requires it.
 void to_local_args(const OpEntry& entry, const Decision& decision, Stack& stack);
 
-/// Runs the op, its replacement or a handler on the local arguments, as decided.
+/// Runs the op, its replacement or the kernel of its rows on the local arguments, as decided.
 void run_local(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
                Stack& stack);
 

@@ -4,7 +4,6 @@
 #include <ATen/core/stack.h>
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,16 +29,13 @@ enum class ArgKind : uint8_t {
 
 struct OpEntry;
 
-/// Handles an op instead of the common path; returns false to decline. On true, the arguments on
-/// the stack have been replaced by the results.
-using Handler = bool (*)(const OpEntry& entry, const c10::OperatorHandle& op,
-                         torch::jit::Stack& stack);
-
-/// The same for handlers from outside of the library (own_ops.h).
-using OwnHandler = std::function<bool(const c10::OperatorHandle& op, torch::jit::Stack& stack)>;
-
-/// Computes an op on local tensors in place of libtorch's kernel.
-using LocalKernel = void (*)(torch::jit::Stack& stack);
+/// Makes an op of other ops on sharded tensors, or reads metadata only; returns false to decline.
+/// On true, the arguments on the stack have been replaced by the results. What runs here is in no
+/// rule, so no row says what it communicates: every collective here is marked implicit
+/// (comm::CallSite), where the policy is applied. An op that can have rows has a kernel for them
+/// (row_kernel.h).
+using Decomposition = bool (*)(const OpEntry& entry, const c10::OperatorHandle& op,
+                               torch::jit::Stack& stack);
 
 /// Global metadata of an op's results from its arguments, for ops without a usable Meta kernel.
 using Infer =
@@ -56,13 +52,10 @@ struct OpEntry {
   std::vector<int> result_alias;  // by return: the written argument that it aliases, or -1
   std::vector<bool> result_is_list;
   std::vector<bool> result_is_tensor;
-  bool is_out = false;   // the written arguments are out= arguments
-  bool is_view = false;  // results alias inputs without writing
-  uint32_t id = 0;       // dense, for per-thread caches
-  Handler handler = nullptr;
-  Handler composite_handler = nullptr;  // tried before a composite op is decomposed
-  OwnHandler own_handler = nullptr;     // called by `handler` for an op of another library
-  LocalKernel local_kernel = nullptr;
+  bool is_out = false;                    // the written arguments are out= arguments
+  bool is_view = false;                   // results alias inputs without writing
+  uint32_t id = 0;                        // dense, for per-thread caches
+  Decomposition decomposition = nullptr;  // of a composite op: tried before libtorch's
   Infer infer = nullptr;
 };
 

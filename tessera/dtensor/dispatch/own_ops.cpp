@@ -32,11 +32,10 @@ void register_rule(rules::Rule rule) {
   dtensor::clear_decisions();
 }
 
-void register_handler(std::string_view op, OpHandler handler) {
-  check_name(op);
-  require(handler != nullptr, "register_handler of ", op, " without a handler");
-  dtensor::claim(op);
-  dtensor::set_own_handler(op, std::move(handler));
+void register_kernel(std::string_view name, RunRow kernel, KernelComm comm, KernelRows rows) {
+  require(!name.empty() && kernel != nullptr, "register_kernel of '", name,
+          "' without a name or a kernel");
+  dtensor::add_row_kernel(name, std::move(kernel), comm, std::move(rows));
 }
 
 }  // namespace tessera

@@ -3,14 +3,15 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-#include <functional>
 #include <string_view>
 
+#include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/rules/rule.h"
 
 /// Sharding support for custom ops. An op unknown to tessera works with sharded tensors as it is: a
 /// composite op through the ops it calls, any other on replicated inputs, with a warning. A rule
-/// lets it run on shards; a handler gives full control.
+/// lets it run on shards; a kernel for rows of the rule runs in place of the op where its own
+/// kernel on local tensors is not enough.
 ///
 ///   TORCH_LIBRARY(mylib, m) { m.def("scale_rows(Tensor x, Tensor by) -> Tensor"); }
 ///   TORCH_LIBRARY_IMPL(mylib, CPU, m) { m.impl("scale_rows", scale_rows_cpu); }
@@ -30,11 +31,18 @@ void register_rule(std::string_view op, std::string_view notation);
 /// a Meta kernel); see rules/rule.h.
 void register_rule(rules::Rule rule);
 
-/// Runs an op on sharded tensors. The arguments are on top of the stack. Returns true after
-/// replacing them by the results, or false to fall back to the rule or replication. Runs below
-/// autograd: to_local, from_local and redistribute (dtensor.h) record nothing.
-using OpHandler = std::function<bool(const c10::OperatorHandle& op, torch::jit::Stack& stack)>;
+using dtensor::KernelCall;
+using dtensor::RunRow;
+using rules::KernelComm;
+using rules::KernelRows;
 
-void register_handler(std::string_view op, OpHandler handler);
+/// Adds the kernel for rows that name it: by the clause `kernel name letters` of a rule, by the
+/// clause `kernel name` and the function `rows`, or by Row::kernel. It gets this rank's parts,
+/// placed as the row says; what it communicates is declared by `comm`. Runs below autograd.
+///
+///   register_rule("mylib::scale_rows", "mn, m -> mn ; kernel mylib_by_column n");
+///   register_kernel("mylib_by_column", by_column, KernelComm::none);
+void register_kernel(std::string_view name, RunRow kernel, KernelComm comm = KernelComm::combine,
+                     KernelRows rows = {});
 
 }  // namespace tessera

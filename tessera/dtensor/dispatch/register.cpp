@@ -6,7 +6,6 @@
 #include <torch/library.h>
 
 #include <array>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -41,17 +40,11 @@ struct Registered {
   std::unique_ptr<torch::Library> autograd;
   // For ops of other libraries, whether already defined or not.
   std::set<std::string, std::less<>> claimed;
-  std::map<std::string, OwnHandler, std::less<>> own_handlers;
 };
 
 Registered& registered() {
   static auto* instance = new Registered();  // kernels may run during process exit
   return *instance;
-}
-
-bool run_own_handler(const OpEntry& entry, const c10::OperatorHandle& op,
-                     torch::jit::Stack& stack) {
-  return entry.own_handler(op, stack);
 }
 
 std::string full_name(const c10::OperatorName& name) {
@@ -62,13 +55,7 @@ std::shared_ptr<OpEntry> entry_for(const c10::OperatorHandle& op) {
   const std::string name = full_name(op.operator_name());
   std::lock_guard lock(registered().mutex);
   auto& slot = registered().entries[name];
-  if (slot != nullptr) return slot;
-  slot = std::make_shared<OpEntry>(op);
-  if (const auto own = registered().own_handlers.find(name);
-      own != registered().own_handlers.end()) {
-    slot->own_handler = own->second;
-    slot->handler = run_own_handler;
-  }
+  if (slot == nullptr) slot = std::make_shared<OpEntry>(op);
   return slot;
 }
 
@@ -93,7 +80,7 @@ class LateKernel final : public c10::OperatorKernel {
   std::shared_ptr<const OpEntry> entry_;
 };
 
-/// For an op without a libtorch kernel, when all its tensors are plain.
+/// For an op without a libtorch kernel.
 class PlainKernel final : public c10::OperatorKernel {
  public:
   explicit PlainKernel(LocalKernel kernel) : kernel_(kernel) {}
@@ -199,22 +186,17 @@ void change_entry(std::string_view op, Set set) {
 
 }  // namespace
 
-void set_handler(std::string_view op, Handler handler) {
-  change_entry(op, [&](OpEntry& entry) { entry.handler = handler; });
-}
-
-void set_local_kernel(std::string_view op, LocalKernel kernel) {
-  change_entry(op, [&](OpEntry& entry) { entry.local_kernel = kernel; });
-  // A plain input and weight with a bias of fully_shard use our linear, whose derivative then sees
-  // only plain tensors. Not for Meta: shapes come from the rule.
-  for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
+void add_local_kernel(std::string_view op, LocalKernel kernel) {
+  // Also called with plain tensors only: a plain input and weight with a bias of fully_shard use
+  // our linear, whose derivative then sees no other.
+  for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::Meta}) {
     add_kernel(c10::OperatorName(std::string(op), ""), key,
                c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<PlainKernel>(kernel)));
   }
 }
 
-void set_composite_handler(std::string_view op, Handler handler) {
-  change_entry(op, [&](OpEntry& entry) { entry.composite_handler = handler; });
+void set_decomposition(std::string_view op, Decomposition decomposition) {
+  change_entry(op, [&](OpEntry& entry) { entry.decomposition = decomposition; });
 }
 void set_infer(std::string_view op, Infer infer) {
   change_entry(op, [&](OpEntry& entry) { entry.infer = infer; });
@@ -233,20 +215,10 @@ void claim(std::string_view op) {
       std::nullopt, nullptr, "tessera"));
 }
 
-void set_own_handler(std::string_view op, OwnHandler handler) {
+bool is_decomposed(std::string_view op) {
   std::lock_guard lock(registered().mutex);
   const auto it = registered().entries.find(std::string(op));
-  if (it != registered().entries.end()) {
-    it->second->own_handler = handler;
-    it->second->handler = run_own_handler;
-  }
-  registered().own_handlers.insert_or_assign(std::string(op), std::move(handler));
-}
-
-bool has_handler(std::string_view op) {
-  std::lock_guard lock(registered().mutex);
-  const auto it = registered().entries.find(std::string(op));
-  return it != registered().entries.end() && it->second->handler != nullptr;
+  return it != registered().entries.end() && it->second->decomposition != nullptr;
 }
 
 size_t registered_ops() {

@@ -179,7 +179,7 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
 
  private:
   const Decision* direct_decision(const std::remove_reference_t<Args>&... args) const {
-    if (entry_->handler != nullptr || entry_->local_kernel != nullptr) return nullptr;
+    if (entry_->decomposition != nullptr) return nullptr;
     if (LazyLocal::any() && (is_lazy(args) || ...)) return nullptr;
     if (any_gathered_views() && (kInPlace || (reads_gathered_view(args) || ...))) return nullptr;
     const auto& first = first_of(args...);

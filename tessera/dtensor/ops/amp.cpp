@@ -8,7 +8,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
-#include "tessera/dtensor/ops/handlers.h"
+#include "tessera/dtensor/ops/install.h"
 #include "tessera/observe/call_site.h"
 
 namespace tessera::dtensor {
@@ -79,9 +79,9 @@ bool update_scale(const OpEntry& entry, const c10::OperatorHandle& op, Stack& st
 
 }  // namespace
 
-void install_amp_handlers() {
-  set_handler("aten::_amp_foreach_non_finite_check_and_unscale_", unscale);
-  set_handler("aten::_amp_update_scale_", update_scale);
+void install_amp() {
+  set_decomposition("aten::_amp_foreach_non_finite_check_and_unscale_", unscale);
+  set_decomposition("aten::_amp_update_scale_", update_scale);
 }
 
 }  // namespace tessera::dtensor

@@ -5,18 +5,16 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/WrapDimMinimal.h>
 
 #include <limits>
 #include <optional>
 
-#include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/held_indexes.h"
-#include "tessera/dtensor/ops/handlers.h"
+#include "tessera/dtensor/ops/install.h"
+#include "tessera/dtensor/ops/sharded_dim_rows.h"
 #include "tessera/dtensor/ops/side_by_side.h"
 #include "tessera/exec/redistribute.h"
-#include "tessera/observe/call_site.h"
 
 /// argmax, argmin, max and min along a sharded dim: each rank finds its own extreme, then the ranks
 /// compare them. One small all_gather, where the rule alone would gather the tensor.
@@ -86,10 +84,8 @@ Found best_of(const Found& all, int64_t dim, Wanted wanted) {
 }
 
 /// The best of what all ranks that shard a dim of `from` found along it, one each.
-Found best_of_ranks(const OpEntry& entry, const Found& mine, const Sharding& from, int64_t dim,
-                    Wanted wanted) {
+Found best_of_ranks(const Found& mine, const Sharding& from, int64_t dim, Wanted wanted) {
   const ConcatenatedParts slots = side_by_side(from, static_cast<int>(dim), 1);
-  const comm::CallSite site({.op = entry.name, .implicit = true});
   const auto gathered = [&](const at::Tensor& found) {
     const auto type = static_cast<DType>(found.scalar_type());
     return exec::redistribute(found, slots.apart.with_dtype(type), slots.together.with_dtype(type),
@@ -99,103 +95,68 @@ Found best_of_ranks(const OpEntry& entry, const Found& mine, const Sharding& fro
   return best_of(all, dim, wanted);
 }
 
-/// The findings, with the sharding of the reduced tensor.
-struct Extremes {
-  Found found;
-  Sharding sharding;
-};
-
-Extremes along_cut_dim(const OpEntry& entry, const ShardedMeta& self, int64_t dim, Wanted wanted) {
-  const Sharding& from = self.sharding();
-  std::vector<Placement> placements(from.placements().begin(), from.placements().end());
-  for (const int axis : from.axes_of_dim(static_cast<int>(dim))) {
-    placements[static_cast<size_t>(axis)] = Replicate();
-  }
-  std::vector<int64_t> shape(from.shape().begin(), from.shape().end());
-  shape[static_cast<size_t>(dim)] = 1;
-  const Sharding reduced(from.mesh(), placements, shape,
-                         {.dtype = from.dtype(), .order = from.order()});
+/// Of a dim, which is kept with size 1.
+Found along_cut_dim(const Sharding& from, const at::Tensor& local, int64_t dim, Wanted wanted) {
   const auto held = HeldIndexes::by_dim(from)[static_cast<size_t>(dim)];
-  const Found mine = find_along(self.local(), dim, held, wanted);
-  return {best_of_ranks(entry, mine, from, dim, wanted), reduced};
+  return best_of_ranks(find_along(local, dim, held, wanted), from, dim, wanted);
 }
 
 /// All elements as one dim, which is sharded by every axis that shards one of theirs.
-Extremes of_all(const OpEntry& entry, const ShardedMeta& self, Wanted wanted) {
-  const Sharding& from = self.sharding();
+Found of_all(const Sharding& from, const at::Tensor& local, Wanted wanted) {
   std::vector<Placement> placements(static_cast<size_t>(from.mesh().ndim()));
-  const Sharding reduced(from.mesh(), placements, {}, {.dtype = from.dtype()});
   for (int axis = 0; axis < from.mesh().ndim(); ++axis) {
     if (from.placement(axis).is_sharded()) placements[static_cast<size_t>(axis)] = Shard(0);
   }
   const Sharding flat(from.mesh(), placements, {from.numel()}, {.dtype = from.dtype()});
-  const Found mine = find_any(self.local(), HeldIndexes(from), wanted);
-  const Found best = best_of_ranks(entry, mine, flat, 0, wanted);
-  return {{best.value.squeeze(0), best.place.squeeze(0)}, reduced};
+  return best_of_ranks(find_any(local, HeldIndexes(from), wanted), flat, 0, wanted);
 }
 
-at::Tensor wrap_reduced(const at::Tensor& local, const Sharding& kept, int64_t dim, bool keepdim) {
-  const Sharding typed = kept.with_dtype(static_cast<DType>(local.scalar_type()));
-  const at::Tensor whole = wrap(local, typed);
-  return keepdim ? whole : whole.squeeze(dim);
-}
-
-/// Whether `dim` (-1: any dim) is sharded; otherwise the rule applies.
-bool cuts(const at::Tensor& self, int64_t dim) {
-  const ShardedMeta* meta = sharded_meta(self);
-  if (meta == nullptr || self.numel() == 0) return false;
-  const Sharding& sharding = meta->sharding();
-  if (sharding.has_partial() || !sharding.mesh().contains_me()) return false;
-  return dim < 0 ? sharding.has_sharded() : !sharding.axes_of_dim(static_cast<int>(dim)).empty();
-}
-
-template <Wanted wanted>
-bool arg_extreme(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor self = args[0].toTensor();
-  const bool keepdim = args[2].toBool();
-  const int64_t dim = args[1].isNone() ? -1 : c10::maybe_wrap_dim(args[1].toInt(), self.dim());
-  if (self.dim() == 0 || !cuts(self, dim)) return false;
-  const ShardedMeta& meta = *sharded_meta(self);
-  check_reduction(entry, meta.sharding());
-  at::Tensor out;
-  if (dim < 0) {
-    const Extremes extremes = of_all(entry, meta, wanted);
-    out = wrap(extremes.found.place, extremes.sharding.with_dtype(DType::i64));
-    if (keepdim) out = out.view(std::vector<int64_t>(static_cast<size_t>(self.dim()), 1));
-  } else {
-    const Extremes extremes = along_cut_dim(entry, meta, dim, wanted);
-    out = wrap_reduced(extremes.found.place, extremes.sharding, dim, keepdim);
+/// Along a dim, or over all if none is named.
+std::vector<rules::Row> extreme_rows(const rules::OpCall& call, int axis) {
+  const Sharding self = call.operands()[0];
+  if (self.ndim() == 0 || self.numel() == 0) return {};
+  const bool all = call.ints("dim").empty();
+  const int dim = all ? 0 : named_dim(call, self);
+  std::vector<rules::Row> out;
+  for (int d = dim; d >= 0 && d < (all ? self.ndim() : dim + 1); ++d) {
+    const int64_t found = all ? 1 : elements_beside(self, axis, d);
+    for (rules::Row& row : rows_sharding(self, axis, d)) {
+      row.results.resize(call.op.starts_with("aten::arg") ? 1 : 2);
+      row.comm = rules::KernelComm::combine;
+      row.sent =
+          gathered_bytes(self, axis, found * (dtype_bytes(self.dtype()) + dtype_bytes(DType::i64)));
+      out.push_back(std::move(row));
+    }
   }
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, std::move(out));
-  return true;
+  return out;
 }
 
-template <Wanted wanted>
-bool extreme_and_arg(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor self = args[0].toTensor();
-  const int64_t dim = c10::maybe_wrap_dim(args[1].toInt(), self.dim());
-  if (self.dim() == 0 || !cuts(self, dim)) return false;
-  const ShardedMeta& meta = *sharded_meta(self);
-  check_reduction(entry, meta.sharding());
-  const Extremes extremes = along_cut_dim(entry, meta, dim, wanted);
-  const bool keepdim = args[2].toBool();
-  at::Tensor value = wrap_reduced(extremes.found.value, extremes.sharding, dim, keepdim);
-  at::Tensor place = wrap_reduced(extremes.found.place, extremes.sharding, dim, keepdim);
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, std::move(value), std::move(place));
-  return true;
+/// argmax and argmin(self, dim?, keepdim) give positions; max and min(self, dim, keepdim) values
+/// and positions.
+void extreme(const KernelCall& call) {
+  const Sharding& from = call.operands[0];
+  const at::Tensor local = call.args()[0].toTensor();
+  const bool keepdim = call.arg("keepdim").toBool();
+  const bool is_arg = call.name.starts_with("aten::arg");
+  const bool is_max = call.name.starts_with("aten::argmax") || call.name.starts_with("aten::max");
+  const Wanted wanted = is_max ? Wanted::largest : Wanted::smallest;
+  if (call.arg("dim").isNone()) {
+    const at::Tensor place = of_all(from, local, wanted).place;
+    return call.give(keepdim ? place.view(std::vector<int64_t>(static_cast<size_t>(from.ndim()), 1))
+                             : place.squeeze(0));
+  }
+  const int64_t given = call.arg("dim").toInt();
+  const int64_t dim = given < 0 ? given + from.ndim() : given;
+  const Found found = along_cut_dim(from, local, dim, wanted);
+  const auto shaped = [&](const at::Tensor& kept) { return keepdim ? kept : kept.squeeze(dim); };
+  if (is_arg) return call.give(shaped(found.place));
+  call.give(shaped(found.value), shaped(found.place));
 }
 
 }  // namespace
 
 void install_arg_extremes() {
-  set_handler("aten::argmax", arg_extreme<Wanted::largest>);
-  set_handler("aten::argmin", arg_extreme<Wanted::smallest>);
-  set_handler("aten::max.dim", extreme_and_arg<Wanted::largest>);
-  set_handler("aten::min.dim", extreme_and_arg<Wanted::smallest>);
+  add_row_kernel("extreme", extreme, rules::KernelComm::combine, extreme_rows);
 }
 
 }  // namespace tessera::dtensor

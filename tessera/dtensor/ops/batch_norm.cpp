@@ -15,10 +15,9 @@
 #include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/ops/channel_statistics.h"
-#include "tessera/dtensor/ops/convolution_layout.h"
-#include "tessera/dtensor/ops/handlers.h"
+#include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/moved_operands.h"
-#include "tessera/dtensor/ops/rule_handlers.h"
+#include "tessera/dtensor/ops/output_stride.h"
 
 /// Batch norm in training of an input sharded along its batch or spatial dims. The statistics are
 /// those of the whole batch, as on one rank. The result and the gradient have the input's sharding;
@@ -27,6 +26,17 @@
 /// evaluation, is handled by the rules.
 namespace tessera::dtensor {
 namespace {
+
+/// The argument of this name on the stack; None if the op has none.
+c10::IValue argument_named(const c10::OperatorHandle& op, const Stack& stack,
+                           std::string_view name) {
+  const auto& arguments = op.schema().arguments();
+  const size_t base = stack.size() - arguments.size();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == name) return stack[base + i];
+  }
+  return {};
+}
 
 at::Tensor tensor_named(const c10::OperatorHandle& op, const Stack& stack, std::string_view name) {
   const c10::IValue value = argument_named(op, stack, name);
@@ -361,18 +371,18 @@ bool batch_norm_backward(const OpEntry& entry, const c10::OperatorHandle& op, St
 
 }  // namespace
 
-void install_batch_norm_handlers() {
+void install_batch_norm() {
   for (const char* op :
        {"aten::native_batch_norm", "aten::_native_batch_norm_legit",
         "aten::_native_batch_norm_legit.no_stats", "aten::_native_batch_norm_legit_functional",
         "aten::_batch_norm_with_update", "aten::_batch_norm_with_update_functional",
         "aten::cudnn_batch_norm", "aten::miopen_batch_norm"}) {
-    set_handler(op, batch_norm);
+    set_decomposition(op, batch_norm);
   }
-  set_handler("aten::batch_norm_update_stats", update_statistics);
+  set_decomposition("aten::batch_norm_update_stats", update_statistics);
   for (const char* op : {"aten::native_batch_norm_backward", "aten::cudnn_batch_norm_backward",
                          "aten::miopen_batch_norm_backward", "aten::batch_norm_backward"}) {
-    set_handler(op, batch_norm_backward);
+    set_decomposition(op, batch_norm_backward);
   }
 }
 

@@ -9,14 +9,14 @@
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/ops/handlers.h"
+#include "tessera/dtensor/ops/install.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 
 namespace tessera::dtensor {
 namespace {
 
-/// The axes that shard a dim. Empty also if the tensor is one that these handlers leave to the
+/// The axes that shard a dim. Empty also if the tensor is one that these leave to the
 /// common path: plain, lazy or Partial.
 std::vector<int> axes_over(const at::Tensor& tensor, int64_t dim) {
   const ShardedMeta* meta = sharded_meta(tensor);
@@ -287,11 +287,11 @@ bool nll_loss_backward(const OpEntry& entry, const c10::OperatorHandle&, Stack& 
 }  // namespace
 
 void install_class_losses() {
-  set_handler("aten::_log_softmax", log_softmax);
-  set_handler("aten::_log_softmax_backward_data", log_softmax_backward);
-  set_handler("aten::logsumexp", logsumexp);
-  set_handler("aten::nll_loss_forward", nll_loss);
-  set_handler("aten::nll_loss_backward", nll_loss_backward);
+  set_decomposition("aten::_log_softmax", log_softmax);
+  set_decomposition("aten::_log_softmax_backward_data", log_softmax_backward);
+  set_decomposition("aten::logsumexp", logsumexp);
+  set_decomposition("aten::nll_loss_forward", nll_loss);
+  set_decomposition("aten::nll_loss_backward", nll_loss_backward);
 }
 
 }  // namespace tessera::dtensor

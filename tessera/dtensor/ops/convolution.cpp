@@ -1,6 +1,6 @@
 // Convolutions of spatially sharded tensors: each rank convolves a window of the input, its part
 // plus a halo, so that the output is sharded in the same dim. Other axes may shard the batch or the
-// channels at the same time. Other convolutions are handled by the rules.
+// channels at the same time, by the rows of the rule.
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
@@ -9,20 +9,20 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/ops/convolution_layout.h"
 #include "tessera/dtensor/ops/convolution_shape.h"
 #include "tessera/dtensor/ops/halo_exchange.h"
-#include "tessera/dtensor/ops/handlers.h"
-#include "tessera/dtensor/ops/moved_operands.h"
-#include "tessera/observe/call_site.h"
+#include "tessera/dtensor/ops/install.h"
+#include "tessera/dtensor/ops/output_stride.h"
+#include "tessera/dtensor/ops/sharded_dim_rows.h"
+#include "tessera/dtensor/sharded_tensor.h"
 
 namespace tessera::dtensor {
 namespace {
 
-at::IntArrayRef ref(std::span<const int64_t> sizes) { return {sizes.data(), sizes.size()}; }
+constexpr int kFirstSpatial = 2;
 
 /// As in libtorch: channels last if either is.
 at::MemoryFormat output_format(const at::Tensor& input, const at::Tensor& weight) {
@@ -45,40 +45,46 @@ void check_bias(const at::Tensor& weight, const at::Tensor& bias, int64_t channe
           shape_text(bias.sizes()), " for ", channels, " output channels");
 }
 
-/// One call: its layout, its windows and the arguments for the local convolution.
-class Convolution {
+/// From stride, padding, dilation, transposed, output_padding and groups, in this order.
+ConvolutionArgs read_args(std::span<const c10::IValue> from) {
+  return {.stride = from[0].toIntVector(),
+          .padding = from[1].toIntVector(),
+          .dilation = from[2].toIntVector(),
+          .output_padding = from[4].toIntVector(),
+          .transposed = from[3].toBool(),
+          .groups = from[5].toInt()};
+}
+
+/// The convolution of this rank's window.
+class LocalConvolution {
  public:
-  Convolution(const at::Tensor& input, const at::Tensor& weight, ConvolutionArgs args,
-              const DeviceMesh& mesh)
-      : args_(std::move(args)) {
-    check_types(input, weight);
-    const auto shape = convolution_shape({input.sizes().data(), input.sizes().size()},
-                                         {weight.sizes().data(), weight.sizes().size()}, args_);
-    format_ = output_format(input, weight);
-    layout_ = lay_out(sharding_of(input, mesh), sharding_of(weight, mesh), args_, shape, format_);
-    kernel_ = weight.sizes().slice(2).vec();
+  /// The output's sharding may be that of its gradient.
+  LocalConvolution(const Sharding& input, const Sharding& output, const at::Tensor& weight,
+                   ConvolutionArgs args)
+      : args_(std::move(args)),
+        input_(input),
+        output_(output),
+        kernel_(weight.sizes().slice(kFirstSpatial).vec()) {
+    expand_lists(args_, kernel_.size());
+    for (const Placement& p : input.placements()) {
+      const bool in_space = p.is_sharded() && p.dim() >= kFirstSpatial;
+      if (in_space && std::ranges::find(dims_, p.dim()) == dims_.end()) dims_.push_back(p.dim());
+    }
     local_ = args_;
-    if (!mesh.contains_me()) return;
-    const auto mine = windows_at(*mesh.my_coordinate());
-    for (size_t i = 0; i < layout_.dims.size(); ++i) {
-      const auto d = static_cast<size_t>(layout_.dims[i] - 2);
+    windows_ = windows_at(*input.mesh().my_coordinate());
+    for (size_t i = 0; i < dims_.size(); ++i) {
+      const auto d = static_cast<size_t>(dims_[i] - kFirstSpatial);
       local_.padding[d] = 0;
-      local_.output_padding[d] = mine[i].beyond;
-      windows_.push_back(mine[i]);
+      local_.output_padding[d] = windows_[i].beyond;
     }
   }
 
-  static Sharding sharding_of(const at::Tensor& tensor, const DeviceMesh& mesh) {
-    const ShardedMeta* meta = sharded_meta(tensor);
-    return meta != nullptr ? meta->sharding() : as_replicated(tensor, mesh);
-  }
-
-  const Layout& layout() const { return layout_; }
-  const ConvolutionArgs& local() const { return local_; }
-  bool makes_nothing() const { return layout_.output.local_numel() == 0; }
+  /// For the window.
+  const ConvolutionArgs& args() const { return local_; }
+  bool makes_nothing() const { return output_.local_numel() == 0; }
 
   HaloExchange exchange() const {
-    return HaloExchange(layout_.input, layout_.dims, [this](std::span<const int> at) {
+    return HaloExchange(input_, dims_, [this](std::span<const int> at) {
       std::vector<Interval> out;
       for (const Window& window : windows_at(at)) out.push_back(window.input);
       return out;
@@ -89,176 +95,167 @@ class Convolution {
   at::Tensor kept(at::Tensor made) const {
     for (size_t i = 0; i < windows_.size(); ++i) {
       if (windows_[i].made == windows_[i].keep) continue;
-      made = made.narrow(layout_.dims[i], windows_[i].skip, windows_[i].keep);
+      made = made.narrow(dims_[i], windows_[i].skip, windows_[i].keep);
     }
-    return made.contiguous(format_);
+    return made;
   }
   /// The adjoint for a gradient: zeros where results are skipped.
   at::Tensor unkept(const at::Tensor& grad) const {
     std::vector<int64_t> sizes = grad.sizes().vec();
     for (size_t i = 0; i < windows_.size(); ++i) {
-      sizes[static_cast<size_t>(layout_.dims[i])] = windows_[i].made;
+      sizes[static_cast<size_t>(dims_[i])] = windows_[i].made;
     }
     if (grad.sizes().equals(sizes)) return grad;
     at::Tensor out = at::zeros(sizes, grad.options());
     at::Tensor place = out;
     for (size_t i = 0; i < windows_.size(); ++i) {
-      place = place.narrow(layout_.dims[i], windows_[i].skip, windows_[i].keep);
+      place = place.narrow(dims_[i], windows_[i].skip, windows_[i].keep);
     }
     place.copy_(grad);
     return out;
   }
 
-  /// If outputs are addends, only one rank adds the bias.
-  bool brings_bias() const {
-    const auto here = layout_.input.mesh().my_coordinate();
-    if (!here) return true;
-    for (size_t a = 0; a < layout_.roles.size(); ++a) {
-      if (layout_.roles[a] == Role::in_channel && here->at(a) != 0) return false;
-    }
-    return true;
-  }
-
  private:
-  /// By index into the layout's dims. Empty windows for a rank without outputs.
+  /// By index into dims_. Empty windows for a rank without outputs.
   std::vector<Window> windows_at(std::span<const int> coordinate) const {
     std::vector<Window> out;
-    const auto shape = tessera::local_shape(layout_.output, coordinate);
-    const auto offset = global_offset(layout_.output, coordinate);
+    const auto shape = tessera::local_shape(output_, coordinate);
+    const auto offset = global_offset(output_, coordinate);
     const bool nothing = std::ranges::find(shape, 0) != shape.end();
-    for (const int dim : layout_.dims) {
+    for (const int dim : dims_) {
       const auto d = static_cast<size_t>(dim);
+      const auto spatial = d - kFirstSpatial;
       const Interval part{offset[d], nothing ? offset[d] : offset[d] + shape[d]};
-      out.push_back(window_of(args_, d - 2, kernel_[d - 2], layout_.input.shape()[d], part));
+      out.push_back(window_of(args_, spatial, kernel_[spatial], input_.shape()[d], part));
     }
     return out;
   }
 
   ConvolutionArgs args_;
   ConvolutionArgs local_;
-  Layout layout_;
+  Sharding input_, output_;
   std::vector<int64_t> kernel_;
+  std::vector<int> dims_;  // sharded spatial dims, as dims of the tensor
   std::vector<Window> windows_;
-  at::MemoryFormat format_;
 };
-
-ConvolutionArgs read_args(std::span<const c10::IValue> from) {
-  return {.stride = from[0].toIntVector(),
-          .padding = from[1].toIntVector(),
-          .dilation = from[2].toIntVector(),
-          .output_padding = from[4].toIntVector(),
-          .transposed = from[3].toBool(),
-          .groups = from[5].toInt()};
-}
-
-/// Whether this handler takes the call: the input is sharded in a spatial dim, and all tensors are
-/// on its mesh. Otherwise the common path runs, which also reports errors about foreign tensors.
-bool is_cut_in_space(const OpEntry& entry, const Stack& stack, const at::Tensor& input) {
-  const ShardedMeta* meta = sharded_meta(input);
-  if (meta == nullptr || input.dim() < 3 || input.size(1) == 0) return false;
-  const auto in_space = [](const Placement& p) { return p.is_sharded() && p.dim() >= 2; };
-  return std::ranges::any_of(meta->sharding().placements(), in_space) &&
-         all_on(meta->sharding().mesh(), entry, stack);
-}
 
 /// convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups)
 /// or _convolution, which has further flags for kernels.
-bool convolution(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor& input = args[0].toTensor();
-  if (!is_cut_in_space(entry, stack, input)) return false;
-  const at::Tensor& weight = args[1].toTensor();
-  const Convolution call(input, weight, read_args({&args[3], 6}),
-                         sharded_meta(input)->sharding().mesh());
-  const Layout& layout = call.layout();
-  check_bias(weight, args[2].isTensor() ? args[2].toTensor() : at::Tensor(),
-             layout.output.shape()[1]);
-  const MovedOperands operands(entry, stack, {layout.input, layout.weight, layout.bias});
-  const at::Tensor of_weight = operands.local(1);
-  at::Tensor bias = operands.local(2);
-  at::Tensor window;
-  {
-    const at::Tensor part = operands.local(0);
-    const comm::CallSite site({.op = entry.name});
-    window = call.exchange().gather(part);
+void convolution(const KernelCall& call) {
+  const auto args = call.args();
+  const at::Tensor weight = args[1].toTensor();
+  const at::Tensor bias = call.tensor("bias");
+  const Sharding& output = call.results[0];
+  const LocalConvolution local(call.operands[0], output, weight, read_args(args.subspan(3, 6)));
+  const at::Tensor window = local.exchange().gather(args[0].toTensor());
+  if (local.makes_nothing()) {
+    return call.give(at::empty(as_ints(output.local_shape()), window.options()));
   }
-  at::Tensor out;
-  if (call.makes_nothing()) {
-    out = at::empty(ref(layout.output.local_shape()), window.options());
-  } else {
-    const ConvolutionArgs& a = call.local();
-    if (!call.brings_bias()) bias = at::Tensor();
-    const auto with = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
-    out = call.kept(at::convolution(window, of_weight, with, a.stride, a.padding, a.dilation,
-                                    a.transposed, a.output_padding, a.groups));
-  }
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, wrap(std::move(out), layout.output));
-  return true;
+  const ConvolutionArgs& a = local.args();
+  const auto with = bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt;
+  call.give(
+      strided_as(local.kept(at::convolution(window, weight, with, a.stride, a.padding, a.dilation,
+                                            a.transposed, a.output_padding, a.groups)),
+                 output));
 }
 
 /// convolution_backward(grad, input, weight, bias_sizes?, stride, padding, dilation, transposed,
 /// output_padding, groups, mask)
-bool convolution_backward(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor& input = args[1].toTensor();
-  if (!is_cut_in_space(entry, stack, input)) return false;
+void convolution_backward(const KernelCall& call) {
+  const auto args = call.args();
+  const at::Tensor grad = args[0].toTensor();
+  const at::Tensor part = args[1].toTensor();
+  const at::Tensor weight = args[2].toTensor();
   const auto wanted = args[10].toBoolList();
-  const Convolution call(input, args[2].toTensor(), read_args({&args[4], 6}),
-                         sharded_meta(input)->sharding().mesh());
-  const Layout& layout = call.layout();
-  // If outputs are addends, each has the full gradient.
-  const MovedOperands operands(entry, stack,
-                               {without_partial(layout.output), layout.input, layout.weight});
-  const at::Tensor grad = operands.local(0);
-  const at::Tensor part = operands.local(1);
-  const at::Tensor weight = operands.local(2);
-  const HaloExchange exchange = call.exchange();
-  const comm::CallSite site({.op = entry.name});
+  const LocalConvolution local(call.operands[1], call.operands[0], weight,
+                               read_args(args.subspan(4, 6)));
+  const HaloExchange exchange = local.exchange();
   // The input's values are needed for the weight's gradient only.
   const at::Tensor window =
       wanted[1] ? exchange.gather(part) : at::empty(exchange.window_shape(), part.options());
   at::Tensor d_window, d_weight, d_bias;
-  const std::vector<int64_t> bias_sizes = {layout.bias.local_shape()[0]};
-  if (call.makes_nothing()) {
+  const std::vector<int64_t> bias_sizes = {grad.size(1)};
+  if (local.makes_nothing()) {
     if (wanted[0]) d_window = at::zeros(exchange.window_shape(), part.options());
     if (wanted[1]) d_weight = at::zeros(weight.sizes(), weight.options());
     if (wanted[2]) d_bias = at::zeros(bias_sizes, weight.options());
   } else {
-    const ConvolutionArgs& a = call.local();
+    const ConvolutionArgs& a = local.args();
     std::tie(d_window, d_weight, d_bias) = at::convolution_backward(
-        call.unkept(grad), window, weight, bias_sizes, a.stride, a.padding, a.dilation,
+        local.unkept(grad), window, weight, bias_sizes, a.stride, a.padding, a.dilation,
         a.transposed, a.output_padding, a.groups, {wanted[0], wanted[1], wanted[2]});
   }
-  if (wanted[1]) d_weight = d_weight.contiguous(args[2].toTensor().suggest_memory_format());
-  torch::jit::drop(stack, entry.args.size());
-  at::Tensor none;
-  torch::jit::push(stack,
-                   wanted[0] ? wrap(exchange.scatter_sum(d_window), input_gradient(layout)) : none,
-                   wanted[1] ? wrap(d_weight, weight_gradient(layout, layout.weight)) : none,
-                   wanted[2] ? wrap(d_bias, weight_gradient(layout, layout.bias)) : none);
-  return true;
+  if (wanted[1]) d_weight = strided_as(d_weight, call.results[1]);
+  at::Tensor d_input;
+  if (wanted[0]) d_input = strided_as(exchange.scatter_sum(d_window), call.results[0]);
+  call.give(std::move(d_input), std::move(d_weight), std::move(d_bias));
+}
+
+/// Elements of a spatial dim that a rank needs of its neighbours, for parts that divide evenly.
+int64_t halo_of(const rules::OpCall& call, const Sharding& weight, int dim) {
+  const auto d = static_cast<size_t>(dim);
+  const auto at = [&](std::string_view name) {
+    const auto values = call.ints(name);
+    return values.empty() ? 1 : values[std::min(d - kFirstSpatial, values.size() - 1)];
+  };
+  const int64_t reach = at("dilation") * (weight.shape()[d] - 1);
+  const int64_t stride = std::max<int64_t>(1, at("stride"));
+  if (call.bool_or("transposed", false)) return (reach + stride - 1) / stride;
+  return std::max<int64_t>(0, reach + 1 - stride);
+}
+
+/// Rows that shard a spatial dim of the input. Of the operands, `input` and the next are the input
+/// and the weight; the first is in a backward the gradient.
+std::vector<rules::Row> halo_rows(const rules::OpCall& call, int axis, bool backward) {
+  const auto operands = call.operands();
+  const size_t input = backward ? 1 : 0;
+  if (operands.size() < input + 2) return {};
+  const Sharding& x = operands[input];
+  const Sharding& weight = operands[input + 1];
+  if (x.ndim() < kFirstSpatial + 1 || x.ndim() != weight.ndim() || x.shape()[1] == 0) return {};
+  std::vector<rules::Row> out;
+  for (int dim = kFirstSpatial; dim < x.ndim(); ++dim) {
+    for (rules::Row& row : rows_sharding(x, axis, dim)) {
+      const Placement placement = row.operands[0];
+      row.operands.assign(operands.size(), Replicate());
+      row.operands[input] = placement;
+      if (backward) {
+        row.operands[0] = Shard(dim);
+        row.results = {placement, Partial(), Partial()};
+      } else {
+        row.results = {Shard(dim)};
+      }
+      if (row.as_is >= 0) row.as_is = static_cast<int>(input);
+      row.comm = rules::KernelComm::exchange;
+      row.sent =
+          halo_of(call, weight, dim) * elements_beside(x, axis, dim) * dtype_bytes(x.dtype());
+      out.push_back(std::move(row));
+    }
+  }
+  return out;
 }
 
 /// libtorch's Meta kernel for it is in Python.
 std::vector<std::optional<rules::ResultMeta>> infer(std::span<const c10::IValue> args) {
   const at::Tensor& input = args[0].toTensor();
   const at::Tensor& weight = args[1].toTensor();
+  check_types(input, weight);
   ConvolutionArgs read = read_args(args.subspan(3, 6));
   const auto shape = convolution_shape({input.sizes().data(), input.sizes().size()},
                                        {weight.sizes().data(), weight.sizes().size()}, read);
+  check_bias(weight, args[2].isTensor() ? args[2].toTensor() : at::Tensor(), shape[1]);
   return {rules::ResultMeta{shape, output_stride(shape, output_format(input, weight)),
                             static_cast<DType>(input.scalar_type())}};
 }
 
 }  // namespace
 
-void install_convolution_handlers() {
-  for (const char* op : {"aten::convolution", "aten::_convolution"}) {
-    set_infer(op, infer);
-    set_handler(op, convolution);
-  }
-  set_handler("aten::convolution_backward", convolution_backward);
+void install_convolution() {
+  for (const char* op : {"aten::convolution", "aten::_convolution"}) set_infer(op, infer);
+  add_row_kernel("convolution", convolution, rules::KernelComm::exchange,
+                 [](const rules::OpCall& call, int axis) { return halo_rows(call, axis, false); });
+  add_row_kernel("convolution_backward", convolution_backward, rules::KernelComm::exchange,
+                 [](const rules::OpCall& call, int axis) { return halo_rows(call, axis, true); });
 }
 
 }  // namespace tessera::dtensor

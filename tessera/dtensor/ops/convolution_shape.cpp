@@ -26,16 +26,20 @@ void check_channels(std::span<const int64_t> input, std::span<const int64_t> wei
 
 }  // namespace
 
+void expand_lists(ConvolutionArgs& args, size_t dims) {
+  spread(args.stride, dims, "stride");
+  spread(args.padding, dims, "padding");
+  spread(args.dilation, dims, "dilation");
+  spread(args.output_padding, dims, "output_padding");
+}
+
 std::vector<int64_t> convolution_shape(std::span<const int64_t> input,
                                        std::span<const int64_t> weight, ConvolutionArgs& args) {
   require(input.size() >= 3 && input.size() == weight.size(), "convolution of ", shape_text(input),
           " with a weight ", shape_text(weight),
           ": both need batch or channels and the same spatial dims");
   const size_t dims = input.size() - 2;
-  spread(args.stride, dims, "stride");
-  spread(args.padding, dims, "padding");
-  spread(args.dilation, dims, "dilation");
-  spread(args.output_padding, dims, "output_padding");
+  expand_lists(args, dims);
   check_channels(input, weight, args);
   const int64_t channels = args.transposed ? weight[1] * args.groups : weight[0];
   // libtorch's kernels return no output channels if there are no input channels.

@@ -19,12 +19,11 @@ struct ConvolutionArgs {
   int64_t groups = 1;
 };
 
-/// The channel dims of the weight: `oiK..`, transposed `ioK..`.
-inline int in_channel_dim(const ConvolutionArgs& args) { return args.transposed ? 0 : 1; }
-inline int out_channel_dim(const ConvolutionArgs& args) { return args.transposed ? 1 : 0; }
+/// Expands one-element lists to all spatial dims.
+void expand_lists(ConvolutionArgs& args, size_t dims);
 
-/// Expands one-element lists to all spatial dims and returns the output shape. Throws
-/// InvalidArgument if the arguments do not match each other or the tensors.
+/// Expands lists and returns the output shape. Throws InvalidArgument if the arguments do not match
+/// each other or the tensors.
 std::vector<int64_t> convolution_shape(std::span<const int64_t> input,
                                        std::span<const int64_t> weight, ConvolutionArgs& args);
 

@@ -1,17 +1,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cumsum.h>
 #include <ATen/ops/sum.h>
-#include <c10/core/WrapDimMinimal.h>
 
-#include <algorithm>
-
-#include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/register.h"
-#include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/ops/handlers.h"
+#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/ops/install.h"
+#include "tessera/dtensor/ops/sharded_dim_rows.h"
 #include "tessera/dtensor/ops/side_by_side.h"
 #include "tessera/exec/redistribute.h"
-#include "tessera/observe/call_site.h"
 #include "tessera/sharding/local_shape.h"
 
 /// cumsum along a sharded dim: each rank sums its own part and adds the totals of the preceding
@@ -19,16 +14,21 @@
 namespace tessera::dtensor {
 namespace {
 
-/// Whether this handler takes the call: the dim is sharded, and each rank has one contiguous range
-/// of it.
-bool is_ours(const ShardedMeta* self, int dim) {
-  if (self == nullptr) return false;
-  const Sharding& from = self->sharding();
-  if (from.has_partial() || !from.mesh().contains_me() || from.numel() == 0) return false;
-  const auto axes = from.axes_of_dim(dim);
-  return !axes.empty() && std::ranges::none_of(axes, [&](int axis) {
-    return from.placement(axis).kind() == Placement::Kind::strided;
-  });
+/// Every rank must have one contiguous range of the dim.
+std::vector<rules::Row> cumsum_rows(const rules::OpCall& call, int axis) {
+  const Sharding self = call.operands()[0];
+  const int dim = self.ndim() == 0 ? -1 : named_dim(call, self);
+  if (dim < 0 || self.numel() == 0) return {};
+  const DType made = call.results.empty() ? self.dtype() : call.results[0].dtype;
+  std::vector<rules::Row> out;
+  for (rules::Row& row : rows_sharding(self, axis, dim)) {
+    if (row.operands[0].kind() == Placement::Kind::strided) continue;
+    row.results = row.operands;
+    row.comm = rules::KernelComm::combine;
+    row.sent = gathered_bytes(self, axis, elements_beside(self, axis, dim) * dtype_bytes(made));
+    out.push_back(std::move(row));
+  }
+  return out;
 }
 
 /// The sum of the parts before this rank's.
@@ -42,33 +42,20 @@ at::Tensor sum_before(const at::Tensor& of_part, const Sharding& from, int dim) 
 }
 
 /// cumsum(self, dim, dtype?)
-bool cumsum(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor self = args[0].toTensor();
-  if (self.dim() == 0) return false;
-  const auto dim = static_cast<int>(c10::maybe_wrap_dim(args[1].toInt(), self.dim()));
-  const ShardedMeta* meta = sharded_meta(self);
-  if (!is_ours(meta, dim)) return false;
-  const Sharding& from = meta->sharding();
-  check_reduction(entry, from);
-
-  const bool integral = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
-  const at::ScalarType made = !args[2].isNone() ? args[2].toScalarType()
-                              : integral        ? at::kLong
-                                                : self.scalar_type();
+void cumsum(const KernelCall& call) {
+  const Sharding& from = call.operands[0];
+  const int64_t given = call.arg("dim").toInt();
+  const auto dim = static_cast<int>(given < 0 ? given + from.ndim() : given);
+  const auto made = static_cast<at::ScalarType>(call.results[0].dtype());
   // float16 and bfloat16 are accumulated in float32.
   const at::ScalarType wide = at::isReducedFloatingType(made) ? at::kFloat : made;
-  const at::Tensor local = meta->local().to(made).to(wide);
-  const comm::CallSite site({.op = entry.name, .implicit = true});
+  const at::Tensor local = call.args()[0].toTensor().to(made).to(wide);
   const at::Tensor before = sum_before(local.sum(dim, /*keepdim=*/true, wide), from, dim);
-  const at::Tensor out = at::cumsum(local, dim).add_(before).to(made);
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, wrap_as_laid_out(out, from.with_dtype(static_cast<DType>(made))));
-  return true;
+  call.give(at::cumsum(local, dim).add_(before).to(made));
 }
 
 }  // namespace
 
-void install_cumsum() { set_handler("aten::cumsum", cumsum); }
+void install_cumsum() { add_row_kernel("cumsum", cumsum, rules::KernelComm::combine, cumsum_rows); }
 
 }  // namespace tessera::dtensor

@@ -7,7 +7,7 @@
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/ops/handlers.h"
+#include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/norm_of_parts.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
@@ -89,6 +89,6 @@ bool foreach_norm(const OpEntry& entry, const c10::OperatorHandle& op, Stack& st
 
 }  // namespace
 
-void install_foreach_norm() { set_handler("aten::_foreach_norm.Scalar", foreach_norm); }
+void install_foreach_norm() { set_decomposition("aten::_foreach_norm.Scalar", foreach_norm); }
 
 }  // namespace tessera::dtensor

@@ -3,7 +3,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
-#include "tessera/dtensor/ops/handlers.h"
+#include "tessera/dtensor/ops/install.h"
 
 /// t_, transpose_ and similar ops change a tensor's shape in place. Takes the equivalent view, and
 /// makes the tensor become it.
@@ -51,8 +51,8 @@ bool resize(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
 }  // namespace
 
 void install_in_place_views() {
-  for (const auto& view : kViews) set_handler(view.op, become_view);
-  set_handler("aten::resize_", resize);
+  for (const auto& view : kViews) set_decomposition(view.op, become_view);
+  set_decomposition("aten::resize_", resize);
 }
 
 }  // namespace tessera::dtensor

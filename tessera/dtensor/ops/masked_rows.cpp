@@ -11,7 +11,8 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
-#include "tessera/dtensor/ops/rule_handlers.h"
+#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/ops/install.h"
 #include "tessera/sharding/local_shape.h"
 
 /// Look-ups along a sharded dim: a rank returns the rows it holds and zeros for the others, so that
@@ -19,8 +20,6 @@
 /// holds. A row is what one index selects, along any dim.
 namespace tessera::dtensor {
 namespace {
-
-using torch::jit::Stack;
 
 constexpr int64_t kElsewhere = -1;
 
@@ -41,47 +40,46 @@ at::Tensor local_rows(const at::Tensor& index, const Sharding& table, int64_t di
 
 /// A row that does not exist is held by no rank: without this check it would give zeros, not an
 /// error.
-void check_rows(const OpEntry& entry, const at::Tensor& index, const Sharding& table, int64_t dim) {
+void check_rows(const KernelCall& call, const at::Tensor& index, const Sharding& table,
+                int64_t dim) {
   if (index.is_meta()) return;  // a planning mesh: no values
   const int64_t rows = table.shape()[static_cast<size_t>(dim)];
   const at::Tensor exist = at::logical_and(index.ge(0), index.lt(rows)).all();
-  at::_assert_async(exist, join_text(entry.name, ": an index is out of range for dim ", dim,
+  at::_assert_async(exist, join_text(call.name, ": an index is out of range for dim ", dim,
                                      " of size ", rows, " (", table, ")"));
 }
 
 /// embedding(weight, indices, ...) with the table sharded by rows.
-void masked_embedding(const OpEntry& entry, const Decision& decision, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
+void masked_embedding(const KernelCall& call) {
+  const auto args = call.args();
   const at::Tensor table = args[0].toTensor();
   const at::Tensor index = args[1].toTensor();
-  check_rows(entry, index, decision.operands[0], 0);
+  check_rows(call, index, call.operands[0], 0);
   at::Tensor out;
   if (table.size(0) == 0) {
     std::vector<int64_t> shape(index.sizes().begin(), index.sizes().end());
     shape.push_back(table.size(1));
     out = at::zeros(shape, table.options());
   } else {
-    const at::Tensor rows = local_rows(index, decision.operands[0], 0);
+    const at::Tensor rows = local_rows(index, call.operands[0], 0);
     out = at::embedding(table, rows.clamp_min(0));
     out.masked_fill_(rows.eq(kElsewhere).unsqueeze(-1), 0);
   }
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, std::move(out));
+  call.give(std::move(out));
 }
 
 /// Its gradient: contributions to rows of other ranks go to an extra row, which is dropped.
-void masked_embedding_backward(const OpEntry& entry, const Decision& decision, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
+void masked_embedding_backward(const KernelCall& call) {
+  const auto args = call.args();
   const at::Tensor grad = args[0].toTensor();
   const at::Tensor index = args[1].toTensor();
   const int64_t rows = args[2].toInt();  // already local
   const int64_t padding = args[3].toInt();
   const bool by_frequency = args[4].toBool();
-  at::Tensor local = local_rows(index, decision.results[0], 0, rows);
+  at::Tensor local = local_rows(index, call.results[0], 0, rows);
   if (padding >= 0) local.masked_fill_(index.eq(padding), rows);
   at::Tensor out = at::embedding_dense_backward(grad, local, rows + 1, -1, by_frequency);
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, out.narrow(0, 0, rows));
+  call.give(out.narrow(0, 0, rows));
 }
 
 /// Reshapes a mask over a 1-dim index to broadcast along `dim`.
@@ -98,13 +96,13 @@ struct ByIndex {
   at::Tensor index;
   at::Tensor rows;  ///< rows of `self` on this rank
 
-  ByIndex(const OpEntry& entry, const Decision& decision, const Stack& stack) {
-    const auto args = torch::jit::last(stack, entry.args.size());
+  explicit ByIndex(const KernelCall& call) {
+    const auto args = call.args();
     self = args[0].toTensor();
     dim = args[1].toInt() < 0 ? args[1].toInt() + self.dim() : args[1].toInt();
     index = args[2].toTensor();
-    check_rows(entry, index, decision.operands[0], dim);
-    rows = local_rows(index, decision.operands[0], dim);
+    check_rows(call, index, call.operands[0], dim);
+    rows = local_rows(index, call.operands[0], dim);
   }
 
   at::Tensor elsewhere() const { return rows.eq(kElsewhere); }
@@ -141,11 +139,11 @@ at::Tensor masked_index_add(const ByIndex& at, const at::Tensor& into, const at:
   return into.index_add_(at.dim, at.rows.clamp_min(0), source.masked_fill(elsewhere, 0), alpha);
 }
 
-void masked_by_index(const OpEntry& entry, const Decision& decision, Stack& stack) {
+void masked_by_index(const KernelCall& call) {
   constexpr size_t kSource = 3, kAlpha = 4;
-  const ByIndex at(entry, decision, stack);
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const std::string_view name = entry.name;
+  const ByIndex at(call);
+  const auto args = call.args();
+  const std::string_view name = call.name;
   const bool in_place = name.ends_with('_');
   const auto into = [&] { return in_place ? at.self : at.self.clone(); };
   at::Tensor out;
@@ -159,19 +157,19 @@ void masked_by_index(const OpEntry& entry, const Decision& decision, Stack& stac
     ensure(name.starts_with("aten::index_add"), "no masked form of this op");
     out = masked_index_add(at, into(), args[kSource].toTensor(), args[kAlpha].toScalar());
   }
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, std::move(out));
+  call.give(std::move(out));
+}
+
+/// The op may also be an out= form.
+void mask(const KernelCall& call) {
+  if (call.name.starts_with("aten::embedding_dense_backward"))
+    return masked_embedding_backward(call);
+  if (call.name.starts_with("aten::embedding")) return masked_embedding(call);
+  masked_by_index(call);
 }
 
 }  // namespace
 
-void mask(const OpEntry& entry, const c10::OperatorHandle&, const Decision& decision,
-          Stack& stack) {
-  const std::string_view name = entry.name;  // also for an out= variant
-  if (name.starts_with("aten::embedding_dense_backward"))
-    return masked_embedding_backward(entry, decision, stack);
-  if (name.starts_with("aten::embedding")) return masked_embedding(entry, decision, stack);
-  masked_by_index(entry, decision, stack);
-}
+void install_masked_rows() { add_row_kernel("mask", mask, rules::KernelComm::none); }
 
 }  // namespace tessera::dtensor

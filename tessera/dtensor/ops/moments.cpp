@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tessera/dtensor/ops/rule_handlers.h"
+#include "tessera/dtensor/ops/install.h"
+#include "tessera/dtensor/ops/reductions.h"
 
 /// Variance over a sharded dim. Each rank has the mean and the squared deviations of its part;
 /// these are combined by the parallel variance formula: the deviations of all parts, plus the
@@ -14,8 +15,6 @@
 /// no cancellation.
 namespace tessera::dtensor {
 namespace {
-
-using torch::jit::Stack;
 
 struct Parts {
   std::vector<int64_t> dims;
@@ -40,16 +39,12 @@ Parts parts_of(const c10::IValue& dim, bool keepdim, const at::Tensor& local,
   return out;
 }
 
-}  // namespace
-
 /// var and std (self, dim, correction, keepdim), and with the mean var_mean and std_mean.
-void moments(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
-             Stack& stack) {
-  at::Tensor self = torch::jit::peek(stack, 0, entry.args.size()).toTensor();
-  const c10::IValue correction = argument_named(op, stack, "correction");
+void moments(const KernelCall& call) {
+  at::Tensor self = call.args()[0].toTensor();
+  const c10::IValue correction = call.arg("correction");
   const Parts parts =
-      parts_of(argument_named(op, stack, "dim"), argument_named(op, stack, "keepdim").toBool(),
-               self, decision.operands[0]);
+      parts_of(call.arg("dim"), call.arg("keepdim").toBool(), self, call.operands[0]);
   const at::ScalarType dtype = self.scalar_type();
   const bool narrow = dtype == at::kHalf || dtype == at::kBFloat16;
   if (narrow) self = self.to(at::kFloat);
@@ -61,20 +56,21 @@ void moments(const OpEntry& entry, const c10::OperatorHandle& op, const Decision
   at::Tensor deviations =
       empty ? at::sum(self.abs(), parts.dims, parts.keepdim)
             : at::var(self, parts.dims, at::Scalar(0), parts.keepdim) * parts.here;
-  const at::Tensor common =
-      reduce_cut_axes(entry, decision, mean * (parts.here / parts.all), ReduceOp::sum);
+  const at::Tensor common = reduce_cut_axes(call, mean * (parts.here / parts.all), ReduceOp::sum);
   const at::Tensor away = (mean - common).abs();
-  deviations =
-      reduce_cut_axes(entry, decision, deviations + away * away * parts.here, ReduceOp::sum);
+  deviations = reduce_cut_axes(call, deviations + away * away * parts.here, ReduceOp::sum);
 
   const double taken = correction.isNone() ? 1 : correction.toScalar().toDouble();
   at::Tensor spread = deviations / std::max(0.0, parts.all - taken);
-  const bool root = entry.name.starts_with("aten::std");
+  const bool root = call.name.starts_with("aten::std");
   if (root) spread = spread.sqrt();
   const at::ScalarType real = at::isComplexType(dtype) ? at::toRealValueType(dtype) : dtype;
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, spread.to(real));
-  if (entry.result_alias.size() == 2) torch::jit::push(stack, common.to(dtype));
+  if (call.op.schema().returns().size() == 2) return call.give(spread.to(real), common.to(dtype));
+  call.give(spread.to(real));
 }
+
+}  // namespace
+
+void install_moments() { add_row_kernel("moments", moments); }
 
 }  // namespace tessera::dtensor

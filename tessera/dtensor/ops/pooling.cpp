@@ -1,141 +1,109 @@
 // Pooling of spatially sharded tensors: each rank pools a window of the input, its part plus a
 // halo, so that the output is sharded in the same dim. If windows end with the parts, nothing is
-// sent. Other pooling, and adaptive pooling, is handled by the rules.
+// sent. Adaptive pooling has no such rows.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/ops/halo_exchange.h"
-#include "tessera/dtensor/ops/handlers.h"
-#include "tessera/dtensor/ops/moved_operands.h"
+#include "tessera/dtensor/ops/install.h"
+#include "tessera/dtensor/ops/output_stride.h"
 #include "tessera/dtensor/ops/pooling_layout.h"
-#include "tessera/observe/call_site.h"
+#include "tessera/dtensor/ops/sharded_dim_rows.h"
+#include "tessera/dtensor/sharded_tensor.h"
 
 namespace tessera::dtensor {
 namespace {
 
-/// The layout of the call, if this handler takes it: an input sharded in a spatial dim, valid
-/// arguments, all on one mesh. Otherwise the common path runs and reports errors.
-std::optional<PoolingLayout> pooling_of(const OpEntry& entry, const Stack& stack,
-                                        const at::Tensor& input, PoolingArgs args) {
-  const ShardedMeta* meta = sharded_meta(input);
-  const int dims = args.dims();
-  if (meta == nullptr || !input.is_floating_point() || input.numel() == 0) return std::nullopt;
-  if (input.dim() != dims + 1 && input.dim() != dims + 2) return std::nullopt;
-  const int first = static_cast<int>(input.dim()) - dims;
-  if (!args.are_valid(input.sizes().slice(static_cast<size_t>(first)))) return std::nullopt;
-  const Sharding& lies = meta->sharding();
-  bool ours = false;
-  for (const Placement& p : lies.placements()) {
-    if (p.is_partial()) return std::nullopt;
-    if (!p.is_sharded() || p.dim() < first) continue;
-    ours = true;
-    const auto d = static_cast<size_t>(p.dim() - first);
-    // The first position inside of the tensor in the kernel's window is then not the nearest one.
-    if (args.dilation[d] > 1 && args.padding[d] > 0) return std::nullopt;
-  }
-  if (!ours || !all_on(lies.mesh(), entry, stack)) return std::nullopt;
-  const auto format =
-      input.dim() == dims + 2 ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
-  return PoolingLayout(lies, std::move(args), format);
-}
-
 template <class... Values>
-Stack run(const c10::OperatorHandle& op, Values&&... values) {
-  Stack stack;
+torch::jit::Stack run(const c10::OperatorHandle& op, Values&&... values) {
+  torch::jit::Stack stack;
   torch::jit::push(stack, std::forward<Values>(values)...);
   op.callBoxed(&stack);
   return stack;
 }
 
-/// A forward op, whose first argument is the input: `pool` computes results of these dtypes from
-/// the input window of this rank's part of the output.
+bool is_backward(std::string_view op) { return op.find("_backward") != std::string_view::npos; }
+
+/// The arguments that all pooling ops name alike; max_pool has a dilation. `ints` returns the list
+/// of a name.
+template <class Ints>
+PoolingArgs read_pooling(std::string_view op, bool ceil, const Ints& ints) {
+  return {op.find("pool3d") != std::string_view::npos ? 3 : 2,
+          ints("kernel_size"),
+          ints("stride"),
+          ints("padding"),
+          ints("dilation"),
+          ceil};
+}
+
+PoolingArgs pooling_of(const KernelCall& call) {
+  return read_pooling(call.name, call.arg("ceil_mode").toBool(), [&](std::string_view name) {
+    const c10::IValue list = call.arg(name);
+    return list.isNone() ? std::vector<int64_t>() : list.toIntVector();
+  });
+}
+
+/// A forward op: `pool` computes the results from the input window of this rank's part of the
+/// output.
 template <class Pool>
-bool pooled(const OpEntry& entry, Stack& stack, const PoolingArgs& pooling,
-            std::initializer_list<at::ScalarType> types, const Pool& pool) {
-  const at::Tensor input = torch::jit::peek(stack, 0, entry.args.size()).toTensor();
-  const auto call = pooling_of(entry, stack, input, pooling);
-  if (!call) return false;
-  const MovedOperands operands(entry, stack, {call->input()});
-  at::Tensor window;
-  {
-    const comm::CallSite site({.op = entry.name});
-    window = call->exchange().gather(operands.local(0));
-  }
+void pooled(const KernelCall& call, const Pool& pool) {
+  const PoolingLayout layout(call.operands[0], call.results[0], pooling_of(call));
+  const at::Tensor window = layout.exchange().gather(call.args()[0].toTensor());
   std::vector<at::Tensor> made;
-  if (call->makes_nothing()) {
-    for (const at::ScalarType type : types) {
-      made.push_back(
-          at::empty(as_ints(call->output().local_shape()), window.options().dtype(type)));
+  if (layout.makes_nothing()) {
+    for (const Sharding& result : call.results) {
+      const auto type = static_cast<at::ScalarType>(result.dtype());
+      made.push_back(at::empty(as_ints(result.local_shape()), window.options().dtype(type)));
     }
   } else {
-    for (const at::Tensor& result : pool(*call, window)) made.push_back(call->lay(result));
+    made = pool(layout, window);
   }
-  torch::jit::drop(stack, entry.args.size());
-  for (const at::Tensor& result : made) {
-    const auto type = static_cast<DType>(result.scalar_type());
-    torch::jit::push(stack, wrap(result, call->output().with_dtype(type)));
+  call.give();
+  for (size_t r = 0; r < made.size(); ++r) {
+    call.stack.emplace_back(strided_as(made[r], call.results[r]));
   }
-  return true;
 }
 
 /// A backward op, whose first arguments are the gradient and the input: `pool` computes the
 /// gradient of the window from that of this rank's part of the output and a window of zeros.
-/// Further tensors among the arguments, which have the dtypes `others` and the output's sharding,
-/// are passed as well.
 template <class Pool>
-bool pooled_backward(const OpEntry& entry, Stack& stack, const PoolingArgs& pooling,
-                     std::initializer_list<DType> others, const Pool& pool) {
-  const at::Tensor input = torch::jit::peek(stack, 1, entry.args.size()).toTensor();
-  const auto call = pooling_of(entry, stack, input, pooling);
-  if (!call) return false;
-  std::vector<Sharding> lie = {call->output(), call->input()};
-  for (const DType type : others) lie.push_back(call->output().with_dtype(type));
-  const MovedOperands operands(entry, stack, lie);
-  const at::Tensor grad = operands.local(0);
-  std::vector<at::Tensor> beside;
-  for (size_t i = 2; i < lie.size(); ++i) beside.push_back(operands.local(i));
-  const HaloExchange exchange = call->exchange();
+void pooled_backward(const KernelCall& call, const Pool& pool) {
+  const PoolingLayout layout(call.operands[1], call.operands[0], pooling_of(call));
+  const at::Tensor grad = call.args()[0].toTensor();
+  const HaloExchange exchange = layout.exchange();
   at::Tensor window = at::zeros(exchange.window_shape(), grad.options());
-  if (!call->makes_nothing()) window = pool(*call, grad, window, beside);
-  const comm::CallSite site({.op = entry.name});
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, wrap(exchange.scatter_sum(window), call->input()));
-  return true;
+  if (!layout.makes_nothing()) window = pool(layout, grad, window);
+  call.give(exchange.scatter_sum(window));
 }
 
 /// max_pool_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode)
-template <int kDims>
-bool max_pool(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const PoolingArgs pooling(kDims, args.slice(1, 4), args[5].toBool());
-  const auto pool = [&](const PoolingLayout& call, at::Tensor window) {
-    call.fill_outside(window);
-    const Stack made = run(op, window, pooling.kernel, pooling.stride, call.local_padding(),
-                           pooling.dilation, pooling.ceil_mode);
+void max_pool(const KernelCall& call) {
+  const PoolingArgs pooling = pooling_of(call);
+  pooled(call, [&](const PoolingLayout& layout, at::Tensor window) {
+    layout.fill_outside(window);
+    const auto made = run(call.op, window, pooling.kernel, pooling.stride, layout.local_padding(),
+                          pooling.dilation, pooling.ceil_mode);
     return std::vector{made[0].toTensor(),
-                       call.places_in_tensor(made[1].toTensor(), window.sizes())};
-  };
-  return pooled(entry, stack, pooling, {args[0].toTensor().scalar_type(), at::kLong}, pool);
+                       layout.places_in_tensor(made[1].toTensor(), window.sizes())};
+  });
 }
 
 /// max_pool_with_indices_backward(grad, self, kernel_size, stride, padding, dilation, ceil_mode,
 /// indices), with the indices of the forward, each converted to its window.
-template <int kDims>
-bool max_pool_backward(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const PoolingArgs pooling(kDims, args.slice(2, 4), args[6].toBool());
-  const auto pool = [&](const PoolingLayout& call, const at::Tensor& grad, const at::Tensor& window,
-                        const std::vector<at::Tensor>& indices) {
-    const at::Tensor places = call.places_in_window(indices[0], window.sizes());
-    return run(op, grad, window, pooling.kernel, pooling.stride, call.local_padding(),
-               pooling.dilation, pooling.ceil_mode, places)[0]
-        .toTensor();
-  };
-  return pooled_backward(entry, stack, pooling, {DType::i64}, pool);
+void max_pool_backward(const KernelCall& call) {
+  const PoolingArgs pooling = pooling_of(call);
+  const at::Tensor indices = call.tensor("indices");
+  pooled_backward(
+      call, [&](const PoolingLayout& layout, const at::Tensor& grad, const at::Tensor& window) {
+        const at::Tensor places = layout.places_in_window(indices, window.sizes());
+        return run(call.op, grad, window, pooling.kernel, pooling.stride, layout.local_padding(),
+                   pooling.dilation, pooling.ceil_mode, places)[0]
+            .toTensor();
+      });
 }
 
 /// The divisor of averages: one number that the kernel applies, or one per output, in which case
@@ -144,13 +112,13 @@ struct Divisor {
   int64_t number = 1;
   at::Tensor each;
 
-  Divisor(const PoolingLayout& call, const c10::IValue& given, bool count_padding,
+  Divisor(const PoolingLayout& layout, const c10::IValue& given, bool count_padding,
           const at::TensorOptions& options) {
     if (!given.isNone()) {
       number = given.toInt();
       return;
     }
-    const at::Tensor all = call.divisor(count_padding);
+    const at::Tensor all = layout.divisor(count_padding);
     if (all.numel() == 1) {
       number = static_cast<int64_t>(all.item<double>());
     } else {
@@ -167,53 +135,104 @@ at::TensorOptions wide(const at::TensorOptions& options) {
 }
 
 /// avg_pool(self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-template <int kDims>
-bool avg_pool(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const PoolingArgs pooling(kDims, args.slice(1, 3), args[4].toBool());
-  const bool count_padding = args[5].toBool();
-  const auto pool = [&](const PoolingLayout& call, const at::Tensor& window) {
+void avg_pool(const KernelCall& call) {
+  const PoolingArgs pooling = pooling_of(call);
+  const bool count_padding = call.arg("count_include_pad").toBool();
+  const c10::IValue given = call.arg("divisor_override");
+  pooled(call, [&](const PoolingLayout& layout, const at::Tensor& window) {
     const at::TensorOptions options = window.options();
-    const Divisor divisor(call, args[6], count_padding, wide(options));
+    const Divisor divisor(layout, given, count_padding, wide(options));
     const at::Tensor addends = divisor.each.defined() ? window.to(wide(options)) : window;
-    at::Tensor out = run(op, addends, pooling.kernel, pooling.stride, call.local_padding(),
+    at::Tensor out = run(call.op, addends, pooling.kernel, pooling.stride, layout.local_padding(),
                          pooling.ceil_mode, count_padding, divisor.number)[0]
                          .toTensor();
     if (divisor.each.defined()) out = out.div_(divisor.each).to(options);
     return std::vector{out};
-  };
-  return pooled(entry, stack, pooling, {args[0].toTensor().scalar_type()}, pool);
+  });
 }
 
 /// avg_pool_backward(grad, self, kernel_size, stride, padding, ceil_mode, count_include_pad,
 /// divisor_override)
-template <int kDims>
-bool avg_pool_backward(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const PoolingArgs pooling(kDims, args.slice(2, 3), args[5].toBool());
-  const bool count_padding = args[6].toBool();
-  const auto pool = [&](const PoolingLayout& call, const at::Tensor& grad, const at::Tensor& window,
-                        const std::vector<at::Tensor>&) {
-    const Divisor divisor(call, args[7], count_padding, grad.options());
-    return run(op, divisor.each.defined() ? grad / divisor.each : grad, window, pooling.kernel,
-               pooling.stride, call.local_padding(), pooling.ceil_mode, count_padding,
-               divisor.number)[0]
-        .toTensor();
-  };
-  return pooled_backward(entry, stack, pooling, {}, pool);
+void avg_pool_backward(const KernelCall& call) {
+  const PoolingArgs pooling = pooling_of(call);
+  const bool count_padding = call.arg("count_include_pad").toBool();
+  const c10::IValue given = call.arg("divisor_override");
+  pooled_backward(
+      call, [&](const PoolingLayout& layout, const at::Tensor& grad, const at::Tensor& window) {
+        const Divisor divisor(layout, given, count_padding, grad.options());
+        return run(call.op, divisor.each.defined() ? grad / divisor.each : grad, window,
+                   pooling.kernel, pooling.stride, layout.local_padding(), pooling.ceil_mode,
+                   count_padding, divisor.number)[0]
+            .toTensor();
+      });
+}
+
+/// The local kernels would take the padding or the edges of a part for those of the tensor: the op
+/// itself runs on local tensors only if no spatial dim is sharded.
+void pooling(const KernelCall& call) {
+  const bool is_max = call.name.find("max_pool") != std::string_view::npos;
+  if (is_backward(call.name)) return is_max ? max_pool_backward(call) : avg_pool_backward(call);
+  return is_max ? max_pool(call) : avg_pool(call);
+}
+
+bool is_floating(DType dtype) { return at::isFloatingType(static_cast<at::ScalarType>(dtype)); }
+
+/// Rows that shard a spatial dim.
+std::vector<rules::Row> pooling_rows(const rules::OpCall& call, int axis) {
+  const auto operands = call.operands();
+  const bool backward = is_backward(call.op);
+  const Sharding& input = operands[backward ? 1 : 0];
+  const PoolingArgs args = read_pooling(call.op, call.bool_or("ceil_mode", false),
+                                        [&](std::string_view name) { return call.ints(name); });
+  const int first = input.ndim() - args.dims();
+  if (!is_floating(input.dtype()) || input.numel() == 0 || (first != 1 && first != 2)) return {};
+  if (!args.are_valid(as_ints(input.shape()).slice(static_cast<size_t>(first)))) return {};
+  const size_t results = call.op.find("max_pool") != std::string_view::npos ? 2 : 1;
+  std::vector<rules::Row> out;
+  for (int dim = first; dim < input.ndim(); ++dim) {
+    const int d = dim - first;
+    // The first position inside of the tensor in the kernel's window is then not the nearest one.
+    if (args.dilation[static_cast<size_t>(d)] > 1 && args.padding[static_cast<size_t>(d)] > 0)
+      continue;
+    for (rules::Row& row : rows_sharding(input, axis, dim)) {
+      const Placement placement = row.operands[0];
+      row.operands.assign(operands.size(), Shard(dim));  // of the output
+      row.operands[backward ? 1 : 0] = placement;
+      row.results.assign(backward ? 1 : results, backward ? placement : Shard(dim));
+      if (row.as_is >= 0) row.as_is = backward ? 1 : 0;
+      row.comm = rules::KernelComm::exchange;
+      row.sent = args.halo(d) * elements_beside(input, axis, dim) * dtype_bytes(input.dtype());
+      out.push_back(std::move(row));
+    }
+  }
+  return out;
+}
+
+/// max_pool3d_with_indices: libtorch's Meta kernel for it is in Python.
+std::vector<std::optional<rules::ResultMeta>> infer_max_pool3d(std::span<const c10::IValue> args) {
+  const at::Tensor& input = args[0].toTensor();
+  const PoolingArgs pooling(3, args[1].toIntVector(), args[2].toIntVector(), args[3].toIntVector(),
+                            args[4].toIntVector(), args[5].toBool());
+  const int64_t first = input.dim() - pooling.dims();
+  if (first != 1 && first != 2) return {};  // libtorch reports the error
+  const auto plane = static_cast<size_t>(first);
+  if (!pooling.are_valid(input.sizes().slice(plane))) return {};
+  std::vector<int64_t> shape = input.sizes().vec();
+  for (int d = 0; d < pooling.dims(); ++d) {
+    int64_t& size = shape[plane + static_cast<size_t>(d)];
+    size = pooling.output_size(d, size);
+  }
+  const auto format = first == 2 ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
+  const auto stride = output_stride(shape, format);
+  return {rules::ResultMeta{shape, stride, static_cast<DType>(input.scalar_type())},
+          rules::ResultMeta{shape, stride, DType::i64}};
 }
 
 }  // namespace
 
-void install_pooling_handlers() {
-  set_handler("aten::max_pool2d_with_indices", max_pool<2>);
-  set_handler("aten::max_pool3d_with_indices", max_pool<3>);
-  set_handler("aten::max_pool2d_with_indices_backward", max_pool_backward<2>);
-  set_handler("aten::max_pool3d_with_indices_backward", max_pool_backward<3>);
-  set_handler("aten::avg_pool2d", avg_pool<2>);
-  set_handler("aten::avg_pool3d", avg_pool<3>);
-  set_handler("aten::avg_pool2d_backward", avg_pool_backward<2>);
-  set_handler("aten::avg_pool3d_backward", avg_pool_backward<3>);
+void install_pooling() {
+  set_infer("aten::max_pool3d_with_indices", infer_max_pool3d);
+  add_row_kernel("pooling", pooling, rules::KernelComm::exchange, pooling_rows);
 }
 
 }  // namespace tessera::dtensor

@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/ops/convolution_layout.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::dtensor {
@@ -33,23 +32,13 @@ at::Tensor moved_places(const at::Tensor& places, at::IntArrayRef from, at::IntA
 
 }  // namespace
 
-PoolingLayout::PoolingLayout(const Sharding& input, PoolingArgs args, at::MemoryFormat format)
-    : args_(std::move(args)), input_(input), format_(format), first_(input.ndim() - args_.dims()) {
-  std::vector<int64_t> shape(input.shape().begin(), input.shape().end());
-  std::vector<Placement> placements(input.placements().begin(), input.placements().end());
-  for (int d = 0; d < args_.dims(); ++d) {
-    const auto at = static_cast<size_t>(first_ + d);
-    shape[at] = args_.output_size(d, shape[at]);
-  }
-  for (auto& placement : placements) {
+PoolingLayout::PoolingLayout(const Sharding& input, const Sharding& output, PoolingArgs args)
+    : args_(std::move(args)), input_(input), output_(output), first_(input.ndim() - args_.dims()) {
+  for (const Placement& placement : input.placements()) {
     if (!placement.is_sharded() || placement.dim() < first_) continue;
     if (std::ranges::find(cut_, placement.dim()) == cut_.end()) cut_.push_back(placement.dim());
-    placement = Shard(placement.dim());
   }
-  output_ = Sharding(
-      input.mesh(), placements, shape,
-      {.dtype = input.dtype(), .stride = output_stride(shape, format_), .order = input.order()});
-  if (input.mesh().contains_me()) windows_ = windows_at(*input.mesh().my_coordinate());
+  windows_ = windows_at(*input.mesh().my_coordinate());
 }
 
 HaloExchange PoolingLayout::exchange() const {

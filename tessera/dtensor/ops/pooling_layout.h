@@ -10,15 +10,13 @@
 
 namespace tessera::dtensor {
 
-/// Pooling of a spatially sharded input: the sharding of the output, the window of the input that
-/// each rank pools, and the differences between pooling a window and pooling the whole.
+/// Pooling of a spatially sharded input: the window of the input that each rank pools for its part
+/// of the output, and the differences between pooling a window and pooling the whole.
 class PoolingLayout {
  public:
-  /// `format` is the memory format of the output.
-  PoolingLayout(const Sharding& input, PoolingArgs args, at::MemoryFormat format);
+  /// The output's sharding may be that of its gradient.
+  PoolingLayout(const Sharding& input, const Sharding& output, PoolingArgs args);
 
-  const Sharding& input() const { return input_; }
-  const Sharding& output() const { return output_; }
   bool makes_nothing() const { return output_.local_numel() == 0; }
   /// Collects this rank's window.
   HaloExchange exchange() const;
@@ -38,9 +36,6 @@ class PoolingLayout {
   /// The inverse.
   at::Tensor places_in_window(const at::Tensor& in_tensor, at::IntArrayRef window) const;
 
-  /// A local result in the memory format of the output.
-  at::Tensor lay(const at::Tensor& local) const { return local.contiguous(format_); }
-
  private:
   at::IntArrayRef plane() const;
   std::vector<int64_t> shifts(int64_t sign) const;
@@ -49,7 +44,6 @@ class PoolingLayout {
 
   PoolingArgs args_;
   Sharding input_, output_;
-  at::MemoryFormat format_;
   int first_;                      // the first spatial dim
   std::vector<int> cut_;           // sharded spatial dims
   std::vector<Interval> windows_;  // of this rank

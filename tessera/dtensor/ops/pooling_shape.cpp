@@ -6,22 +6,21 @@ namespace tessera::dtensor {
 namespace {
 
 /// Empty if there are neither one nor `dims` numbers.
-std::vector<int64_t> spread(const c10::IValue& list, int dims) {
-  std::vector<int64_t> out = list.toIntVector();
+std::vector<int64_t> spread(std::vector<int64_t> list, int dims) {
   const auto count = static_cast<size_t>(dims);
-  if (out.size() == 1) out.resize(count, out[0]);
-  if (out.size() != count) out.clear();
-  return out;
+  if (list.size() == 1) list.resize(count, list[0]);
+  if (list.size() != count) list.clear();
+  return list;
 }
 
 }  // namespace
 
-PoolingArgs::PoolingArgs(int dims, c10::ArrayRef<c10::IValue> lists, bool ceil)
-    : kernel(spread(lists[0], dims)),
-      stride(lists[1].toIntVector().empty() ? kernel : spread(lists[1], dims)),
-      padding(spread(lists[2], dims)),
-      dilation(lists.size() > 3 ? spread(lists[3], dims)
-                                : std::vector<int64_t>(static_cast<size_t>(dims), 1)),
+PoolingArgs::PoolingArgs(int dims, std::vector<int64_t> kernel_size, std::vector<int64_t> strides,
+                         std::vector<int64_t> paddings, std::vector<int64_t> dilations, bool ceil)
+    : kernel(spread(std::move(kernel_size), dims)),
+      stride(strides.empty() ? kernel : spread(std::move(strides), dims)),
+      padding(spread(std::move(paddings), dims)),
+      dilation(spread(dilations.empty() ? std::vector<int64_t>{1} : std::move(dilations), dims)),
       ceil_mode(ceil) {}
 
 bool PoolingArgs::are_valid(c10::ArrayRef<int64_t> sizes) const {
@@ -44,6 +43,11 @@ int64_t PoolingArgs::output_size(int dim, int64_t size) const {
   const int64_t out = (room + (ceil_mode ? stride[d] - 1 : 0)) / stride[d] + 1;
   // The last window must begin inside of the input or of the padding before it.
   return ceil_mode && (out - 1) * stride[d] >= size + padding[d] ? out - 1 : out;
+}
+
+int64_t PoolingArgs::halo(int dim) const {
+  const auto d = static_cast<size_t>(dim);
+  return std::max<int64_t>(0, dilation[d] * (kernel[d] - 1) + 1 - stride[d]);
 }
 
 Interval PoolingArgs::window(int dim, Interval part) const {

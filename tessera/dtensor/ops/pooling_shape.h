@@ -1,6 +1,6 @@
 #pragma once
 
-#include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
 
 #include <cstdint>
 #include <vector>
@@ -18,9 +18,9 @@ struct PoolingArgs {
   std::vector<int64_t> dilation;
   bool ceil_mode = false;
 
-  /// From kernel size, stride, padding and, if the op has it, dilation. One number applies to every
-  /// dim; an empty stride means the kernel size.
-  PoolingArgs(int dims, c10::ArrayRef<c10::IValue> lists, bool ceil);
+  /// One number applies to every dim; an empty stride means the kernel size, an empty dilation 1.
+  PoolingArgs(int dims, std::vector<int64_t> kernel_size, std::vector<int64_t> strides,
+              std::vector<int64_t> paddings, std::vector<int64_t> dilations, bool ceil);
 
   int dims() const { return static_cast<int>(kernel.size()); }
   /// Whether libtorch accepts them. `sizes` are the spatial ones.
@@ -32,6 +32,9 @@ struct PoolingArgs {
   ///
   ///   kernel 3, stride 2, padding 1, outputs [2,4):   inputs [3,8)
   Interval window(int dim, Interval part) const;
+
+  /// Elements that the windows of a part read beyond it, if parts divide evenly.
+  int64_t halo(int dim) const;
 
   /// The number of elements of a dim of `size` that the average at `output` counts.
   int64_t count(int dim, int64_t size, int64_t output, bool count_padding) const;

@@ -1,5 +1,3 @@
-#include "tessera/dtensor/ops/random.h"
-
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
@@ -14,8 +12,13 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/random/random_values.h"
 
+/// Random ops on sharded tensors. Those with independent elements (uniform_, normal_, dropout,
+/// rand_like, ...) draw by global index, see draws.h: the result depends neither on the number of
+/// ranks nor on the placements. The others (multinomial, poisson, ...) run on replicated inputs
+/// with generators in the same state, which is correct but gathers.
 namespace tessera::dtensor {
 namespace {
 
@@ -256,12 +259,12 @@ bool rrelu(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
 
 }  // namespace
 
-void install_random_handlers() {
-  const auto set = [](const std::string& name, Handler handler) {
+void install_random() {
+  const auto set = [](const std::string& name, Decomposition made_of) {
     // Some overloads were added in later versions of libtorch.
-    if (has_kernel(name)) set_handler(name, handler);
+    if (has_kernel(name)) set_decomposition(name, made_of);
   };
-  const auto fills = [&](const std::string& name, Handler written, Handler made) {
+  const auto fills = [&](const std::string& name, Decomposition written, Decomposition made) {
     set("aten::" + name + "_", written);
     set("aten::" + name, made);
   };

@@ -2,17 +2,15 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/WrapDimMinimal.h>
 
 #include <algorithm>
 
-#include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/held_indexes.h"
-#include "tessera/dtensor/ops/handlers.h"
+#include "tessera/dtensor/ops/install.h"
+#include "tessera/dtensor/ops/sharded_dim_rows.h"
 #include "tessera/dtensor/ops/side_by_side.h"
 #include "tessera/exec/redistribute.h"
-#include "tessera/observe/call_site.h"
 #include "tessera/sharding/local_shape.h"
 
 /// topk along a sharded dim: each of the global top k is among the top k of its rank. Each rank
@@ -74,56 +72,60 @@ at::Tensor exchange(const at::Tensor& mine, const Candidates& candidates, int di
   return all.index_select(dim, at::tensor(candidates.used, at::kLong).to(all.device()));
 }
 
-/// Whether this handler takes the call: the dim is sharded, and the candidates with their positions
-/// are smaller than the dim itself.
-bool pays(const ShardedMeta& self, int dim, int64_t k) {
-  const Sharding& from = self.sharding();
-  if (from.has_partial() || !from.mesh().contains_me() || from.axes_of_dim(dim).empty())
-    return false;
-  const int64_t size = from.shape()[static_cast<size_t>(dim)];
-  if (k < 0 || k > size || from.numel() == 0) return false;  // libtorch reports the error
-  int64_t sent = std::min(k, max_local_shape(from)[static_cast<size_t>(dim)]);
-  for (const int axis : from.axes_of_dim(dim)) sent *= from.mesh().size(axis);
-  const int64_t bytes = dtype_bytes(from.dtype());
-  return sent * (bytes + dtype_bytes(DType::i64)) < size * bytes;
+/// Offered where the candidates with their positions are smaller than the dim itself.
+std::vector<rules::Row> topk_rows(const rules::OpCall& call, int axis) {
+  const Sharding self = call.operands()[0];
+  const int dim = self.ndim() == 0 ? -1 : named_dim(call, self);
+  if (dim < 0 || self.numel() == 0) return {};
+  const int64_t size = self.shape()[static_cast<size_t>(dim)];
+  const int64_t k = call.int_or("k", 0);
+  if (k < 0 || k > size) return {};  // libtorch reports the error
+  const int64_t bytes = dtype_bytes(self.dtype());
+  std::vector<rules::Row> out;
+  for (rules::Row& row : rows_sharding(self, axis, dim)) {
+    const bool is_so = row.operands[0] == self.placement(axis);
+    int64_t ranks = is_so ? 1 : self.mesh().size(axis);
+    for (const int other : self.axes_of_dim(dim)) {
+      if (is_so || other != axis) ranks *= self.mesh().size(other);
+    }
+    const int64_t part =
+        is_so ? max_local_shape(self)[static_cast<size_t>(dim)] : (size + ranks - 1) / ranks;
+    const int64_t each = std::min(k, part);
+    if (each * ranks * (bytes + dtype_bytes(DType::i64)) >= size * bytes) continue;
+    row.results = {Replicate(), Replicate()};
+    row.comm = rules::KernelComm::combine;
+    row.sent = gathered_bytes(
+        self, axis, elements_beside(self, axis, dim) * each * (bytes + dtype_bytes(DType::i64)));
+    out.push_back(std::move(row));
+  }
+  return out;
 }
 
 /// topk(self, k, dim, largest, sorted)
-bool topk(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor self = args[0].toTensor();
-  const ShardedMeta* meta = sharded_meta(self);
-  if (meta == nullptr || self.dim() == 0) return false;
+void topk(const KernelCall& call) {
+  const Sharding& from = call.operands[0];
+  const auto args = call.args();
+  const at::Tensor local = args[0].toTensor();
   const int64_t k = args[1].toInt();
-  const auto dim = static_cast<int>(c10::maybe_wrap_dim(args[2].toInt(), self.dim()));
-  if (!pays(*meta, dim, k)) return false;
+  const int64_t given = args[2].toInt();
+  const auto dim = static_cast<int>(given < 0 ? given + from.ndim() : given);
   const bool largest = args[3].toBool();
   const bool sorted = args[4].toBool();
-  const Sharding& from = meta->sharding();
-  check_reduction(entry, from);
 
   const Candidates candidates = lay_out(from, dim, k);
-  const at::Tensor& local = meta->local();
   const int64_t has = std::min(k, local.size(dim));
   const auto [value, index] = at::topk(local, has, dim, largest, /*sorted=*/true);
   const auto held = HeldIndexes::by_dim(from)[static_cast<size_t>(dim)];
   const at::Tensor place =  // not take(): unsupported for meta tensors
       at::index(at::tensor(held, at::kLong).to(local.device()), {std::optional(index)});
 
-  const comm::CallSite site({.op = entry.name, .implicit = true});
   const auto [values, order] = at::topk(exchange(value, candidates, dim), k, dim, largest, sorted);
   const at::Tensor places = exchange(place, candidates, dim).gather(dim, order);
-
-  std::vector<int64_t> shape(from.shape().begin(), from.shape().end());
-  shape[static_cast<size_t>(dim)] = k;
-  const Sharding made = candidates.slots.together.with_shape(shape);
-  torch::jit::drop(stack, entry.args.size());
-  torch::jit::push(stack, wrap(values, made), wrap(places, made.with_dtype(DType::i64)));
-  return true;
+  call.give(values, places);
 }
 
 }  // namespace
 
-void install_topk() { set_handler("aten::topk", topk); }
+void install_topk() { add_row_kernel("topk", topk, rules::KernelComm::combine, topk_rows); }
 
 }  // namespace tessera::dtensor

@@ -76,7 +76,7 @@ void Candidates::add_axis(int axis) {
     if (passes && !any_partial && options_.given_partials) continue;
     if (rule_.in_place && !row.results.empty() && row.results[0] != row.operands[0]) continue;
     Candidate c{std::move(row), 0, 0, 0};
-    c.seconds = guess(c.row, axis);
+    c.seconds = guess(c.row, axis) + kernel_seconds(axis, c.row);
     c.work = work_of(c.row, ranks);
     for (const auto& p : c.row.operands) c.memory += share(p, ranks);
     for (const auto& p : c.row.results) c.memory += share(p, ranks);
@@ -85,6 +85,15 @@ void Candidates::add_axis(int axis) {
   std::ranges::stable_sort(out, [](const Candidate& a, const Candidate& b) {
     return std::tie(a.seconds, a.work, a.memory) < std::tie(b.seconds, b.work, b.memory);
   });
+}
+
+KernelComm Candidates::comm(int axis, const Row& row) const {
+  return call_.mesh.size(axis) > 1 ? row.comm : KernelComm::none;
+}
+
+double Candidates::kernel_seconds(int axis, const Row& row) const {
+  if (comm(axis, row) != KernelComm::combine) return 0;
+  return static_cast<double>(row.sent) / links_[static_cast<size_t>(axis)].bytes_per_s;
 }
 
 double Candidates::guess(const Row& row, int axis) const {
@@ -155,6 +164,13 @@ std::string conflict_of(std::span<const Row* const> rows, std::span<const Shardi
   if (rows.size() > 1 &&
       (mixes_partials(rows, &Row::operands) || mixes_partials(rows, &Row::results))) {
     return "two kinds of partial in one tensor";
+  }
+  std::string_view kernel;
+  for (const Row* row : rows) {
+    if (row->kernel.empty()) continue;
+    if (!kernel.empty() && row->kernel != kernel)
+      return join_text("two kernels for one call, ", kernel, " and ", row->kernel);
+    kernel = row->kernel;
   }
   for (size_t axis = 0; axis < rows.size(); ++axis) {
     const Row& row = *rows[axis];

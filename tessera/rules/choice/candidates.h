@@ -46,6 +46,12 @@ class Candidates {
   /// Why rows that are individually legal conflict; empty if they do not.
   std::string conflict(std::span<const int> picks) const;
 
+  /// What the kernel of a row communicates on an axis: nothing if it has one rank.
+  KernelComm comm(int axis, const Row& row) const;
+  /// The time of what it combines, by its bytes alone: where operands can stay as they are, a few
+  /// short messages are no reason to move them, which would also change the results' placements.
+  double kernel_seconds(int axis, const Row& row) const;
+
  private:
   void add_axis(int axis);
   double guess(const Row& row, int axis) const;

@@ -12,12 +12,13 @@ struct Choice {
   std::vector<Sharding> operands;  ///< required sharding of each operand; undefined stays undefined
   std::vector<std::vector<Placement>> results;  ///< by result, by axis
   std::vector<int> order;                       ///< nesting order of axes, common to all
-  double seconds = 0;                           ///< of the redistributions
-  int64_t bytes = 0;
-  std::string_view handler = {};  ///< see Row::handler
+  double seconds = 0;            ///< of the redistributions, and of what the kernel combines
+  int64_t bytes = 0;             ///< sent by a rank, in the redistributions and in the kernel
+  std::string_view kernel = {};  ///< see Row::kernel
+  KernelComm comm = KernelComm::none;
 };
 
-/// The cheapest legal choice: by redistribution time of the plans, then the most balanced compute,
+/// The cheapest legal choice: by communication time, then the most balanced compute,
 /// then the least memory. There always is one: all replicated. Depends on global metadata only, so
 /// every rank makes the same choice.
 ///

@@ -56,7 +56,8 @@ class Describer {
     Line c;
     c.seconds = choice.seconds;
     c.bytes = choice.bytes;
-    c.handler = choice.handler;
+    c.kernel = choice.kernel;
+    c.comm = choice.comm;
     for (size_t o = 0; o < choice.operands.size(); ++o) {
       const Sharding& then = choice.operands[o];
       if (!then.defined()) continue;
@@ -163,7 +164,10 @@ void add_refused(const Rule& rule, const OpCall& call, Explanation& out) {
     }
     add_unused_partials(rule, call, axis, out);
     if (!rule.refused) continue;
+    const auto rows = rule.rows(call, axis);
     for (const auto& refusal : rule.refused(call, axis)) {
+      // The op itself needs the dim whole, a kernel does not.
+      if (std::ranges::find(rows, refusal.operands, &Row::operands) != rows.end()) continue;
       out.refused.push_back({name, row_text(refusal.operands, operands), refusal.why});
     }
   }
@@ -202,6 +206,19 @@ Explanation explain(const Rule& rule, const OpCall& call, const ExplainOptions& 
   return out;
 }
 
+namespace {
+
+/// ", by the kernel 'cumsum', which combines results".
+std::string kernel_text(const Line& c) {
+  if (c.kernel.empty()) return {};
+  const char* what = c.comm == KernelComm::combine    ? ", which combines results"
+                     : c.comm == KernelComm::exchange ? ", which exchanges halos"
+                                                      : "";
+  return join_text(", by the kernel '", c.kernel, "'", what);
+}
+
+}  // namespace
+
 std::string Explanation::to_text() const {
   std::vector<std::vector<std::string>> rows = {
       {"operands", "results", "time", "sent", "work", "held", "verdict"}};
@@ -212,7 +229,7 @@ std::string Explanation::to_text() const {
       continue;
     }
     std::string verdict = c.verdict == Verdict::chosen ? "chosen" : c.why;
-    if (!c.handler.empty()) verdict += join_text(", by the handler '", c.handler, "'");
+    verdict += kernel_text(c);
     rows.push_back({side, joined(c.results, " | "), micros_text(c.seconds), bytes_text(c.bytes),
                     join_text(c.work, "x"), bytes_text(c.held), verdict});
   }

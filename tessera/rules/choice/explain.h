@@ -23,12 +23,13 @@ struct Explanation {
   struct Candidate {
     std::vector<std::string> operands;  ///< placements, one per given operand
     std::vector<std::string> results;
-    double seconds = 0;  ///< to redistribute the operands
+    double seconds = 0;  ///< to redistribute the operands and combine results
     int64_t bytes = 0;   ///< the largest number of bytes that one rank sends for it
     double work = 1;     ///< of the busiest rank; 1 is an equal share, 8 all of it on 8 ranks
     int64_t held = 0;    ///< bytes of operands and (if known) results on the first rank
     std::vector<std::string> moves;  ///< "1: all_gather over tp  S0 -> R"
-    std::string handler;             ///< what runs instead of the op, see Row::handler
+    std::string kernel;              ///< what runs instead of the op, see Row::kernel
+    KernelComm comm = KernelComm::none;
     Verdict verdict = Verdict::costlier;
     std::string why;  ///< "", "12 us slower", "as fast, but 4x the work", "a conflict"
   };

@@ -145,6 +145,18 @@ bool nests(const Candidates& candidates, const Picks& picks) {
   return false;
 }
 
+/// The kernel that the rows name, one for all axes, and what it sends.
+void add_kernel(const Candidates& candidates, const Picks& picks, Choice& choice) {
+  for (int axis = 0; axis < candidates.axes(); ++axis) {
+    const Candidate& picked = candidates.at(picks, axis);
+    if (picked.row.kernel.empty()) continue;
+    choice.kernel = picked.row.kernel;
+    choice.comm = std::max(choice.comm, candidates.comm(axis, picked.row));
+    choice.seconds += candidates.kernel_seconds(axis, picked.row);
+    choice.bytes += picked.row.sent;
+  }
+}
+
 }  // namespace
 
 Choice search_rows(const Rule& rule, const Candidates& candidates, const SearchLimits& limits,
@@ -179,10 +191,7 @@ Choice search_rows(const Rule& rule, const Candidates& candidates, const SearchL
       if (choice.seconds < found.seconds) found = std::move(choice);
     }
     if (found.seconds == kInfinite) continue;
-    for (int axis = 0; axis < candidates.axes(); ++axis) {
-      const auto handler = candidates.at(item.picks, axis).row.handler;
-      if (!handler.empty()) found.handler = handler;
-    }
+    add_kernel(candidates, item.picks, found);
     if (found.seconds < best.seconds) best = found;
     if (see) see({std::move(found), std::move(item.picks), item.work, item.memory, {}});
     if (++priced >= limits.priced || (limits.stop_when_free && best.seconds == 0)) break;

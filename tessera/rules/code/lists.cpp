@@ -124,7 +124,7 @@ bool nests(std::span<const Placement> placements) {
 }
 
 /// The rows of the element rule that a list can use: a tensor shared by all elements stays
-/// replicated, and there is no handler.
+/// replicated, and the op itself runs.
 Rule as_element(const Rule& element, const std::vector<TensorArg>& tensors) {
   Rule rule = element;
   if (!element.rows) return rule;
@@ -134,7 +134,7 @@ Rule as_element(const Rule& element, const std::vector<TensorArg>& tensors) {
       for (size_t i = 0; i < tensors.size(); ++i) {
         if (!tensors[i].list && !row.operands[i].is_replicate()) return true;
       }
-      return !row.handler.empty();
+      return !row.kernel.empty();
     });
     return out;
   };

@@ -1,28 +1,30 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Convolution, pooling, resampling: batch and channels. Spatial dims are not sharded here; a
-/// handler implements the halo exchange.
+/// Convolution, pooling, resampling: batch and channels. Spatial dims are sharded by kernels that
+/// exchange halos.
 namespace tessera::rules {
 namespace {
 
 constexpr TableLine kConvolutionTable[] = {
     {"convolution _convolution convolution_overrideable",
      "niS.., oiK.., +o? -> noT.. ; if transposed=false ; if groups=1 ; nonempty io ; linear 0 ; "
-     "linear 1 |"
+     "linear 1 ; kernel convolution |"
      "niS.., ioK.., +o? -> noT.. ; if transposed ; if groups=1 ; nonempty io ; linear 0 ; linear 1 "
-     "|"
+     "; kernel convolution |"
      "n(gI)S.., (gO)JK.., (gO)? -> n(gO)T.. ; size g $groups ; local $groups g ; if "
-     "transposed=false |"
-     "n(gI)S.., (gI)JK.., (gO)? -> n(gO)T.. ; size g $groups ; local $groups g"},
+     "transposed=false ; kernel convolution |"
+     "n(gI)S.., (gI)JK.., (gO)? -> n(gO)T.. ; size g $groups ; local $groups g ;"
+     "kernel convolution"},
     {"convolution_backward convolution_backward_overrideable",
      "noT.., niS.., oiK.. -> niS.., oiK.., o!i ; if transposed=false ; if groups=1 ;"
-     "nonempty io ; local $bias_sizes 0.1 ; linear 0 |"
+     "nonempty io ; local $bias_sizes 0.1 ; linear 0 ; kernel convolution_backward |"
      "noT.., niS.., ioK.. -> niS.., ioK.., o!i ; if transposed ; if groups=1 ;"
-     "nonempty io ; local $bias_sizes 0.1 ; linear 0 |"
+     "nonempty io ; local $bias_sizes 0.1 ; linear 0 ; kernel convolution_backward |"
      "n(gO)T.., n(gI)S.., (gO)JK.. -> n(gI)S.., (gO)JK.., (gO) ; size g $groups ;"
-     "local $groups g ; local $bias_sizes 0.1 ; if transposed=false ; linear 0 |"
+     "local $groups g ; local $bias_sizes 0.1 ; if transposed=false ; linear 0 ;"
+     "kernel convolution_backward |"
      "n(gO)T.., n(gI)S.., (gI)JK.. -> n(gI)S.., (gI)JK.., (gO) ; size g $groups ;"
-     "local $groups g ; local $bias_sizes 0.1 ; linear 0"},
+     "local $groups g ; local $bias_sizes 0.1 ; linear 0 ; kernel convolution_backward"},
     // Kernels that convolution selects; the depthwise ones have one or more filters per channel.
     {"slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d _slow_conv2d_forward",
      "niS.., oiK.., +o? -> noT.. ; nonempty ; linear 0 ; linear 1"},
@@ -33,17 +35,24 @@ constexpr TableLine kConvolutionTable[] = {
     {"_conv_depthwise2d conv_depthwise3d", "ncS.., (cM)1K.., (cM)? -> n(cM)T.. ; nonempty"},
     {"conv_tbc", "TnI, KIO, O -> UnO"},
 
-    {"_adaptive_avg_pool2d avg_pool2d adaptive_avg_pool2d", "*HW -> *IJ ; linear 0 ; nonempty"},
-    {"_adaptive_avg_pool3d avg_pool3d adaptive_avg_pool3d", "*HWD -> *IJK ; linear 0 ; nonempty"},
-    {"_adaptive_avg_pool2d_backward avg_pool2d_backward", "*IJ, *HW -> *HW ; linear 0 ; nonempty"},
-    {"_adaptive_avg_pool3d_backward avg_pool3d_backward",
-     "*IJK, *HWD -> *HWD ; linear 0 ; nonempty"},
-    {"adaptive_max_pool2d max_pool2d_with_indices", "*HW -> *IJ, *IJ ; nonempty"},
-    {"adaptive_max_pool3d max_pool3d_with_indices", "*HWD -> *IJK, *IJK ; nonempty"},
-    {"adaptive_max_pool2d_backward max_pool2d_with_indices_backward",
-     "*IJ, *HW, *IJ -> *HW ; linear 0 ; nonempty"},
-    {"adaptive_max_pool3d_backward max_pool3d_with_indices_backward",
-     "*IJK, *HWD, *IJK -> *HWD ; linear 0 ; nonempty"},
+    {"avg_pool2d", "*HW -> *IJ ; linear 0 ; nonempty ; kernel pooling"},
+    {"avg_pool3d", "*HWD -> *IJK ; linear 0 ; nonempty ; kernel pooling"},
+    {"avg_pool2d_backward", "*IJ, *HW -> *HW ; linear 0 ; nonempty ; kernel pooling"},
+    {"avg_pool3d_backward", "*IJK, *HWD -> *HWD ; linear 0 ; nonempty ; kernel pooling"},
+    {"max_pool2d_with_indices", "*HW -> *IJ, *IJ ; nonempty ; kernel pooling"},
+    {"max_pool3d_with_indices", "*HWD -> *IJK, *IJK ; nonempty ; kernel pooling"},
+    {"max_pool2d_with_indices_backward",
+     "*IJ, *HW, *IJ -> *HW ; linear 0 ; nonempty ; kernel pooling"},
+    {"max_pool3d_with_indices_backward",
+     "*IJK, *HWD, *IJK -> *HWD ; linear 0 ; nonempty ; kernel pooling"},
+    {"_adaptive_avg_pool2d adaptive_avg_pool2d", "*HW -> *IJ ; linear 0 ; nonempty"},
+    {"_adaptive_avg_pool3d adaptive_avg_pool3d", "*HWD -> *IJK ; linear 0 ; nonempty"},
+    {"_adaptive_avg_pool2d_backward", "*IJ, *HW -> *HW ; linear 0 ; nonempty"},
+    {"_adaptive_avg_pool3d_backward", "*IJK, *HWD -> *HWD ; linear 0 ; nonempty"},
+    {"adaptive_max_pool2d", "*HW -> *IJ, *IJ ; nonempty"},
+    {"adaptive_max_pool3d", "*HWD -> *IJK, *IJK ; nonempty"},
+    {"adaptive_max_pool2d_backward", "*IJ, *HW, *IJ -> *HW ; linear 0 ; nonempty"},
+    {"adaptive_max_pool3d_backward", "*IJK, *HWD, *IJK -> *HWD ; linear 0 ; nonempty"},
     {"fractional_max_pool2d", "ncHW, ncR -> ncIJ, ncIJ ; nonempty"},
     {"fractional_max_pool3d", "ncHWD, ncR -> ncIJK, ncIJK ; nonempty"},
     {"fractional_max_pool2d_backward", "ncIJ, ncHW, ncIJ -> ncHW ; linear 0 ; nonempty"},

@@ -26,17 +26,17 @@ constexpr TableLine kLossTable[] = {
      "n, nC, nC, nC -> nC ; if reduction=0 ; linear 0 |"
      "., nC, nC, nC -> nC ; weigh n if reduction=1 ; linear 0"},
     // The total weight is read only for a mean. The mean divides by the sum of the weights of all
-    // targets, which no rank has, so a handler computes it.
+    // targets, which no rank has, so a kernel of its own computes it.
     {"nll_loss_forward",
      "nC, n, C? -> n, . ; if reduction=0 | nC, n, C? -> ., . ; if reduction=2 |"
-     "nC, n, C? -> .!n, .!n ; handler nll n"},
+     "nC, n, C? -> .!n, .!n ; kernel nll n"},
     {"nll_loss_backward",
      "n, nC, n, C?, & -> nC ; if reduction=0 ; linear 0 |"
      "., nC, n, C?, & -> nC ; if reduction=2 ; linear 0 |"
      "., nC, n, C?, . -> nC ; linear 0"},
     {"nll_loss2d_forward",
      "nChw, nhw, C? -> nhw, . ; if reduction=0 | nChw, nhw, C? -> ., . ; if reduction=2 |"
-     "nChw, nhw, C? -> .!nhw, .!nhw ; handler nll nhw"},
+     "nChw, nhw, C? -> .!nhw, .!nhw ; kernel nll nhw"},
     {"nll_loss2d_backward",
      "nhw, nChw, nhw, C?, & -> nChw ; if reduction=0 ; linear 0 |"
      "., nChw, nhw, C?, & -> nChw ; if reduction=2 ; linear 0 |"

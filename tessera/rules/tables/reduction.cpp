@@ -1,7 +1,7 @@
 #include "tessera/rules/tables/tables.h"
 
 /// Reductions of dims. A sharded one leaves partial values if the reduction can be done in parts;
-/// if not (variance, median, arg) it must not be sharded.
+/// if not, it needs a kernel of its own (variance, argmax) or must not be sharded (median).
 ///
 /// A mean of uneven parts is Partial(avg) too: each rank's mean is weighted by its size
 /// (Rule::scale).
@@ -19,24 +19,24 @@ constexpr TableLine kReductionTable[] = {
     {"prod prod.dim_int", "* -> * ; reduce $dim product ; pass product 0"},
     {"any any.dim any.dims _is_any_true", "* -> * ; reduce $dim max"},
     {"all all.dim all.dims _is_all_true", "* -> * ; reduce $dim min"},
-    {"argmax argmin logsumexp", "* -> * ; drop $dim"},
+    {"logsumexp", "* -> * ; drop $dim"},
+    {"argmax argmin", "* -> * ; drop $dim ; kernel extreme"},
     {"median nanmedian", "X.. -> ."},
     {"_aminmax", "X.. -> ., ."},
-    {"var.correction std.correction", "* -> *!* ; handler moments $dim"},
-    {"var_mean.correction std_mean.correction", "* -> *!*, *!* ; handler moments $dim"},
-    {"max.dim min.dim median.dim nanmedian.dim mode "
-     "kthvalue aminmax _aminmax.dim",
-     "* -> *, * ; drop $dim"},
+    {"var.correction std.correction", "* -> *!* ; kernel moments $dim"},
+    {"var_mean.correction std_mean.correction", "* -> *!*, *!* ; kernel moments $dim"},
+    {"max.dim min.dim", "* -> *, * ; drop $dim ; kernel extreme"},
+    {"median.dim nanmedian.dim mode kthvalue aminmax _aminmax.dim", "* -> *, * ; drop $dim"},
     {"linalg_vector_norm",
      "* -> * ; reduce $dim sum ; if ord=1 | * -> * ; reduce $dim sum ; if ord=0 |"
      "* -> * ; reduce $dim max ; nonempty $dim ; if ord=inf |"
      "* -> * ; reduce $dim min ; nonempty $dim ; if ord=-inf |"
-     "* -> *!* ; handler norm $dim"},
+     "* -> *!* ; kernel norm $dim"},
     {"norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype norm.ScalarOpt_dtype",
      "* -> * ; reduce $dim sum ; if p=1 | * -> * ; reduce $dim sum ; if p=0 |"
      "* -> * ; reduce $dim max ; nonempty $dim ; if p=inf |"
      "* -> * ; reduce $dim min ; nonempty $dim ; if p=-inf |"
-     "* -> *!* ; handler norm $dim"},
+     "* -> *!* ; kernel norm $dim"},
     {"trace", "MN -> . ; linear 0"},
     {"histogram.bins_tensor", "*, B, *? -> C, B!* ; if density=false | *, B, *? -> C, B ; whole *"},
     {"histogram.bin_ct", "*, *? -> C, D!* ; if density=false ; if range | *, *? -> C, D ; whole *"},
@@ -47,9 +47,10 @@ constexpr TableLine kReductionTable[] = {
     // Along a dim.
     {"_softmax _log_softmax _safe_softmax cumprod logcumsumexp _logcumsumexp",
      "* -> * ; whole $dim"},
-    {"cumsum", "* -> * ; whole $dim ; linear 0"},
+    {"cumsum", "* -> * ; whole $dim ; kernel cumsum ; linear 0"},
     {"_softmax_backward_data _log_softmax_backward_data", "*, * -> * ; whole $dim ; linear 0"},
-    {"cummax cummin topk sort sort.stable", "* -> *, * ; whole $dim"},
+    {"topk", "* -> *, * ; whole $dim ; kernel topk"},
+    {"cummax cummin sort sort.stable", "* -> *, * ; whole $dim"},
 };
 
 }  // namespace

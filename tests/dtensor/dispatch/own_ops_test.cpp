@@ -1,4 +1,4 @@
-// Ops of a user's library with sharded tensors: without a word, with a rule, with a handler; rules
+// Ops of a user's library with sharded tensors: without a word, with a rule, with a kernel; rules
 // before and after the op is defined.
 #include "tessera/dtensor/dispatch/own_ops.h"
 
@@ -131,19 +131,21 @@ TEST(OwnOps, ACompositeKernelGivesWayToARule) {
   define(library, "composite");
   EXPECT_EQ(comm_of("own_ops_test::composite", "nothing"), "") << "through the ops it calls";
   static int calls = 0;  // outlives the registration
-  const OpHandler count = [](const c10::OperatorHandle&, torch::jit::Stack&) {
-    ++calls;
-    return false;
-  };
-  register_handler("own_ops_test::composite", count);
-  register_rule("own_ops_test::composite", "mn, m -> mn");
+  register_kernel(
+      "own_ops_test_counts",
+      [](const KernelCall& at) {
+        ++calls;
+        at.give(scale_rows_cpu(at.tensor("x"), at.tensor("by")));
+      },
+      KernelComm::none);
+  register_rule("own_ops_test::composite", "mn, m -> mn ; kernel own_ops_test_counts m");
   run_ranks(1, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=1");
     call("own_ops_test::composite", distribute_tensor(whole_numbers({5, 3}), mesh, {Shard(0)}),
          distribute_tensor(whole_numbers({5}), mesh, {Shard(0)}));
   });
   EXPECT_EQ(calls, 1);
-  register_handler("own_ops_test::late_composite", count);
+  register_rule("own_ops_test::late_composite", "mn, m -> mn ; kernel own_ops_test_counts m");
   define(library, "late_composite");
   run_ranks(1, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=1");
@@ -153,28 +155,48 @@ TEST(OwnOps, ACompositeKernelGivesWayToARule) {
   EXPECT_EQ(calls, 2);
 }
 
-/// docs/own_ops.md shows this. Columns over ranks: every rank scales all rows, and needs all
-/// factors.
-bool scale_columns(const c10::OperatorHandle&, torch::jit::Stack& stack) {
-  const at::Tensor by = torch::jit::pop(stack).toTensor();
-  const at::Tensor x = torch::jit::pop(stack).toTensor();
-  const at::Tensor factors = to_local(redistribute(by, {Replicate()}));
-  const at::Tensor part = to_local(x) * factors.unsqueeze(1);
-  torch::jit::push(stack, from_local(part, device_mesh(x), {Shard(1)}));
-  return true;
+/// docs/own_ops.md shows this. The mean of each column of rows that are spread over ranks.
+void column_means(const KernelCall& at) {
+  const Sharding& rows = at.operands[0];
+  const at::Tensor part = at.tensor("x");
+  const at::Tensor sums = part.sum(0) / static_cast<double>(rows.shape()[0]);
+  at.give(to_local(redistribute(from_local(sums, rows.mesh(), {Partial()}), {Replicate()})));
 }
 
-TEST(OwnOps, AHandlerDoesWhatItLikes) {
-  const Library library("handled");
-  register_handler("own_ops_test::handled", scale_columns);
-  run_ranks(2, [](int) {
-    const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor x = distribute_tensor(whole_numbers({4, 5}, 1), mesh, {Shard(1)});
-    const at::Tensor by = distribute_tensor(whole_numbers({4}, 2), mesh, {Shard(0)});
-    const at::Tensor y = call("own_ops_test::handled", x, by);
-    EXPECT_EQ(sharding(y).placements_text(), "S1");
-    EXPECT_TRUE(
-        at::equal(full_tensor(y), scale_rows_cpu(whole_numbers({4, 5}, 1), whole_numbers({4}, 2))));
+TEST(OwnOps, AKernelRunsTheRowsThatNameIt) {
+  torch::Library library(torch::Library::FRAGMENT, "own_ops_test", std::nullopt, __FILE__,
+                         __LINE__);
+  library.def("column_means(Tensor x) -> Tensor");
+  library.impl("column_means", torch::dispatch(c10::DispatchKey::CPU,
+                                               [](const at::Tensor& x) { return x.mean(0); }));
+  register_rule("own_ops_test::column_means", "mn -> n!m ; kernel own_ops_test_means m");
+  const at::Tensor full = whole_numbers({5, 4}, 1);
+  const auto run = [&](Placement placement, const char* result, const char* sent) {
+    run_ranks(2, [&](int) {
+      const DeviceMesh mesh = init_device_mesh("tp=2");
+      const at::Tensor x = distribute_tensor(full, mesh, {placement});
+      comm::Recorder recorder(*comm::current_world());
+      const at::Tensor y = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("own_ops_test::column_means", "")
+                               .typed<at::Tensor(const at::Tensor&)>()
+                               .call(x);
+      EXPECT_EQ(comm::expect_comm(recorder, sent), "");
+      EXPECT_EQ(sharding(y).placements_text(), result);
+      EXPECT_TRUE(at::allclose(full_tensor(y), full.mean(0)));
+    });
+  };
+  register_kernel("own_ops_test_means", column_means);
+  run(Shard(0), "R", "1 all_reduce on tp, 1 implicit");
+  run(Shard(1), "S0", "nothing");
+  run_ranks(2, [&](int) {
+    const at::Tensor x = distribute_tensor(full, init_device_mesh("tp=2"), {Shard(0)});
+    const CommPolicy explicit_only(ImplicitComm::forbid);
+    EXPECT_THROW(c10::Dispatcher::singleton()
+                     .findSchemaOrThrow("own_ops_test::column_means", "")
+                     .typed<at::Tensor(const at::Tensor&)>()
+                     .call(x),
+                 NotSupported)
+        << "it combines results";
   });
 }
 
@@ -216,7 +238,7 @@ TEST(OwnOps, DerivativesAreTheLibrarysOwn) {
 TEST(OwnOps, NonsenseIsRefused) {
   EXPECT_THROW(register_rule("scale_rows", "mn, m -> mn"), InvalidArgument);
   EXPECT_THROW(register_rule("own_ops_test::nonsense", "mn, m ->"), InvalidArgument);
-  EXPECT_THROW(register_handler("own_ops_test::nonsense", {}), InvalidArgument);
+  EXPECT_THROW(register_kernel("own_ops_test_nothing", {}), InvalidArgument);
 }
 
 }  // namespace own_ops_test

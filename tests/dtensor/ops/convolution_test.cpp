@@ -150,7 +150,7 @@ TEST(Convolution, SpaceBatchAndChannelsAtOnce) {
     check(c, mesh, "S0,S2", "R,R", "R,R", "S0,S2");
     check(c, mesh, "S2,R", "R,S0", "R,S0", "S2,S1");      // output channels
     check(c, mesh, "S2,S1", "R,S1", "R,R", "S2,P(sum)");  // addends
-    check(c, mesh, "S2,S1", "R,R", "R,R", "S2,R");        // channels must be gathered
+    check(c, mesh, "S2,S1", "R,R", "R,R", "S2,P(sum)");   // of the weight, a slice is taken
     check(c, mesh, "S2,R", "S2,S3", "S0,R", "S2,R");      // a kernel cut in space is put together
     check(transposed(conv({3, 4, 9, 7}, {4, 6, 3, 3}, 2, 1)), mesh, "S2,R", "R,S1", "R,S0",
           "S2,S1");

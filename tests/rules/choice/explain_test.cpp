@@ -80,6 +80,44 @@ TEST(Explanation, ListsTheWaysOfAView) {
   EXPECT_EQ(e.candidates[0].verdict, Verdict::chosen);
 }
 
+/// One row an axis, each with a kernel.
+rules::Rule with_kernels(std::string_view of_first, std::string_view of_second) {
+  rules::Rule rule;
+  rule.op = "aten::t";
+  rule.text = "of a test";
+  rule.rows = [=](const rules::OpCall&, int axis) {
+    rules::Row row;
+    row.operands = row.results = {Shard(axis)};
+    row.letter = axis;
+    row.size = 16;
+    row.kernel = axis == 0 ? of_first : of_second;
+    row.comm = axis == 0 ? rules::KernelComm::combine : rules::KernelComm::exchange;
+    row.sent = 1'000;
+    return std::vector{row};
+  };
+  return rule;
+}
+
+TEST(Explanation, CombinesAKernelOfTwoAxesAndRefusesTwoKernels) {
+  const TextCall call("a=2,b=2", "aten::t 16x16@S0,S1");
+  const auto one = rules::explain(with_kernels("scan", "scan"), call.get());
+  EXPECT_EQ(one.candidates[0].verdict, Verdict::chosen);
+  EXPECT_EQ(one.candidates[0].operands, std::vector<std::string>{"S0,S1"});
+  EXPECT_EQ(one.candidates[0].kernel, "scan");
+  EXPECT_EQ(one.candidates[0].comm, rules::KernelComm::combine);
+  EXPECT_EQ(one.candidates[0].bytes, 2'000);
+  EXPECT_GT(one.candidates[0].seconds, 0) << "what is combined counts, what is exchanged does not";
+  EXPECT_NE(one.to_text().find("by the kernel 'scan', which combines results"), std::string::npos);
+
+  const auto two = rules::explain(with_kernels("scan", "sort"), call.get());
+  const auto dropped =
+      std::ranges::find(two.candidates, Verdict::dropped, &Explanation::Candidate::verdict);
+  ASSERT_NE(dropped, two.candidates.end());
+  EXPECT_EQ(dropped->operands, std::vector<std::string>{"S0,S1"});
+  EXPECT_EQ(dropped->why, "two kernels for one call, scan and sort");
+  EXPECT_NE(two.candidates[0].operands, std::vector<std::string>{"S0,S1"});
+}
+
 TEST(Explanation, SaysThatThereIsMoreThanItShows) {
   const auto e = explained("a=2,b=2,c=2", "aten::mm 8x16@S0,S1,R 16x32@R,S1,S0", 4);
   EXPECT_FALSE(e.complete);

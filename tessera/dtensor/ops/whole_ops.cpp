@@ -1,5 +1,3 @@
-#include "tessera/dtensor/ops/handlers.h"
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/isclose.h>
@@ -15,9 +13,8 @@
 #include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/instance_norm.h"
-#include "tessera/dtensor/ops/random.h"
-#include "tessera/dtensor/ops/rule_handlers.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 
@@ -197,38 +194,20 @@ void linear_backward(Stack& stack) {
 
 }  // namespace
 
-void install_handlers() {
-  set_handler("aten::_local_scalar_dense", local_scalar);
-  set_handler("aten::equal", equal);
-  set_handler("aten::allclose", allclose);
-  set_handler("aten::dist", dist);
-  set_handler("aten::as_strided", as_strided);
-  set_handler("aten::is_same_size", is_same_size);
+void install_whole_ops() {
+  set_decomposition("aten::_local_scalar_dense", local_scalar);
+  set_decomposition("aten::equal", equal);
+  set_decomposition("aten::allclose", allclose);
+  set_decomposition("aten::dist", dist);
+  set_decomposition("aten::as_strided", as_strided);
+  set_decomposition("aten::is_same_size", is_same_size);
   for (const char* op : {"aten::set_.source_Tensor", "aten::set_.source_Storage", "aten::set_",
                          "aten::set_.source_Storage_storage_offset"}) {
-    set_handler(op, refuse_set);
+    set_decomposition(op, refuse_set);
   }
-  set_handler("aten::_has_compatible_shallow_copy_type", can_become);
-  set_local_kernel("aten::linear_backward", linear_backward);
-  install_arg_extremes();
-  install_topk();
-  install_class_losses();
-  install_cumsum();
-  install_foreach_norm();
-  install_convolution_handlers();
-  install_pooling_handlers();
-  install_batch_norm_handlers();
-  install_in_place_views();
-  install_amp_handlers();
-  install_random_handlers();
-  set_composite_handler("aten::instance_norm", instance_norm);
-  install_rule_handlers();
-  install_policy();
+  set_decomposition("aten::_has_compatible_shallow_copy_type", can_become);
+  set_decomposition("aten::instance_norm", instance_norm);
+  add_local_kernel("aten::linear_backward", linear_backward);
 }
-
-namespace {
-// Registered at load, so that sharded tensors have kernels whichever API is used first.
-const bool kInstalled = (register_kernels(), install_handlers(), true);
-}  // namespace
 
 }  // namespace tessera::dtensor
