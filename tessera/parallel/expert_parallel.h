@@ -72,7 +72,8 @@ struct ExpertResult {
 /// tokens: T x D. choice: T x K, int64, the experts of each token. gate: T x K, the weight of each.
 /// All three are sharded in dim 0 over the expert axis, and equally over any other axes; the result
 /// is sharded like the tokens: sum over k of gate[t, k] * function(tokens[t]) of choice[t, k].
-/// Differentiable in tokens, gate and whatever `function` uses. Collective over these axes.
+/// Differentiable in tokens, gate and whatever `function` uses. Collective over these axes; throws
+/// on ranks outside of the mesh.
 ExpertResult expert_parallel(const at::Tensor& tokens, const at::Tensor& choice,
                              const at::Tensor& gate, const ExpertFunction& function,
                              const ExpertOptions& options);

@@ -326,6 +326,31 @@ TEST(ContextParallel, InItsScopePlainCallsRotate) {
   });
 }
 
+TEST(ContextParallel, RanksOutsideTheMeshTakePartWithNothing) {
+  const Case c{.mesh = "cp=2@0,2", .causal = true};
+  const auto want = plain(c);
+  test::run_ranks(3, [&](int rank) {
+    for (const ContextMethod method : kAll) {
+      const DeviceMesh mesh = comm::init_device_mesh(c.mesh);
+      const Inputs in = inputs_of(c);
+      const auto put = [&](const at::Tensor& t) {
+        return distribute_tensor(t, mesh, {Shard(2)}, {.source = std::nullopt});
+      };
+      at::Tensor q = put(in.query).set_requires_grad(true);
+      const at::Tensor out = context_parallel_attention(q, put(in.key), put(in.value),
+                                                        {.is_causal = true}, {.method = method});
+      EXPECT_EQ(out.sizes(), want[0].sizes());
+      out.backward(put(in.grad));
+      if (rank == 1) {
+        EXPECT_EQ(to_local(out).numel(), 0);
+        continue;
+      }
+      EXPECT_TRUE(at::allclose(full_tensor(out.detach()), want[0], 1e-9, 1e-9));
+      EXPECT_TRUE(at::allclose(full_tensor(q.grad()), want[1], 1e-9, 1e-9));
+    }
+  });
+}
+
 TEST(ContextParallel, RefusesWhatDoesNotFit) {
   test::run_ranks(2, [&](int) {
     const DeviceMesh mesh = comm::init_device_mesh("cp=2");

@@ -183,3 +183,36 @@ def test_experts_equal_one_rank(capacity):
     assert kept == kept_by_four and dropped == dropped_by_four
     assert (dropped > 0) == (capacity is not None)
     assert "rows of experts" in text
+
+
+ON_PROCESSES = """
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import tessera
+from parallel_test import Attention, model_and_result, assert_close
+from tessera.compat.experimental import context_parallel, context_parallel_unshard, set_rotate_method
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("cp",))
+x, y, gradients, state = model_and_result()
+for rotate in ("allgather", "alltoall"):
+    set_rotate_method(rotate)
+    model = Attention()
+    model.load_state_dict(state)
+    inputs = x.clone()
+    with context_parallel(mesh, buffers=[inputs], buffer_seq_dims=[1]):
+        out = model(inputs)
+        (out - inputs).pow(2).sum().backward()
+    assert_close(context_parallel_unshard(mesh, [out.detach()], [1])[0], y)
+    for name, parameter in model.named_parameters():
+        dist.all_reduce(parameter.grad)
+        assert_close(parameter.grad, gradients[name])
+print("all right on rank", dist.get_rank())
+dist.destroy_process_group()
+"""
+
+
+def test_a_mesh_of_torch_on_processes(torchrun):
+    assert torchrun(2, ON_PROCESSES).count("all right on rank") == 2
