@@ -175,9 +175,9 @@ class RowwiseParallel(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
         _check_splittable(self, module)
         mesh = mesh_from_torch(device_mesh)
-        if isinstance(module, nn.Embedding):
-            dim, desired = 0, Replicate()
-        else:
+        desired: _Layout = Replicate()
+        dim = 0
+        if not isinstance(module, nn.Embedding):
             dim = 0 if _has_inputs_first(module) else 1
             desired = Shard(1) if _is_convolution(module) else Shard(-1)
         self.desired_input_layouts = (desired,)
@@ -420,7 +420,7 @@ class _SlicedParameter(ParallelStyle):
         where = [placements(parameter)[0]]
 
         def use_slice(module: nn.Module, _: Any) -> None:
-            module._parameters[name] = to_local(parameter, grad_placements=where)  # type: ignore
+            module._parameters[name] = to_local(parameter, grad_placements=where)
 
         def restore(module: nn.Module, _: Any, __: Any) -> None:
             module._parameters[name] = parameter
