@@ -16,14 +16,17 @@ const DistributeOptions kOwnData = {.source = std::nullopt};
 
 /// Two matrices in a row: the first is cut by outputs, the second by inputs, so that each rank of
 /// tp takes its heads or hidden units from one to the other and nothing is sent between them.
-void cut_over_tp(const std::string& name, torch::nn::Module& module, const DeviceMesh& tp) {
-  auto* linear = module.as<torch::nn::LinearImpl>();
-  if (linear == nullptr) return;
-  const bool by_inputs = name.ends_with("out") || name.ends_with("down");
-  distribute_(linear->weight, tp, {Shard(by_inputs ? 1 : 0)}, kOwnData);
-  if (linear->bias.defined() && !by_inputs) {
-    distribute_(linear->bias, tp, {Shard(0)}, kOwnData);
-  }
+ParallelPlan plan_over_tp(const Settings& settings) {
+  const auto by_heads = ColwiseParallel({.heads = settings.heads});
+  return {
+      {"blocks.*.attention.query", by_heads},
+      {"blocks.*.attention.key", by_heads},
+      {"blocks.*.attention.value", by_heads},
+      {"blocks.*.attention.out", RowwiseParallel()},
+      {"blocks.*.up", ColwiseParallel()},
+      {"blocks.*.down", RowwiseParallel()},
+      {"head", ColwiseParallel()},
+  };
 }
 
 /// Random numbers on sharded tensors go by an element's place in the global tensor.
@@ -48,24 +51,11 @@ void fill(Gpt& model, const Settings& settings) {
 }  // namespace
 
 void distribute(Gpt& model, const Settings& settings, const DeviceMesh& mesh) {
-  distribute_module(*model, mesh["tp"], cut_over_tp, kOwnData);
+  parallelize_module(*model, mesh["tp"], plan_over_tp(settings),
+                     {.data = kOwnData, .reduce_gradients = false});  // fully_shard reduces them
   fill(model, settings);
   for (const auto& block : *model->blocks) fully_shard(*block, mesh["dp"], {.data = kOwnData});
   fully_shard(*model, mesh["dp"], {.data = kOwnData});  // what is in no block
-}
-
-at::Tensor spread(const at::Tensor& x) {
-  const auto here = placements(x);
-  return redistribute(x, {here.begin(), here.end()}, {.backward_dtype = x.scalar_type()});
-}
-
-at::Tensor summed(const at::Tensor& x) {
-  const auto here = placements(x);
-  std::vector<Placement> there(here.begin(), here.end());
-  for (auto& placement : there) {
-    if (placement.is_partial()) placement = Replicate();
-  }
-  return redistribute(x, there);
 }
 
 }  // namespace gpt

@@ -11,11 +11,4 @@ namespace gpt {
 /// the seed alone, not on the mesh.
 void distribute(Gpt& model, const Settings& settings, const tessera::DeviceMesh& mesh);
 
-/// A value that layers cut over tp are about to read: each has a part of its gradient, which is
-/// added up here.
-at::Tensor spread(const at::Tensor& x);
-
-/// Adds up what such layers give.
-at::Tensor summed(const at::Tensor& x);
-
 }  // namespace gpt

@@ -5,7 +5,6 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
-#include "distribute.h"
 #include "text.h"
 
 namespace gpt {
@@ -45,8 +44,8 @@ BlockImpl::BlockImpl(const Settings& s)
 }
 
 at::Tensor BlockImpl::forward(at::Tensor x) {
-  x = x + summed(attention(spread(attention_norm(x))));
-  return x + summed(down(at::gelu(up(spread(norm(x))))));
+  x = x + attention(attention_norm(x));
+  return x + down(at::gelu(up(norm(x))));
 }
 
 GptImpl::GptImpl(const Settings& s)
@@ -64,7 +63,7 @@ GptImpl::GptImpl(const Settings& s)
 at::Tensor GptImpl::forward(const at::Tensor& bytes) {
   at::Tensor x = token(bytes) + position.narrow(0, 0, bytes.size(1));
   for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
-  return head(spread(norm(x)));
+  return head(norm(x));
 }
 
 at::Tensor GptImpl::loss(const at::Tensor& bytes, const at::Tensor& targets) {

@@ -8,8 +8,7 @@
 
 #include "settings.h"
 
-/// A GPT in plain torch::nn. What makes it a distributed one is in distribute.cpp, and two words
-/// here: `spread` before and `summed` after the layers that are cut over tp.
+/// A GPT in plain torch::nn. What makes it a distributed one is in distribute.cpp.
 namespace gpt {
 
 struct AttentionImpl : torch::nn::Module {

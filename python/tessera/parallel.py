@@ -24,7 +24,7 @@ from torch import nn
 from . import _C
 from .mesh import mesh_from_torch
 from .module import reduce_gradients
-from .placement import Replicate, Shard
+from .placement import Partial, Replicate, Shard, StridedShard
 from .tensor import distribute_, from_local, is_dtensor, placements, redistribute, to_local
 
 _Layout = Any  # a Placement, or None for what is left alone
@@ -175,9 +175,9 @@ class RowwiseParallel(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
         _check_splittable(self, module)
         mesh = mesh_from_torch(device_mesh)
-        if isinstance(module, nn.Embedding):
-            dim, desired = 0, Replicate()
-        else:
+        desired: _Layout = Replicate()
+        dim = 0
+        if not isinstance(module, nn.Embedding):
             dim = 0 if _has_inputs_first(module) else 1
             desired = Shard(1) if _is_convolution(module) else Shard(-1)
         self.desired_input_layouts = (desired,)
@@ -383,8 +383,72 @@ class PrepareModuleInputOutput(ParallelStyle):
         return f"{type(self).__name__}({self.prepare_module_input}, {self.prepare_module_output})"
 
 
-class _ReplicateParameters(ParallelStyle):
+class _Replicated(ParallelStyle):
+    """Plain parameters that all ranks have. `adds_up`: each rank uses them on its part alone (a norm
+    of its heads), so that their gradients have to be added up."""
+
+    def __init__(self, *, adds_up: bool = False) -> None:
+        self.adds_up = adds_up
+
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        mesh = mesh_from_torch(device_mesh)
+
+        def added_up(grad: torch.Tensor) -> torch.Tensor:
+            return to_local(redistribute(from_local(grad, mesh, [Partial()]), [Replicate()]))
+
+        if self.adds_up:
+            for parameter in module.parameters():
+                if parameter.requires_grad:
+                    parameter.register_hook(added_up)
+        return module
+
+
+class _SlicedParameter(ParallelStyle):
+    """A parameter that its module uses as this rank's slice: a stack of experts' matrices."""
+
+    def __init__(self, layout: _Layout) -> None:
+        self.layout = layout
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        raise _C.InvalidArgument("the plan names a module where this style needs a parameter")
+
+    def apply_to(self, module: nn.Module, name: str, device_mesh: Any) -> None:
+        parameter = module._parameters[name]
+        assert parameter is not None
+        mesh = mesh_from_torch(device_mesh)
+        distribute_(parameter, mesh, [self.layout], src_data_rank=self.src_data_rank)
+        where = [placements(parameter)[0]]
+
+        def use_slice(module: nn.Module, _: Any) -> None:
+            module._parameters[name] = to_local(parameter, grad_placements=where)
+
+        def restore(module: nn.Module, _: Any, __: Any) -> None:
+            module._parameters[name] = parameter
+
+        module.register_forward_pre_hook(use_slice)
+        module.register_forward_hook(restore, always_call=True)
+
+
+class _SlicedModule(ParallelStyle):
+    """A module that computes with slices of its parameters: its result is a part of a sum, and so
+    are the gradients of its inputs."""
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        mesh = mesh_from_torch(device_mesh)
+
+        def enter(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(
+                to_local(from_local(x, mesh, [Replicate()]), grad_placements=[Partial()])
+                if isinstance(x, torch.Tensor) and x.is_floating_point()
+                else x
+                for x in inputs
+            )
+
+        def leave(_: nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
+            return to_local(redistribute(from_local(output, mesh, [Partial()]), [Replicate()]))
+
+        module.register_forward_pre_hook(enter)
+        module.register_forward_hook(leave)
         return module
 
 
@@ -399,8 +463,16 @@ _BY_WORD: dict[str, Callable[[], ParallelStyle]] = {
     "embedding_rowwise": lambda: RowwiseParallel(input_layouts=Replicate()),
     "embedding_colwise": lambda: ColwiseParallel(output_layouts=Replicate()),
     "sequence_parallel": SequenceParallel,
-    "replicate": _ReplicateParameters,
-    "replicated_with_grad_allreduce": _ReplicateParameters,
+    "replicate": _Replicated,
+    "replicated_with_grad_allreduce": lambda: _Replicated(adds_up=True),
+    "moe_tp_experts": _SlicedModule,
+}
+# The same for a path that names a parameter: [expert, out, in].
+_OF_PARAMETER: dict[str, Callable[[], _SlicedParameter]] = {
+    "colwise": lambda: _SlicedParameter(Shard(-2)),
+    "rowwise": lambda: _SlicedParameter(Shard(-1)),
+    "packed_colwise": lambda: _SlicedParameter(StridedShard(-2, 2)),
+    "packed_rowwise": lambda: _SlicedParameter(StridedShard(-1, 2)),
 }
 
 
@@ -430,6 +502,16 @@ def _matching(module: nn.Module, path: str) -> Iterator[nn.Module]:
             yield from _matching(child, rest)
 
 
+def _matching_parameters(module: nn.Module, path: str) -> list[tuple[nn.Module, str]]:
+    parent, _, name = path.rpartition(".")
+    return [
+        (part, own)
+        for part in _matching(module, parent)
+        for own, _ in part.named_parameters(recurse=False)
+        if fnmatch.fnmatchcase(own, name)
+    ]
+
+
 def parallelize_module(
     module: nn.Module,
     device_mesh: Any = None,
@@ -455,10 +537,18 @@ def parallelize_module(
         return module
     plan = parallelize_plan if isinstance(parallelize_plan, Mapping) else {"": parallelize_plan}
     found: list[tuple[nn.Module, ParallelStyle]] = []
+    sliced: list[tuple[nn.Module, str, _SlicedParameter]] = []
     for path, value in plan.items():
+        matched = list(_matching(module, path))
+        parameters = [] if matched else _matching_parameters(module, path)
+        if parameters and value in _OF_PARAMETER:
+            for part, name in parameters:
+                slices = _OF_PARAMETER[value]()
+                slices.src_data_rank = src_data_rank
+                sliced.append((part, name, slices))
+            continue
         style = _as_style(path, value)
         style.src_data_rank = src_data_rank
-        matched = list(_matching(module, path))
         if not matched:
             paths = [name for name, _ in module.named_modules() if name]
             near = difflib.get_close_matches(path, paths, n=3, cutoff=0)
@@ -471,6 +561,8 @@ def parallelize_module(
             _check_splittable(style, part)
     for part, style in found:
         style._apply(part, device_mesh)
+    for part, name, slices in sliced:
+        slices.apply_to(part, name, device_mesh)
     return module
 
 

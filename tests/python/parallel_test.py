@@ -205,22 +205,37 @@ def test_compat_warns_about_a_path_that_matches_nothing():
     assert tessera.run_ranks(2, body)[0]
 
 
-@pytest.mark.parametrize("family", ["Llama", "Qwen2"])
+FAMILIES = {"Llama": {}, "Qwen2": {}, "Qwen3": {"head_dim": 4},
+            "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2,
+                        "experts_implementation": "eager"}}
+
+
+def hidden_and_gradients(model, tokens):
+    out = model(tokens).last_hidden_state
+    out.square().mean().backward()
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    return {"hidden": out.detach()} | {
+        name: tessera.full_tensor(g) if tessera.is_dtensor(g) else g for name, g in grads.items()
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_plans_of_transformers_are_accepted(family):
     transformers = pytest.importorskip("transformers")
     config = getattr(transformers, f"{family}Config")(
-        hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=20, attn_implementation="sdpa")
+        hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=20, attn_implementation="sdpa", **FAMILIES[family])
     torch.manual_seed(1)
     plain = getattr(transformers, f"{family}Model")(config).double().eval()
     tokens = torch.arange(6).reshape(1, 6)
-    expected = plain(tokens).last_hidden_state.detach()
+    expected = hidden_and_gradients(copy.deepcopy(plain), tokens)
 
     def body(rank):
         mesh = tessera.init_device_mesh("tp=2")
         model = copy.deepcopy(plain)
         tessera.parallelize_module(model, mesh, dict(config.base_model_tp_plan))
-        return model(tokens).last_hidden_state.detach()
+        return hidden_and_gradients(model, tokens)
 
     for got in tessera.run_ranks(2, body):
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
+        for name, value in expected.items():
+            torch.testing.assert_close(got[name], value, rtol=0, atol=1e-9, msg=name)
