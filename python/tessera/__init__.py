@@ -103,7 +103,7 @@ from .mesh import init_device_mesh, mesh_from_group, mesh_from_torch, mesh_to_to
 from .partition import shard_program, tensor_parallel_transformation
 from .placement import Partial, RaggedShard, Replicate, Shard, StridedShard
 from .policy import implicit_comm, implicit_replication, strict_rules
-from .program import Program, load_program
+from .program import Program, ShardedProgram, load_program, load_sharded_program
 from .ranks import current_world, fake_world, manual_seed, report_failure, run_ranks
 from .module import distribute_module, local_map, reduce_gradients
 from .rules import explain, register_rule, rule_of, ruled_ops
@@ -147,6 +147,7 @@ __all__ = [
     "Replicate",
     "RuleCall",
     "Shard",
+    "ShardedProgram",
     "Sharding",
     "StepTrace",
     "StridedShard",
@@ -185,6 +186,7 @@ __all__ = [
     "load",
     "load_full_state_dict",
     "load_program",
+    "load_sharded_program",
     "load_sharded_state_dict",
     "local_map",
     "make_plan",
