@@ -7,6 +7,7 @@
 #include <set>
 
 #include "cli/checkpoint_diff.h"
+#include "cli/progress_bar.h"
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
 #include "tessera/base/shape.h"
@@ -204,15 +205,19 @@ void convert(const CheckpointOptions& options) {
   if (to == "safetensors") {
     save_safetensors(state, options.other);
   } else {
-    save(state, options.other, {.paths = stored->metadata().paths});
+    ProgressBar bar("writing");
+    save(state, options.other,
+         {.paths = stored->metadata().paths,
+          .on_progress = [&](uint64_t bytes, uint64_t total) { bar.show(bytes, total); }});
   }
   std::cout << options.other << ": " << state.size() << " entries as "
             << (to == "dcp" ? "PyTorch distributed checkpoint" : to) << "\n";
 }
 
 /// Every rank of as many threads loads its rows and writes them.
-void reshard(const CheckpointOptions& options) {
-  comm::run_ranks(options.ranks, [&](int) {
+void write_resharded(const CheckpointOptions& options) {
+  ProgressBar bar("writing");
+  comm::run_ranks(options.ranks, [&](int rank) {
     const DeviceMesh mesh = comm::init_device_mesh(join_text("ranks=", options.ranks));
     const auto stored = open_stored(options.path, {.verify = false});
     State state;
@@ -230,8 +235,16 @@ void reshard(const CheckpointOptions& options) {
       state.emplace(name, dtensor::wrap(at::empty(shape, options_of), as));
     }
     load(state, options.path);
-    save(state, options.other, {.paths = stored->metadata().paths});
+    SaveOptions how{.paths = stored->metadata().paths};
+    if (rank == 0) {  // ranks write about equally much
+      how.on_progress = [&](uint64_t bytes, uint64_t total) { bar.show(bytes, total); };
+    }
+    save(state, options.other, how);
   });
+}
+
+void reshard(const CheckpointOptions& options) {
+  write_resharded(options);
   std::cout << options.other << ": in " << options.ranks << " parts\n";
 }
 

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bind/bind.h"
+#include "tessera/interp/sharded_program.h"
 
 namespace tessera::python {
 namespace {
@@ -32,7 +33,16 @@ Program load(const std::string& path, const std::optional<std::string>& device) 
   return Program::load(path, options);
 }
 
-py::list run(Program& program, const py::sequence& inputs) {
+ShardedProgram load_sharded(const std::string& directory,
+                            const std::shared_ptr<comm::RankWorld>& world,
+                            const std::optional<std::string>& device) {
+  ProgramOptions options;
+  if (device) options.device = c10::Device(*device);
+  return ShardedProgram::load(directory, world, options);
+}
+
+template <typename AnyProgram>
+py::list run(AnyProgram& program, const py::sequence& inputs) {
   Program::Values values;
   for (const auto& input : inputs) values.push_back(to_ivalue(input));
   {
@@ -44,10 +54,11 @@ py::list run(Program& program, const py::sequence& inputs) {
   return out;
 }
 
-py::dict run_named(Program& program, const py::dict& inputs) {
+template <typename AnyProgram>
+py::dict run_named(AnyProgram& program, const py::dict& inputs) {
   Program::NamedValues values;
   for (const auto& [name, input] : inputs) {
-    values.emplace_back(name.cast<std::string>(), to_ivalue(input));
+    values.emplace_back(py::cast<std::string>(name), to_ivalue(input));
   }
   {
     const py::gil_scoped_release no_gil;
@@ -69,12 +80,22 @@ std::vector<std::string> names_of(const std::vector<ProgramPort>& ports) {
 void bind_program(py::module_& m) {
   py::class_<Program>(m, "Program")
       .def_static("load", &load, py::arg("path"), py::arg("device") = py::none(), NoGil())
-      .def("run", &run, py::arg("inputs"))
-      .def("run_named", &run_named, py::arg("inputs"))
+      .def("run", &run<Program>, py::arg("inputs"))
+      .def("run_named", &run_named<Program>, py::arg("inputs"))
       .def("tensor", &Program::tensor, py::arg("name"))
       .def_property_readonly("input_names", [](const Program& p) { return names_of(p.inputs()); })
       .def_property_readonly("output_names", [](const Program& p) { return names_of(p.outputs()); })
       .def_property_readonly("path", &Program::path);
+  py::class_<ShardedProgram>(m, "ShardedProgram")
+      .def_static("load", &load_sharded, py::arg("directory"), py::arg("world"),
+                  py::arg("device") = py::none(), NoGil())
+      .def("run", &run<ShardedProgram>, py::arg("inputs"))
+      .def("run_named", &run_named<ShardedProgram>, py::arg("inputs"))
+      .def_property_readonly("mesh", [](const ShardedProgram& p) { return p.mesh().to_text(); })
+      .def_property_readonly("input_names",
+                             [](const ShardedProgram& p) { return names_of(p.local().inputs()); })
+      .def_property_readonly("output_names",
+                             [](const ShardedProgram& p) { return names_of(p.local().outputs()); });
 }
 
 }  // namespace tessera::python

@@ -121,7 +121,7 @@ from .parallel import (
 from .partition import shard_program, tensor_parallel_transformation
 from .placement import Partial, RaggedShard, Replicate, Shard, StridedShard
 from .policy import implicit_comm, implicit_replication, strict_rules
-from .program import Program, load_program
+from .program import Program, ShardedProgram, load_program, load_sharded_program
 from .ranks import current_world, fake_world, manual_seed, report_failure, run_ranks
 from .module import distribute_module, local_map, reduce_gradients
 from .rules import explain, register_rule, rule_of, ruled_ops
@@ -168,6 +168,7 @@ __all__ = [
     "RuleCall",
     "SequenceOrder",
     "Shard",
+    "ShardedProgram",
     "Sharding",
     "StepTrace",
     "StridedShard",
@@ -210,6 +211,7 @@ __all__ = [
     "load",
     "load_full_state_dict",
     "load_program",
+    "load_sharded_program",
     "load_sharded_state_dict",
     "local_map",
     "make_plan",

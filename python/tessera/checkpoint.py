@@ -175,7 +175,9 @@ def load(
 ) -> LoadReport:
     """Reads a checkpoint into the tensors of the state, sharded as they are, and sets its other values.
     Names, shapes and types must fit unless the options allow otherwise; `cast` converts elements;
-    `renames` are regular expressions for names of the checkpoint and what they become. All errors, damaged files among them, come on every rank and before anything has changed."""
+    `renames` are regular expressions for names of the checkpoint and what they become, or globs
+    ({"glob:module.*.weight": "layers.*.w"}). All errors, damaged files among them, come on every rank and
+    before anything has changed."""
     flat, paths = _flatten(state)
     missing, unexpected, values = _C.load_state(
         flat,

@@ -7,6 +7,7 @@ from typing import Any, overload
 import torch
 
 from . import _C
+from .ranks import current_world
 
 
 class Program:
@@ -59,3 +60,52 @@ def load_program(
 ) -> Program:
     """Loads a `.pt2` file; `device` moves the whole program, weights and computation."""
     return Program(_C.Program.load(os.fspath(path), None if device is None else str(device)))
+
+
+class ShardedProgram:
+    """A program that `tessera shard` or `shard_program` cut for several ranks, on one of them.
+
+    Every rank loads the directory and runs it with the same whole inputs; all get the whole results:
+
+        program = tessera.load_sharded_program("llama_tp4")     # torchrun --nproc-per-node 4
+        logits, = program.run([tokens])
+    """
+
+    def __init__(self, program: _C.ShardedProgram) -> None:
+        self._program = program
+
+    @property
+    def mesh(self) -> str:
+        """What it was cut for: "tp=4"."""
+        return self._program.mesh
+
+    @property
+    def input_names(self) -> list[str]:
+        """In the order in which `run` takes them."""
+        return self._program.input_names
+
+    @property
+    def output_names(self) -> list[str]:
+        """In the order in which `run` gives them."""
+        return self._program.output_names
+
+    @overload
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]: ...
+    @overload
+    def run(self, inputs: Sequence[Any]) -> list[Any]: ...
+    def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any] | list[Any]:
+        """The results for these inputs: by name for a mapping, else by position. Collective."""
+        if isinstance(inputs, Mapping):
+            return self._program.run_named(dict(inputs))
+        return self._program.run(list(inputs))
+
+
+def load_sharded_program(
+    directory: str | os.PathLike[str], *, device: str | torch.device | None = None
+) -> ShardedProgram:
+    """Loads this rank's program of a directory; as many ranks as its mesh has call it."""
+    return ShardedProgram(
+        _C.ShardedProgram.load(
+            os.fspath(directory), current_world(), None if device is None else str(device)
+        )
+    )

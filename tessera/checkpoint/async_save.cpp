@@ -77,7 +77,8 @@ struct AsyncSaver::Running {
     const fs::path saving = checkpoint::saving_path(directory);
     const fs::path mine = report_path(saving, world->rank());
     try {
-      const std::string report = checkpoint::write_my_file(plan, parts, world->rank(), saving);
+      const std::string report =
+          checkpoint::write_my_file(plan, parts, world->rank(), saving, options.on_progress);
       reached(SaveStage::written);
       publish(mine, report);  // last: rank 0 may commit from here on
     } catch (const std::exception& error) {

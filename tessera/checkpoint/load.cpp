@@ -70,11 +70,47 @@ std::string renamed(const std::string& name,
   return name;
 }
 
+/// A glob and its replacement as a regular expression and its format.
+std::pair<std::string, std::string> glob_as_regex(std::string_view glob,
+                                                  std::string_view replacement) {
+  std::string pattern = "^", format;
+  int stars = 0;
+  for (size_t i = 0; i < glob.size(); ++i) {
+    if (glob[i] == '*') {
+      const bool any = glob.substr(i, 2) == "**";
+      pattern += any ? "(.*)" : "([^.]*)";
+      i += any ? 1 : 0;
+      ++stars;
+      continue;
+    }
+    if (std::string_view("\\^$.|?+()[]{}").find(glob[i]) != std::string_view::npos) pattern += '\\';
+    pattern += glob[i];
+  }
+  int used = 0;
+  for (size_t i = 0; i < replacement.size(); ++i) {
+    if (replacement[i] == '*') {
+      if (replacement.substr(i, 2) == "**") ++i;
+      format += join_text("$", ++used < 10 ? "0" : "", used);  // two digits: "$1" then "0" is $10
+    } else {
+      format += replacement[i] == '$' ? "$$" : std::string(1, replacement[i]);
+    }
+  }
+  require(used <= stars, "load: '", replacement, "' has more stars than 'glob:", glob, "'");
+  return {pattern + "$", format};
+}
+
 Entries rename_entries(const dcp::Metadata& metadata, const LoadOptions& options) {
   std::vector<std::pair<std::regex, std::string>> patterns;
   for (const auto& [pattern, replacement] : options.renames) {
+    constexpr std::string_view kGlob = "glob:";
     try {
-      patterns.emplace_back(std::regex(pattern), replacement);
+      if (pattern.starts_with(kGlob)) {
+        const auto [regex, format] =
+            glob_as_regex(std::string_view(pattern).substr(kGlob.size()), replacement);
+        patterns.emplace_back(std::regex(regex), format);
+      } else {
+        patterns.emplace_back(std::regex(pattern), replacement);
+      }
     } catch (const std::regex_error& error) {
       throw InvalidArgument(
           join_text("load: '", pattern, "' is no regular expression: ", error.what()));

@@ -20,6 +20,9 @@ struct LoadOptions {
   bool allow_unexpected = false;
   /// Regular expressions (ECMAScript) and what matches of them becomes, "$1" included, in names of
   /// the checkpoint; the first that matches counts: {{"^module\\.", "model."}}.
+  /// A pattern that begins with "glob:" stands for whole names: * is one part between dots, ** any
+  /// number of them, and the stars of the replacement take, in order, what they matched:
+  /// {{"glob:module.*.weight", "layers.*.w"}}.
   std::vector<std::pair<std::string, std::string>> renames = {};
   /// Elements are converted to the type of the state's tensor, which otherwise must be the same.
   bool cast = false;

@@ -30,8 +30,8 @@ void save(const State& state, const fs::path& directory, const SaveOptions& opti
     });
     std::string report;
     on_all_ranks(world, [&] {
-      report =
-          checkpoint::write_my_file(plan, checkpoint::my_parts(state, plan), world.rank(), saving);
+      report = checkpoint::write_my_file(plan, checkpoint::my_parts(state, plan), world.rank(),
+                                         saving, options.on_progress);
       reached(SaveStage::written);
     });
     const auto reports = checkpoint::all_gather_text(world, report);

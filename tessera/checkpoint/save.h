@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -29,6 +30,9 @@ struct SaveOptions {
   std::map<std::string, dcp::Path> paths = {};
   /// Called when a stage is reached; an exception from it fails the save on every rank.
   std::function<void(SaveStage)> on_stage = {};
+  /// Called while this rank writes its file, after each item: bytes written, of all that it writes.
+  /// For progress on a terminal.
+  std::function<void(uint64_t bytes, uint64_t total)> on_progress = {};
 };
 
 /// Writes the state to `directory` as PyTorch's torch.distributed.checkpoint does, which loads it;

@@ -1,5 +1,6 @@
 #include "tessera/checkpoint/write_files.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/errors.h"
@@ -55,8 +56,12 @@ std::vector<StateValue> my_parts(const State& state, const StatePlan& plan) {
 }
 
 std::string write_my_file(const StatePlan& plan, const std::vector<StateValue>& parts, int rank,
-                          const fs::path& directory) {
+                          const fs::path& directory, const OnProgress& on_progress) {
   const std::string name = join_text("__", rank, "_0.distcp");
+  uint64_t total = 0;
+  for (const auto& part : parts) {
+    if (const auto* tensor = std::get_if<at::Tensor>(&part)) total += tensor->nbytes();
+  }
   files::BlockSums sums;
   files::OutputFile file(directory / name, {.sums = &sums, .early_write_back = true});
   Json items = Json::array();
@@ -72,6 +77,7 @@ std::string write_my_file(const StatePlan& plan, const std::vector<StateValue>& 
           [&](const auto& sink) { visit_bytes(std::get<at::Tensor>(parts[i]), sink); });
     }
     items.push_back({write.entry, write.box.begin, write.box.end, item.offset, item.length});
+    if (on_progress) on_progress(std::min<uint64_t>(file.position(), total), total);
   }
   const uint64_t size = file.position();
   file.close({.sync = true});

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -17,9 +19,10 @@ namespace tessera::checkpoint {
 std::vector<StateValue> my_parts(const State& state, const StatePlan& plan);
 
 /// Writes and syncs this rank's file. Returns where the items are and the checksums, as text for
-/// write_description.
+/// write_description. `on_progress` may be empty.
+using OnProgress = std::function<void(uint64_t bytes, uint64_t total)>;
 std::string write_my_file(const StatePlan& plan, const std::vector<StateValue>& parts, int rank,
-                          const std::filesystem::path& directory);
+                          const std::filesystem::path& directory, const OnProgress& on_progress);
 
 /// Writes and syncs .metadata and the checksums, from the reports of all ranks.
 void write_description(const StatePlan& plan, const std::vector<std::string>& reports,

@@ -280,6 +280,59 @@ TEST(Load, RenamesWhatTheCheckpointHolds) {
   });
 }
 
+TEST(Save, SaysHowFarItIs) {
+  const SharedDir dir("progress");
+  test::run_ranks(2, [&](int) {
+    std::vector<uint64_t> bytes;
+    uint64_t whole = 0;
+    SaveOptions options;
+    options.on_progress = [&](uint64_t done, uint64_t total) {
+      bytes.push_back(done);
+      whole = total;
+    };
+    const DeviceMesh mesh = comm::init_device_mesh("dp=2");
+    save({{"a", sharded(numbers({64, 64}), mesh, "S0")},
+          {"b", sharded(numbers({64, 64}), mesh, "S0")}},
+         dir / "ckpt", options);
+    EXPECT_EQ(whole, 2 * 32 * 64 * 4);
+    ASSERT_EQ(bytes.size(), 2U);
+    EXPECT_GT(bytes[0], whole / 3);
+    EXPECT_EQ(bytes[1], whole);
+  });
+}
+
+TEST(Load, RenamesByGlob) {
+  const SharedDir dir("globs");
+  test::run_ranks(2, [&](int) {
+    save(
+        {{"m.a.b.0.weight", numbers({4})}, {"m.a.b.1.weight", numbers({3})}, {"mxa", numbers({2})}},
+        dir / "ckpt");
+    State state = {
+        {"0-$1.a.b", at::zeros({4})}, {"1-$1.a.b", at::zeros({3})}, {"mxa", at::zeros({2})}};
+    // The dot is a dot, a star no dot, and the stars change no places.
+    expect_error<InvalidArgument>(
+        [&] {
+          load(state, dir / "ckpt", {.renames = {{"glob:m.*.weight", "*-$1.a.b"}}});
+        },
+        {"lacks", "m.a.b.0.weight"});
+    load(state, dir / "ckpt",
+         {.renames = {{"glob:m.a", "lost"}, {"glob:m.a.b.*.weight", "*-$1.a.b"}}});
+    EXPECT_EQ(std::get<at::Tensor>(state.at("0-$1.a.b")).sum().item<float>(), 6);
+    EXPECT_EQ(std::get<at::Tensor>(state.at("mxa")).sum().item<float>(), 1);
+    State nested = {{"0.a.b", at::zeros({4})}, {"1.a.b", at::zeros({3})}, {"mxa", at::zeros({2})}};
+    expect_error<InvalidArgument>(
+        [&] {
+          load(nested, dir / "ckpt", {.renames = {{"glob:m.*", "*.*"}}});
+        },
+        {"more stars"});
+    State all = {{"n.a.b.0.weight", at::zeros({4})},
+                 {"n.a.b.1.weight", at::zeros({3})},
+                 {"mxa", at::zeros({2})}};
+    load(all, dir / "ckpt", {.renames = {{"glob:m.**", "n.**"}}});
+    EXPECT_EQ(std::get<at::Tensor>(all.at("n.a.b.1.weight")).sum().item<float>(), 3);
+  });
+}
+
 /// An error on one rank is an error on all of them: no rank loads a part.
 TEST(Load, OfOneRankThatDoesNotFitChangesNoRank) {
   const SharedDir dir("one_rank");

@@ -196,3 +196,25 @@ def test_files_of_ranks_run_in_python(torchrun, tmp_path):
         dist.destroy_process_group()
         """,
     )
+
+
+def test_a_sharded_directory_runs_from_python(tmp_path):
+    """By position and by name, on thread ranks, with the results of the whole; in another world it is refused."""
+    source = DATA / "data" / "gpt_raw_dynamic.pt2"
+    tessera.shard_program(source, "tp=2", DATA / "plans" / "gpt.json", directory=tmp_path / "gpt")
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 60, (3, 5))
+    (expected,) = tessera.load_program(source).run([tokens])
+
+    def body(_rank):
+        program = tessera.load_sharded_program(tmp_path / "gpt")
+        assert program.mesh == "tp=2"
+        assert program.input_names == ["tokens"]
+        by_position = program.run([tokens])[0]
+        by_name = program.run({"tokens": tokens})[program.output_names[0]]
+        return (by_position - expected).abs().max().item(), (by_name - expected).abs().max().item()
+
+    for differences in tessera.run_ranks(2, body):
+        assert max(differences) < 1e-10
+    with pytest.raises(tessera.InvalidArgument, match="2 ranks, but there are 1"):
+        tessera.load_sharded_program(tmp_path / "gpt")
