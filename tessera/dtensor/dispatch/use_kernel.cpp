@@ -59,8 +59,7 @@ PartialUse partial_use_of(const c10::OperatorHandle& op, const OpEntry& entry) {
   if (!own_kernel && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     return PartialUse::as_composite;
   }
-  if (entry.handler != nullptr || entry.composite_handler != nullptr)
-    return PartialUse::as_composite;
+  if (entry.decomposition != nullptr) return PartialUse::as_composite;
   if (entry.is_view) return PartialUse::as_view;
   const auto is_among = [&](const auto& names) {
     return std::ranges::find(names, name) != names.end();
