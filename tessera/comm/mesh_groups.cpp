@@ -54,8 +54,7 @@ DeviceMesh with_groups(const DeviceMesh& paper, std::shared_ptr<RankWorld> world
 RankWorld& world_of(const DeviceMesh& mesh) {
   const auto* world = dynamic_cast<const RankWorld*>(mesh.world().get());
   require(world != nullptr, "mesh ", mesh,
-          " was parsed and belongs to no world, so it cannot communicate; make it with "
-          "init_device_mesh");
+          " is on paper: it has no ranks to talk to; make it with init_device_mesh");
   // Meshes hold their world as const, since they do not change it. Creating a group only fills a
   // cache.
   return const_cast<RankWorld&>(*world);

@@ -50,7 +50,7 @@ std::string who_is_missing(const TapContext& context, const TappedCall& call, st
   const bool timed_out = says_timeout(what);
   if (!roll.missing.empty()) {
     out += join_text("; no sign of life from ", board.ranks_text(roll.missing),
-                     timed_out ? " (stopped or unreachable: no connection was closed)" : "");
+                     timed_out ? " (stopped, or cut off: no link was closed)" : "");
   }
   if (!roll.left.empty()) out += join_text("; ", board.ranks_text(roll.left), " left the world");
   const auto late = timed_out ? who_is_late(context, call, calls, roll) : std::vector<int>();

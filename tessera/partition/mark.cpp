@@ -87,7 +87,7 @@ class Marker {
       divide(what, id, p.dim(), mesh_.size(axis));
     }
     require(!p.is_partial() || view_.source(id) == ProgramView::Source::node, "the plan makes ",
-            what, " partial: graph inputs are whole or sharded");
+            what, " partial: graph inputs are whole or cut");
     if (const Pin* known = pins_.find(id, axis)) {
       require(known->allows(p) || pin.allows(known->placement), "the plan wants ", what, " as ", p,
               " and, by another name or pattern, as ", known->placement);

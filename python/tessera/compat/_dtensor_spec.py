@@ -76,7 +76,7 @@ class DTensorSpec:
                 continue
             if not placements[axis].is_replicate():
                 raise _C.InvalidArgument(
-                    f"axis {axis} cannot shard dim {dim} in {dim_map}: it is {placements[axis]} already"
+                    f"axis {axis} cannot cut dim {dim} in {dim_map}: it is {placements[axis]} already"
                 )
             placements[axis] = _C.shard(dim)
         return cls(mesh, tuple(placements), tensor_meta)
