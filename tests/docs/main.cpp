@@ -80,5 +80,5 @@ int main(int argc, char** argv) {
     failed += tessera_docs::passes(block) ? 0 : 1;
   }
   std::cout << ran << " blocks, " << failed << " failed\n";
-  return ran > 0 && failed == 0 ? 0 : 1;
+  return failed == 0 ? 0 : 1;  // a page may have blocks that are compiled alone
 }

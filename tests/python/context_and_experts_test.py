@@ -191,7 +191,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import tessera
-from parallel_test import Attention, model_and_result, assert_close
+from context_and_experts_test import Attention, model_and_result, assert_close
 from tessera.compat.experimental import context_parallel, context_parallel_unshard, set_rotate_method
 
 dist.init_process_group("gloo")

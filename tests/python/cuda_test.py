@@ -170,7 +170,7 @@ def test_random_numbers_are_those_of_the_host(ranks):
     def drawn(mesh_text, placements):
         tessera.manual_seed(7)
         mesh = tessera.init_device_mesh(mesh_text)
-        x = tessera.zeros([6, 5], mesh, placements)
+        x = tessera.zeros(6, 5, device_mesh=mesh, placements=placements)
         filled = torch.cat([torch.empty_like(x).uniform_(), torch.empty_like(x).normal_()])
         kept = torch.nn.functional.dropout(x + 1, 0.5)
         return tessera.full_tensor(filled).cpu(), tessera.full_tensor(kept).cpu()

@@ -89,7 +89,10 @@ def test_models_compute_the_same_on_several_processes(tmp_path, name, form, dyna
             collectives = collectives_of(sharded / "rank_0.pt2")
             assert collectives
             if len(words) == 2 and ranks in EVEN[name]:
-                assert collectives == {"_c10d_functional::all_reduce": all_reduces}
+                assert sum(collectives.values()) == all_reduces
+                # Results of experts may as well be gathered: as many bytes for so few tokens.
+                kinds = {"all_reduce", "all_gather_into_tensor"} if name == "moe" else {"all_reduce"}
+                assert {kind.removeprefix("_c10d_functional::") for kind in collectives} <= kinds
             result = tessera_json("verify", model, sharded)
             assert result["ok"] and result["ranks"] == ranks
             assert all(output["relative"] <= 1e-10 for output in result["outputs"] if output["dtype"] == "f64")

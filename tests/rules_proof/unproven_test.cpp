@@ -58,6 +58,7 @@ Names offered(const rules::Notation& line) {
 /// What the rows of a call come from.
 void note_rows(const rules::Bound& bound, const std::vector<rules::Row>& rows, Names& out) {
   for (const auto& row : rows) {
+    if (row.letter >= static_cast<int>(bound.letters.size())) continue;  // declared by a kernel
     if (row.letter >= 0) {
       const auto& letter = bound.letters[static_cast<size_t>(row.letter)];
       out.insert(key_name(letter.key));

@@ -136,10 +136,8 @@ std::string operands_text(const Decision& decision) {
 
 void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   if (LazyLocal::any() && dispatch_lazy(entry, op, stack)) return;
-  if (!entry.written.empty()) {
-    adopt_internal(entry, stack);
-    count_writes(entry, stack);
-  }
+  if (!entry.written.empty()) adopt_internal(entry, stack);
+  if (!entry.written.empty() || !entry.hidden.empty()) count_writes(entry, stack);
   if (entry.decomposition != nullptr && entry.decomposition(entry, op, stack)) return;
   const size_t base = stack.size() - entry.args.size();
   const Decision* decision = &decision_for(entry, op, stack);

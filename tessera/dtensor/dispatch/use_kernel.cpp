@@ -10,6 +10,7 @@
 #include <array>
 #include <unordered_map>
 
+#include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/lazy_dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
@@ -55,8 +56,9 @@ constexpr std::array<std::string_view, 8> kMatrixProducts = {"aten::mm",
 PartialUse partial_use_of(const c10::OperatorHandle& op, const OpEntry& entry) {
   const std::string& name = op.operator_name().name;
   if (name == "aten::matmul") return PartialUse::as_matmul;
-  const bool own_kernel = op.hasKernelForDispatchKey(kKey);
-  if (!own_kernel && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+  // The ops that it calls come here too, and say what they write to.
+  const bool decomposes = !op.hasKernelForDispatchKey(kKey) || makes_tensors(op.operator_name());
+  if (decomposes && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     return PartialUse::as_composite;
   }
   if (entry.decomposition != nullptr) return PartialUse::as_composite;

@@ -1,5 +1,6 @@
 #include "tessera/dtensor/dispatch/write_count.h"
 
+#include "tessera/dtensor/remembered.h"
 #include "tessera/dtensor/sharded_tensor.h"
 
 namespace tessera::dtensor {
@@ -16,6 +17,14 @@ void release_watched(void* watched) { delete static_cast<WatchedMemory*>(watched
 void count_write_of(const at::Tensor& written) {
   if (const ShardedMeta* meta = sharded_meta(written)) {
     if (meta->local().defined()) count_write(meta->local());
+  }
+}
+
+/// Autograd counts writes to a tensor, but not to those of a list: libtorch's kernels do that.
+void count_write_of_item(const at::Tensor& written) {
+  count_write_of(written);
+  if (written.defined() && !written.is_inference()) {
+    written.unsafeGetTensorImpl()->bump_version();
   }
 }
 
@@ -43,9 +52,13 @@ void count_writes(const OpEntry& entry, const torch::jit::Stack& stack) {
       count_write_of(value.toTensor());
     } else if (value.isList()) {
       for (const c10::IValue& item : value.toListRef()) {
-        if (item.isTensor()) count_write_of(item.toTensor());
+        if (item.isTensor()) count_write_of_item(item.toTensor());
       }
     }
+  }
+  for (const HiddenArg& hidden : entry.hidden) {
+    const c10::IValue& value = stack[base + static_cast<size_t>(hidden.argument)];
+    if (value.isTensor()) drop_copies(value.toTensor().unsafeGetTensorImpl());
   }
 }
 
