@@ -188,11 +188,13 @@ AttentionKernel choose_kernel(AttentionKernel asked, const at::Tensor& query, bo
   if (asked == AttentionKernel::automatic) {
     if (cpu) return AttentionKernel::cpu_flash;
     if (!cuda || dtype == at::kDouble) return AttentionKernel::math;
-    return is_half(query) && !masked ? AttentionKernel::flash : AttentionKernel::efficient;
+    if (!is_half(query)) return AttentionKernel::efficient;
+    return masked ? AttentionKernel::math : AttentionKernel::flash;
   }
+  // The backward of the memory-efficient kernel gives NaN for a block of keys in half precision.
   const bool fits = asked == AttentionKernel::math ||
                     (asked == AttentionKernel::cpu_flash && cpu) ||
-                    (asked == AttentionKernel::efficient && cuda && dtype != at::kDouble) ||
+                    (asked == AttentionKernel::efficient && cuda && dtype == at::kFloat) ||
                     (asked == AttentionKernel::cudnn && cuda && is_half(query)) ||
                     (asked == AttentionKernel::flash && cuda && is_half(query) && !masked);
   if (!fits) {
