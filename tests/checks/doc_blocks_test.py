@@ -16,6 +16,7 @@ NOT_RUN = {
     "docs/building.md": 1,
     "docs/cli.md": 2,
     "docs/fsdp.md": 1,
+    "docs/gpu.md": 1,
     "docs/python.md": 1,
     "examples/gpt/README.md": 1,
 }
