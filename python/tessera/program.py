@@ -10,25 +10,10 @@ from . import _C
 from .ranks import current_world
 
 
-class Program:
-    """An exported program that torch.export.save wrote, run without Python's interpreter of graphs.
+class _Runnable:
+    """What programs of one rank and of several have in common."""
 
-    The results are those of `torch.export.load(path).module()`, to the bit, without gradients.
-    Nested arguments and results are flat here, named by their paths:
-
-        program = tessera.load_program("model.pt2")
-        program.input_names                     # ["tokens", "extra.shift"]
-        logits, best = program.run([tokens, shift])
-        program.run({"tokens": tokens, "extra.shift": shift})["logits"]
-    """
-
-    def __init__(self, program: _C.Program) -> None:
-        self._program = program
-
-    @property
-    def path(self) -> str:
-        """The file."""
-        return self._program.path
+    _program: _C.Program | _C.ShardedProgram
 
     @property
     def input_names(self) -> list[str]:
@@ -45,10 +30,34 @@ class Program:
     @overload
     def run(self, inputs: Sequence[Any]) -> list[Any]: ...
     def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any] | list[Any]:
-        """The results for these inputs: by name for a mapping, else by position."""
+        """The results for these inputs: by name for a mapping, else by position. Collective if the
+        program is sharded."""
         if isinstance(inputs, Mapping):
             return self._program.run_named(dict(inputs))
         return self._program.run(list(inputs))
+
+
+class Program(_Runnable):
+    """An exported program that torch.export.save wrote, run without Python's interpreter of graphs.
+
+    The results are those of `torch.export.load(path).module()`, to the bit, without gradients.
+    Nested arguments and results are flat here, named by their paths:
+
+        program = tessera.load_program("model.pt2")
+        program.input_names                     # ["tokens", "extra.shift"]
+        logits, best = program.run([tokens, shift])
+        program.run({"tokens": tokens, "extra.shift": shift})["logits"]
+    """
+
+    _program: _C.Program
+
+    def __init__(self, program: _C.Program) -> None:
+        self._program = program
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._program.path
 
     def tensor(self, name: str) -> torch.Tensor:
         """A parameter, buffer or constant by its name in the model; writes change later runs."""
@@ -62,8 +71,8 @@ def load_program(
     return Program(_C.Program.load(os.fspath(path), None if device is None else str(device)))
 
 
-class ShardedProgram:
-    """A program that `tessera shard` or `shard_program` cut for several ranks, on one of them.
+class ShardedProgram(_Runnable):
+    """A program that `tessera shard` or `shard_program` made for several ranks, on one of them.
 
     Every rank loads the directory and runs it with the same whole inputs; all get the whole results:
 
@@ -71,33 +80,15 @@ class ShardedProgram:
         logits, = program.run([tokens])
     """
 
+    _program: _C.ShardedProgram
+
     def __init__(self, program: _C.ShardedProgram) -> None:
         self._program = program
 
     @property
     def mesh(self) -> str:
-        """What it was cut for: "tp=4"."""
+        """What it was sharded for: "tp=4"."""
         return self._program.mesh
-
-    @property
-    def input_names(self) -> list[str]:
-        """In the order in which `run` takes them."""
-        return self._program.input_names
-
-    @property
-    def output_names(self) -> list[str]:
-        """In the order in which `run` gives them."""
-        return self._program.output_names
-
-    @overload
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]: ...
-    @overload
-    def run(self, inputs: Sequence[Any]) -> list[Any]: ...
-    def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any] | list[Any]:
-        """The results for these inputs: by name for a mapping, else by position. Collective."""
-        if isinstance(inputs, Mapping):
-            return self._program.run_named(dict(inputs))
-        return self._program.run(list(inputs))
 
 
 def load_sharded_program(

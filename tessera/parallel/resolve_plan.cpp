@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "tessera/base/errors.h"
-#include "tessera/parallel/module_paths.h"
+#include "tessera/base/path_pattern.h"
 
 namespace tessera::parallel {
 namespace {

@@ -2,8 +2,8 @@
 #include <set>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/path_pattern.h"
 #include "tessera/partition/module_paths.h"
-#include "tessera/partition/names.h"
 #include "tessera/partition/plan.h"
 #include "tessera/program/pytree.h"
 
@@ -25,7 +25,7 @@ std::vector<std::string> names_of(const NamedValues& values) {
 [[noreturn]] void fail_no_match(std::string_view kind, std::string_view pattern,
                                 std::span<const std::string> names) {
   std::string near;
-  for (const auto& name : nearest_names(pattern, names)) near += (near.empty() ? "" : ", ") + name;
+  for (const auto& name : nearest_paths(pattern, names)) near += (near.empty() ? "" : ", ") + name;
   throw InvalidArgument(join_text("the plan names the ", kind, " ", pattern,
                                   ", which the program does not have",
                                   near.empty() ? "" : "; near it: ", near));
@@ -115,7 +115,7 @@ class Marker {
       const auto placements = placements_of(pattern, text);
       bool any = false;
       for (const auto& [name, id] : values) {
-        if (!matches(pattern, name)) continue;
+        if (!matches_path(pattern, name)) continue;
         any = true;
         for (int axis = 0; axis < mesh_.ndim(); ++axis)
           pin(name, id, axis, {from_front(placements[static_cast<size_t>(axis)], id), false});
@@ -150,7 +150,7 @@ class Marker {
       const auto placements = placements_of(pattern, text);
       bool any = false;
       for (const auto& [name, output] : outputs) {
-        if (!matches(pattern, name)) continue;
+        if (!matches_path(pattern, name)) continue;
         const auto& argument = view_.graph().outputs[output];
         require(argument.kind == ArgKind::tensor, "the output ", name, " is no tensor");
         any = true;
@@ -173,7 +173,7 @@ class Marker {
   void mark_modules(const std::string& pattern, Style style) {
     std::set<std::string> paths;
     for (const auto& path : module_paths(view_.program())) {
-      if (matches(pattern, path)) paths.insert(path);
+      if (matches_path(pattern, path)) paths.insert(path);
     }
     if (paths.empty()) fail_no_match("module", pattern, module_paths(view_.program()));
     for (const auto& path : paths) {

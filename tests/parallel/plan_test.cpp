@@ -4,14 +4,13 @@
 #include <torch/nn/modules/dropout.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/parallel/module_paths.h"
+#include "tessera/base/path_pattern.h"
 #include "tests/parallel/parallel_cases.h"
 
 namespace tessera::test {
 namespace plan_test {
 
 TEST(ModulePaths, MatchNameByName) {
-  using parallel::matches_path;
   EXPECT_TRUE(matches_path("layers.*.wq", "layers.0.wq"));
   EXPECT_TRUE(matches_path("layers.*.w?", "layers.12.wk"));
   EXPECT_TRUE(matches_path("*_norm", "mlp_norm"));

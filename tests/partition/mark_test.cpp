@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "tessera/base/path_pattern.h"
 #include "tessera/partition/module_paths.h"
-#include "tessera/partition/names.h"
 #include "tessera/partition/plan.h"
 #include "tests/partition/programs.h"
 #include "tests/support_pure/expect_error.h"
@@ -13,13 +13,13 @@ using namespace test;  // NOLINT
 using tessera::test::expect_error;
 
 TEST(Names, Patterns) {
-  EXPECT_TRUE(matches("layers.*.up", "layers.12.up"));
-  EXPECT_FALSE(matches("layers.*.up", "layers.12.mlp.up"));
-  EXPECT_TRUE(matches("**.up", "layers.12.mlp.up"));
-  EXPECT_TRUE(matches("layers.?.up", "layers.1.up"));
-  EXPECT_FALSE(matches("layers.?.up", "layers.12.up"));
-  EXPECT_FALSE(matches("layers", "layers.0"));
-  EXPECT_TRUE(matches("*", ""));
+  EXPECT_TRUE(matches_path("layers.*.up", "layers.12.up"));
+  EXPECT_FALSE(matches_path("layers.*.up", "layers.12.mlp.up"));
+  EXPECT_TRUE(matches_path("**.up", "layers.12.mlp.up"));
+  EXPECT_TRUE(matches_path("layers.?.up", "layers.1.up"));
+  EXPECT_FALSE(matches_path("layers.?.up", "layers.12.up"));
+  EXPECT_FALSE(matches_path("layers", "layers.0"));
+  EXPECT_TRUE(matches_path("*", ""));
 }
 
 TEST(Plan, IsReadAndWritten) {

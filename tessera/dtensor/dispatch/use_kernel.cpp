@@ -311,11 +311,11 @@ class UseKernel final : public c10::OperatorKernel {
 }  // namespace
 
 void register_use_kernel() {
-  static auto* handle =
+  // Never freed: ops may run while the process exits. `used`, or leak checkers would not see it.
+  [[gnu::used]] static auto* handle =
       new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerFallback(
           kUseKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<UseKernel>()),
           "tessera"));
-  (void)handle;
 }
 
 }  // namespace tessera::dtensor
