@@ -59,10 +59,9 @@ GroupGuard::~GroupGuard() {
   close(pipe_);
 }
 
-void GroupGuard::watch(pid_t group) {
-  if (write(pipe_, &group, sizeof(group)) != static_cast<ssize_t>(sizeof(group))) {
-    throw std::system_error(errno, std::generic_category(), "launch: its guard is gone");
-  }
+bool GroupGuard::watch_own_group() const noexcept {
+  const pid_t group = getpid();
+  return write(pipe_, &group, sizeof(group)) == static_cast<ssize_t>(sizeof(group));
 }
 
 }  // namespace tessera::cli

@@ -13,7 +13,9 @@ class GroupGuard {
   GroupGuard(const GroupGuard&) = delete;
   GroupGuard& operator=(const GroupGuard&) = delete;
 
-  void watch(pid_t group);
+  /// In a child of this process that leads a group, before it executes a program: from then on
+  /// whatever it starts is watched. Async-signal-safe; false: errno says why.
+  bool watch_own_group() const noexcept;
 
  private:
   pid_t pid_ = -1;

@@ -64,8 +64,8 @@ void RankJob::start() {
                                  .arguments = options_.arguments,
                                  .environment = rank_environment(options_.shape, local),
                                  .signal_mask = signals_.mask_before(),
-                                 .stdin_file = relay && local == 0 ? relay->read_end() : -1})});
-    guard_.watch(members_.back().process.pid());
+                                 .stdin_file = relay && local == 0 ? relay->read_end() : -1,
+                                 .guard = &guard_})});
   }
   if (relay) relay->start();
 }

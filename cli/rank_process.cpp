@@ -44,6 +44,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 void become_rank(const RankCommand& command, char** arguments, char** environment, pid_t launcher,
                  int out, int err) {
   setpgid(0, 0);
+  if (command.guard != nullptr && !command.guard->watch_own_group()) return;
   // Covers a launcher that is killed; the guard covers the process group.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(1);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/group_guard.h"
+
 /// One rank as a child process, in its own process group, so that signals also reach its
 /// descendants (a rank may be a shell script). stdout and stderr are pipes.
 namespace tessera::cli {
@@ -27,8 +29,9 @@ struct RankCommand {
   std::string program;  ///< a path; see find_program
   std::vector<std::string> arguments;
   std::vector<std::string> environment;
-  sigset_t signal_mask{};  ///< the child's initial mask
-  int stdin_file = -1;     ///< its standard input; -1: empty
+  sigset_t signal_mask{};             ///< the child's initial mask
+  int stdin_file = -1;                ///< its standard input; -1: empty
+  const GroupGuard* guard = nullptr;  ///< watches the rank's group
 };
 
 class RankProcess {
