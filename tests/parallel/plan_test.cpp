@@ -22,7 +22,7 @@ TEST(ModulePaths, MatchNameByName) {
 
 TEST(ModulePaths, NearestAreThoseWithTheFewestEdits) {
   const std::vector<std::string> paths = {"mlp.up", "mlp.down", "attention.wq"};
-  EXPECT_EQ(parallel::nearest_paths("mlp.upp", paths, 1), std::vector<std::string>{"mlp.up"});
+  EXPECT_EQ(nearest_paths("mlp.upp", paths, 1), std::vector<std::string>{"mlp.up"});
 }
 
 /// Calls with a bad plan, which must be an error that has all of `texts`, and change nothing.
