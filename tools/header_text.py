@@ -2,7 +2,7 @@
 
 A header begins with a manual: the `///` block before its (first) namespace. Doxygen would attach it to
 the namespace, together with those of all other headers, so it is taken out here and shown as text.
-In comments, lines that are indented after an empty line are code or tables; Doxygen is told so.
+In comments, lines that are indented after an empty line are code or tables; this marks them for Doxygen.
 """
 
 import re

@@ -17,7 +17,7 @@
 ///   natural      0 1 2 3 4 5 6 7 | 8 9 10 11 12 13 14 15      causal pairs: 36 | 100
 ///   head_tail    0 1 2 3 12 13 14 15 | 4 5 6 7 8 9 10 11      causal pairs: 68 | 68
 ///
-/// Attention is told the order (ContextParallelOptions) and masks by position; all other layers of
+/// Attention takes the order (ContextParallelOptions) and masks by position; all other layers of
 /// a transformer treat positions independently and need no change. Position embeddings, targets and
 /// whatever else belongs to positions must be put into the same order.
 namespace tessera {
