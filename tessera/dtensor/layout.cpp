@@ -50,16 +50,19 @@ Sharding without_partial(const Sharding& sharding) {
   return sharding.with_placements(std::move(placements), sharding.order());
 }
 
-at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted) {
+at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted, Sharding& adopted) {
+  if (adopted.defined() && is_laid_out_as(local, adopted.local_stride())) {
+    return wrap(local, adopted);
+  }
   if (local.is_non_overlapping_and_dense() && is_alike_on_all_ranks(predicted)) {
     const auto shape = predicted.shape();
-    const Sharding as(predicted.mesh(),
-                      {predicted.placements().begin(), predicted.placements().end()},
-                      {shape.begin(), shape.end()},
-                      {.dtype = predicted.dtype(),
-                       .stride = stride_like(local, predicted),
-                       .order = predicted.order()});
-    return wrap(local, as);
+    adopted =
+        Sharding(predicted.mesh(), {predicted.placements().begin(), predicted.placements().end()},
+                 {shape.begin(), shape.end()},
+                 {.dtype = predicted.dtype(),
+                  .stride = stride_like(local, predicted),
+                  .order = predicted.order()});
+    return wrap(local, adopted);
   }
   const auto shape = predicted.local_shape();
   const auto stride = predicted.local_stride();

@@ -28,8 +28,13 @@ inline bool is_laid_out_as(const at::Tensor& local, std::span<const int64_t> sai
 
 /// Wraps a new local result whose strides differ from the predicted ones. If all ranks necessarily
 /// have the same strides, the sharding adopts them. If parts are uneven, some rank may see no
-/// difference, so the local tensor is copied to the predicted strides instead.
-at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted);
+/// difference, so the local tensor is copied to the predicted strides instead. `adopted` keeps the
+/// last sharding that was made so: most kernels choose the same strides in the next call.
+at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted, Sharding& adopted);
+inline at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted) {
+  Sharding adopted;
+  return wrap_as_laid_out(local, predicted, adopted);
+}
 
 /// The same with Partial replaced by Replicate: the sharding of a gradient, or of reduced values.
 Sharding without_partial(const Sharding& sharding);

@@ -27,11 +27,12 @@ at::Tensor OffloadPlacement::zeros(int64_t elements, at::ScalarType dtype) const
   return at::zeros({elements}, at::TensorOptions(dtype).device(rest).pinned_memory(pinned));
 }
 
-at::Tensor OffloadPlacement::to_rest_device(const at::Tensor& shard, at::ScalarType dtype) const {
+at::Tensor OffloadPlacement::to_rest_device(const at::Tensor& shard, at::ScalarType dtype,
+                                            bool non_blocking) const {
   if (shard.device() == rest && shard.scalar_type() == dtype) return shard;
   if (!pinned || shard.device() == rest) return shard.to(rest, dtype);
   const auto options = at::TensorOptions(dtype).device(rest).pinned_memory(true);
-  return at::empty(shard.sizes(), options).copy_(shard);
+  return at::empty(shard.sizes(), options).copy_(shard, non_blocking);
 }
 
 }  // namespace tessera::fsdp

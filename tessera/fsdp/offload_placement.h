@@ -27,8 +27,10 @@ struct OffloadPlacement {
   bool on_meta() const { return rest.is_meta(); }
   /// Zeroed memory for shards.
   at::Tensor zeros(int64_t elements, at::ScalarType dtype) const;
-  /// A gradient shard from the compute device, converted for storage.
-  at::Tensor to_rest_device(const at::Tensor& shard, at::ScalarType dtype) const;
+  /// A gradient shard from the compute device, converted for storage. With `non_blocking` and
+  /// page-locked memory its values arrive when the device's current stream has done the copy.
+  at::Tensor to_rest_device(const at::Tensor& shard, at::ScalarType dtype,
+                            bool non_blocking = false) const;
 };
 
 }  // namespace tessera::fsdp

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <algorithm>
@@ -324,6 +325,14 @@ void ParamGroup::take_reduced(const Reduction& reduction, size_t first_param) {
       kept = kept.defined() ? kept.add_(shard) : shard;
     }
   }
+  if (!offload_.pinned) return;
+  const c10::impl::VirtualGuardImpl guard(offload_.compute.type());
+  copies_home_.emplace(offload_.compute.type());
+  copies_home_->record(guard.getStream(offload_.compute));
+}
+
+void ParamGroup::wait_for_gradients() {
+  if (const auto copies = std::exchange(copies_home_, std::nullopt)) copies->synchronize();
 }
 
 void ParamGroup::forget_kept() {
@@ -342,7 +351,11 @@ void ParamGroup::add_to_grad(Param& param, const at::Tensor& shard) {
   if (!tensor.defined()) return;
   const c10::AutoGradMode no_grad(false);
   at::Tensor& grad = tensor.mutable_grad();
-  const at::Tensor home = offload_.to_rest_device(shard, param.shard.scalar_type());
+  // What reads the values on the host now has to wait for them; others find them after backward.
+  const bool is_read =
+      grad.defined() || torch::autograd::impl::post_acc_grad_hooks(tensor) != nullptr;
+  const at::Tensor home =
+      offload_.to_rest_device(shard, param.shard.scalar_type(), /*non_blocking=*/!is_read);
   const at::Tensor wrapped = dtensor::wrap(home, param.sharding);
   if (grad.defined()) {
     grad.add_(wrapped);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <memory>
@@ -94,6 +95,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void add_kept();
   void forget_kept();
   void take_reduced(const Reduction& reduction, size_t first_param);
+  /// Blocks until offloaded gradients have arrived on the host.
+  void wait_for_gradients();
   void reset_arrivals();  ///< before the next backward
   /// Whether this rank used the group in this step, or has unreduced gradients of it.
   bool took_part() const;
@@ -152,6 +155,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   DataMesh mesh_;
   GroupOptions options_;
   OffloadPlacement offload_;
+  std::optional<c10::Event> copies_home_;  // recorded behind copies of gradients to the host
   GroupState state_;
   bool reduces_unused_ = false;
   bool forward_records_ = false;                     // the last forward recorded for autograd

@@ -19,6 +19,7 @@ void ParamGroup::leave_compute() {
 void ParamGroup::set_in_backward(bool in_backward) {
   if (in_backward_ == in_backward) return;
   in_backward_ = in_backward;
+  if (!in_backward) wait_for_gradients();
   if (computing_ == 0) report_dtypes();
 }
 

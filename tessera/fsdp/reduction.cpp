@@ -55,6 +55,7 @@ Reduction::Reduction(std::shared_ptr<const FlatLayout> layout, const DataMesh& m
       taken_(layout_->params(), false),
       alone_(mesh.mesh().size() == 1 && collectives_ == with_defaults({})),
       wholes_(alone_ ? layout_->params() : 0),
+      shared_(wholes_.size(), false),
       inputs_(layout_->slots().size()),
       message_(std::move(message)) {}
 
@@ -96,17 +97,29 @@ void Reduction::take(size_t param, const at::Tensor& gradient) {
 }
 
 void Reduction::add_alone(size_t param, const at::Tensor& gradient) {
-  at::Tensor& whole = wholes_[param];
-  if (whole.defined()) {
-    whole.add_(gradient);
+  if (wholes_[param].defined()) {
+    writable_whole(param).add_(gradient);
     return;
   }
   const at::ScalarType dtype = layout_->param(param).dtype;
-  const bool reusable =
-      is_only_holder(gradient) && gradient.is_contiguous() && gradient.scalar_type() == dtype;
-  whole = reusable ? gradient
-                   : gradient.to(gradient.options().dtype(dtype), /*non_blocking=*/false,
-                                 /*copy=*/true, at::MemoryFormat::Contiguous);
+  const bool dense = gradient.is_contiguous() && gradient.scalar_type() == dtype;
+  // Most gradients are the last view of a kernel's result; the view before it is still alive here,
+  // so a count of the storage's references cannot tell. What does: no other variable has the
+  // tensor, and no other parameter has the memory (b and c in `(b.view(-1) + c.view(-1))`).
+  if (dense && gradient.use_count() == 1 &&
+      memory_of_wholes_.insert(gradient.storage().unsafeGetStorageImpl()).second) {
+    wholes_[param] = gradient;
+    shared_[param] = gradient.storage().use_count() > 1;
+    return;
+  }
+  wholes_[param] = gradient.to(gradient.options().dtype(dtype), /*non_blocking=*/false,
+                               /*copy=*/true, at::MemoryFormat::Contiguous);
+}
+
+at::Tensor& Reduction::writable_whole(size_t param) {
+  if (shared_[param]) wholes_[param] = wholes_[param].clone();
+  shared_[param] = false;
+  return wholes_[param];
 }
 
 void Reduction::add_small(size_t param, const at::Tensor& gradient) {
@@ -206,7 +219,10 @@ void Reduction::start_scatter() {
 /// The outputs belong to this replica: kept parts are added before the all_reduce over replicas.
 void Reduction::end_scatter() {
   inputs_.clear();
-  for (const Part& part : parts_) shard(part.param).add_(part.shard);
+  for (const Part& part : parts_) {
+    const at::Tensor to = alone_ ? writable_whole(part.param) : shard(part.param);
+    to.add_(part.shard);
+  }
   parts_.clear();
   if (how_.over_replicas) start_all_reduce();
 }
@@ -243,7 +259,10 @@ void Reduction::finish() {
   wait();
   const double after = how_.divide_by.after;
   if (!how_.over_replicas || after == 1) return;
-  for (const at::Tensor& output : alone_ ? wholes_ : outputs_) {
+  for (size_t i = 0; i < wholes_.size(); ++i) {
+    if (wholes_[i].defined()) divide(writable_whole(i), after);
+  }
+  for (const at::Tensor& output : outputs_) {
     if (output.defined()) divide(output, after);
   }
 }

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include "tessera/fsdp/collectives.h"
@@ -69,6 +70,8 @@ class Reduction {
   };
 
   void add_alone(size_t param, const at::Tensor& gradient);
+  /// The parameter's whole gradient, in memory that nodes still to run do not read.
+  at::Tensor& writable_whole(size_t param);
   at::Tensor flat(int64_t elements, at::ScalarType dtype, c10::Device device) const;
   Input zeros(size_t slot, c10::Device device) const;
   void take(size_t param, const at::Tensor& gradient);
@@ -87,8 +90,10 @@ class Reduction {
   std::vector<bool> taken_;
   bool alone_;                      // no axis to reduce over: gradients are not copied to slots
   std::vector<at::Tensor> wholes_;  // by parameter, if alone
-  std::vector<Input> inputs_;       // by slot
-  Tensors pending_to_;              // copies into slots that are left for one call
+  std::vector<bool> shared_;        // by parameter: a tensor beside the whole has its memory
+  std::unordered_set<const void*> memory_of_wholes_;
+  std::vector<Input> inputs_;  // by slot
+  Tensors pending_to_;         // copies into slots that are left for one call
   Tensors pending_from_;
   std::vector<at::Tensor> outputs_;  // by slot
   std::vector<Part> parts_;

@@ -104,7 +104,9 @@ std::optional<std::string> ThreadHub::ended_partner(const Channel& channel,
 
 void ThreadHub::run_message(Round& round) {
   std::optional<Failure> failure;
+  TransferStreams streams;
   try {
+    for (const auto& seat : round.seats) streams.enter(seat.call);
     if (const auto found = message_difference(round)) {
       failure = Failure{Failure::Kind::peer,
                         join_text(round.title(kSender), ": the ranks do not agree: ", *found)};

@@ -119,7 +119,9 @@ std::shared_ptr<Round> ThreadHub::post(Channel& channel, int index, Call call) {
 
 void ThreadHub::run(Round& round) {
   std::optional<Failure> failure;
+  TransferStreams streams;
   try {
+    for (const auto& seat : round.seats) streams.enter(seat.call);
     if (const auto found = misfit(calls_of(round), round.channel.ranks())) {
       failure = Failure{Failure::Kind::peer,
                         join_text(round.title(0), ": the ranks do not agree: ", *found)};

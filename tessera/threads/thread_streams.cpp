@@ -39,6 +39,25 @@ void StreamMarks::block_current_streams() const {
   }
 }
 
+TransferStreams::~TransferStreams() {
+  for (const c10::Stream& stream : left_) {
+    c10::impl::VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
+  }
+}
+
+void TransferStreams::enter(c10::Device device) {
+  const bool entered = std::any_of(left_.begin(), left_.end(),
+                                   [&](const c10::Stream& s) { return s.device() == device; });
+  if (entered) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  left_.push_back(
+      guard.exchangeStream(guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true)));
+}
+
+void TransferStreams::enter(const Call& call) {
+  for_each_on_accelerator(call, [&](const at::Tensor& t) { enter(t.device()); });
+}
+
 void record_use(const Call& call) {
   for_each_on_accelerator(call, [](const at::Tensor& t) {
     if (!t.unsafeGetTensorImpl()->has_storage()) return;  // sparse

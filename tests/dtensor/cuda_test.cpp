@@ -170,6 +170,30 @@ TEST_F(Cuda, DrawsTheNumbersOfTheCpu) {
   });
 }
 
+/// The default generators, one a device, are in step after a seed.
+TEST_F(Cuda, ASeedGivesTheNumbersOfTheCpu) {
+  const auto draw = [](const std::string& text, std::vector<Placement> placements) {
+    const DeviceMesh mesh = comm::init_device_mesh(text);
+    comm::manual_seed(11);
+    const at::Tensor x = distribute_tensor(
+        at::ones({6, 4}, at::TensorOptions(text.starts_with("cuda") ? kGpu : c10::kCPU)), mesh,
+        std::move(placements));
+    std::vector<at::Tensor> out;
+    for (int i = 0; i < 3; ++i) out.push_back(full_tensor(at::dropout(x, 0.5, true)).cpu());
+    return out;
+  };
+  std::vector<at::Tensor> host;
+  comm::run_ranks(2, [&](int rank) {
+    auto drawn = draw("dp=2", {Shard(0)});
+    if (rank == 0) host = drawn;
+  });
+  EXPECT_FALSE(at::equal(host[0], host[1]));
+  comm::run_ranks(2, [&](int) {
+    const auto drawn = draw("cuda:dp=2", {Shard(1)});
+    for (size_t i = 0; i < host.size(); ++i) EXPECT_TRUE(at::equal(drawn[i], host[i])) << i;
+  });
+}
+
 TEST_F(Cuda, DropoutIsTheSameOnAnyMesh) {
   const at::Tensor x = at::randn({6, 8}, at::TensorOptions(kGpu));
   at::Tensor alone;

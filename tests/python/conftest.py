@@ -53,6 +53,7 @@ def torchrun(tmp_path):
         environment = dict(
             os.environ,
             OMP_NUM_THREADS="1",
+            CUDA_VISIBLE_DEVICES="",  # PyTorch takes a GPU a process where there is any
             PYTHONPATH=os.pathsep.join(folder for folder in folders if folder),
             TESSERA_TIMEOUT_S="60",
         )

@@ -1,6 +1,7 @@
 """Thread ranks that share one GPU train as one rank does; needs a GPU and a torch with CUDA."""
 
 import copy
+import threading
 
 import models
 import pytest
@@ -28,7 +29,7 @@ def on_cpu(state):
     return {name: value.cpu() for name, value in state.items()}
 
 
-@pytest.mark.parametrize("mesh_text", ["cuda:tp=2", "cuda:dp=2,tp=2"])
+@pytest.mark.parametrize("mesh_text", ["cuda:tp=2", "cuda:dp=2,tp=2", "cuda:dp=4,tp=2"])
 def test_weights_distributed_by_hand(ranks, gpt, mesh_text):
     initial, expected = gpt
 
@@ -44,9 +45,10 @@ def test_weights_distributed_by_hand(ranks, gpt, mesh_text):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
 def test_fully_shard(ranks, gpt, size, fused):
     initial, expected = gpt
+    rows = min(size, 4)  # of a batch; eight ranks have each twice, which leaves the mean as it is
 
     def body(rank):
         mesh = tessera.init_device_mesh(f"cuda:dp={size}")
@@ -55,7 +57,7 @@ def test_fully_shard(ranks, gpt, size, fused):
             model,
             STEPS,
             make_optimizer=lambda p: torch.optim.AdamW(p, lr=1e-2, fused=fused),
-            my_part=lambda tensor: tensor.chunk(size)[rank].cuda(),
+            my_part=lambda tensor: tensor.chunk(rows)[rank % rows].cuda(),
         )[1]
         models.compare_state(on_cpu(found), expected)
         assert tessera.gathered_memory(mesh).bytes == 0
@@ -183,3 +185,133 @@ def test_random_numbers_are_those_of_the_host(ranks):
             assert torch.equal(kept, alone[1])
             torch.testing.assert_close(uniform, host[0], rtol=1e-6, atol=1e-6)
             assert torch.equal(kept, host[1])
+
+
+def test_scaled_losses_skip_the_same_step_on_every_rank(ranks):
+    """Float16 with a GradScaler: in step 1 one rank's gradient is infinite."""
+
+    def trained(rank, size):
+        torch.manual_seed(3)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+        net = net.cuda()
+        x, y = torch.randn(8, 8).cuda(), torch.randn(8, 4).cuda()
+        if size > 0:
+            mesh = tessera.init_device_mesh(f"cuda:dp={size}")
+            for layer in (net[0], net[2], net):
+                tessera.fully_shard(layer, mesh)
+            x, y = x.chunk(size)[rank], y.chunk(size)[rank]
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, fused=True)
+        scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
+        scales = []
+        for step in range(4):
+            with torch.autocast("cuda", torch.float16):
+                loss = torch.nn.functional.mse_loss(net(x), y)
+            if step == 1 and rank == 0:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            scales.append(scaler.get_scale())
+        whole = tessera.full_tensor if size > 0 else (lambda p: p)
+        return scales, [whole(p.detach()).cpu() for p in net.parameters()]
+
+    scales, expected = trained(0, 0)
+    assert scales == [1024.0, 512.0, 512.0, 512.0]
+    for size in (1, 2, 4):
+        for found in ranks(size, lambda rank, size=size: trained(rank, size)):
+            assert found[0] == scales
+            torch.testing.assert_close(found[1], expected, rtol=2e-3, atol=2e-3)
+
+
+def test_bfloat16_parameters_are_reduced_in_float32(ranks):
+    def trained(rank, size):
+        torch.manual_seed(3)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.GELU(), torch.nn.Linear(64, 4))
+        net = net.cuda()
+        x, y = torch.randn(8, 8).cuda(), torch.randn(8, 4).cuda()
+        mesh = tessera.init_device_mesh(f"cuda:dp={size}")
+        policy = tessera.MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+        )
+        tessera.fully_shard(net, mesh, mp_policy=policy)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        seen = []
+        for _ in range(3):
+            with tessera.Recorder() as recorder:
+                out = net(x.chunk(size)[rank].bfloat16())
+                assert out.dtype == torch.bfloat16
+                torch.nn.functional.mse_loss(out.float(), y.chunk(size)[rank]).backward()
+            seen += [(e.op, e.dtype) for e in recorder.events]
+            assert all(p.grad.dtype == torch.float32 for p in net.parameters())
+            optimizer.step()
+            optimizer.zero_grad()
+        return seen, [tessera.full_tensor(p.detach()).cpu() for p in net.parameters()]
+
+    expected = ranks(1, lambda rank: trained(rank, 1))[0][1]
+    for seen, found in ranks(4, lambda rank: trained(rank, 4)):
+        assert {str(dtype) for op, dtype in seen if "reduce_scatter" in str(op)} == {"torch.float32"}
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+def overlapped(intervals, others):
+    """Seconds of `intervals` in which one of `others` runs too; both are (start, end) lists."""
+    return sum(
+        max(0, min(end, theirs[1]) - max(start, theirs[0]))
+        for start, end in intervals
+        for theirs in others
+    )
+
+
+def test_gathers_and_reductions_run_beside_computation(ranks):
+    """In a trace of the device, copies of collectives on streams that compute nothing run while
+    matrices are multiplied."""
+    width, layers = 2048, 6
+    found = {}
+    together = threading.Barrier(2)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("cuda:dp=2")
+        net = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers))).cuda()
+        for layer in net:
+            tessera.fully_shard(layer, mesh)
+        x = torch.randn(8192, width, device="cuda")
+
+        def step():
+            net(x).pow(2).mean().backward()
+            net.zero_grad()
+
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+        if rank == 0:
+            found["profile"] = torch.profiler.profile(
+                activities=[torch.profiler.ProfilerActivity.CUDA]
+            )
+            found["profile"].start()
+        together.wait()
+        step()
+        torch.cuda.synchronize()
+        together.wait()
+        if rank == 0:
+            found["profile"].stop()
+
+    ranks(2, body)
+    by_stream = {}
+    for event in found["profile"].profiler.kineto_results.events():
+        if event.device_type() == torch.autograd.DeviceType.CUDA and event.duration_ns() > 0:
+            span = (event.start_ns(), event.start_ns() + event.duration_ns())
+            by_stream.setdefault(event.device_resource_id(), []).append((event.name(), span))
+    computes = {
+        stream
+        for stream, events in by_stream.items()
+        if any("gemm" in name or "nvjet" in name or "cutlass" in name for name, _ in events)
+    }
+    products = [span for stream in computes for _, span in by_stream[stream]]
+    copies = [
+        span for stream in by_stream.keys() - computes for _, span in by_stream[stream]
+    ]
+    assert copies, sorted(by_stream)
+    assert overlapped(copies, products) > 0

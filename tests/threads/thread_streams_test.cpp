@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <latch>
+#include <utility>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/threads.h"
@@ -22,19 +23,28 @@ constexpr auto kDevice = c10::DeviceType::PrivateUse1;
 
 std::atomic<int> records_left{0};  // until one fails
 std::atomic<int> blocks{0};
+std::atomic<int> blocks_of_transfers{0};
+constexpr c10::StreamId kTransfer = 7;
+thread_local c10::Stream current(c10::Stream::DEFAULT, {kDevice, 0});
 
 struct CountedEvents final : c10::impl::NoOpDeviceGuardImpl<kDevice> {
   c10::Device exchangeDevice(c10::Device) const override { return {kDevice, 0}; }
   c10::Device getDevice() const override { return {kDevice, 0}; }
-  c10::Stream getStream(c10::Device) const noexcept override {
-    return c10::Stream(c10::Stream::DEFAULT, {kDevice, 0});
+  c10::Stream getStream(c10::Device) const noexcept override { return current; }
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept override {
+    return std::exchange(current, stream);
   }
-  c10::Stream exchangeStream(c10::Stream stream) const noexcept override { return stream; }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    return c10::Stream(c10::Stream::UNSAFE, device, kTransfer);
+  }
   void record(void**, const c10::Stream&, const c10::DeviceIndex,
               const c10::EventFlag) const override {
     if (records_left-- == 0) throw std::runtime_error("the device is lost");
   }
-  void block(void*, const c10::Stream&) const override { ++blocks; }
+  void block(void*, const c10::Stream& stream) const override {
+    ++blocks;
+    if (stream.id() == kTransfer) ++blocks_of_transfers;
+  }
   bool queryEvent(void*) const override { return true; }
 };
 
@@ -61,6 +71,18 @@ TEST(ThreadStreams, ADeviceThatBreaksAfterTheDataMovedFailsTheCallOnEveryRank) {
     ++told;
   });
   EXPECT_EQ(told, 2);
+}
+
+TEST(ThreadStreams, ATransferHasAStreamOfItsOwn) {
+  records_left = 1000;
+  blocks_of_transfers = 0;
+  run_ranks(2, [&](int) {
+    const c10::Stream before = current;
+    Tensors t = {empty_there()};
+    everyone(2)->backend(kDevice).allreduce(t)->wait();
+    EXPECT_EQ(current, before);
+  });
+  EXPECT_EQ(blocks_of_transfers, 2);  // for the tensors of either rank
 }
 
 TEST(ThreadStreams, AFutureAskedForLateIsOrderedAfterTheCall) {

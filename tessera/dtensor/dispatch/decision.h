@@ -63,6 +63,9 @@ struct Decision {
   std::vector<size_t> write_back;
   /// Per result, lists flattened; undefined if taken from the local result (replicated).
   std::vector<Sharding> results;
+  /// Per result, or empty: the same with the strides that its kernel chose (wrap_as_laid_out).
+  /// Decisions belong to one thread.
+  mutable std::vector<Sharding> laid_out;
   DeviceMesh mesh;
   /// Per result of a view op: the offset of its first element from that of the base; empty if all
   /// are 0.

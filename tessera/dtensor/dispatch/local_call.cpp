@@ -198,7 +198,8 @@ at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t in
       }
       if (!entry.is_view && !is_laid_out_as(local, sharding.local_stride()) &&
           sharding.mesh().contains_me()) [[unlikely]] {
-        return wrap_as_laid_out(local, sharding);
+        decision.laid_out.resize(decision.results.size());
+        return wrap_as_laid_out(local, sharding, decision.laid_out[index]);
       }
       return wrap(std::move(local), sharding);
     }

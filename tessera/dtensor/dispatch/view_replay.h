@@ -9,12 +9,17 @@
 /// kernel has run. So every sharded view kernel sets it, which covers all threads (Python's main
 /// thread, autograd's device threads, threads of the user).
 ///
-/// The flag stays set: later views of plain tensors on this thread are recorded by function as
-/// well, which is correct for them too.
+/// A view taken without grad mode can never be differentiated through: autograd refuses writes to
+/// it in grad mode, and views of it inherit that. So those, which include all views of a backward,
+/// record nothing and cost what views of plain tensors cost.
+///
+/// The flag is not reset after a view: later views of plain tensors on this thread are recorded by
+/// function or not, which are both correct for them.
 namespace tessera::dtensor {
 
 inline void record_view_function() {
-  c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
+  c10::AutogradState& state = c10::AutogradState::get_tls_state();
+  state.set_view_replay_enabled(state.get_grad_mode());
 }
 
 /// Throws NotSupported inside a derivative that replays a view by strides. Such a view was taken

@@ -220,7 +220,8 @@ bool native_dropout(const OpEntry& entry, const c10::OperatorHandle& op, Stack& 
     return call.give(input.clone(), at::ones_like(input, input.options().dtype(at::kBool)));
   }
   Draws draws = call.draws();
-  const at::Tensor kept = sharded_like(input, chances_for(sharding_of(input), draws).ge(p));
+  // By the comparison of bernoulli_(1 - p), with which the CPU's dropout draws its mask.
+  const at::Tensor kept = sharded_like(input, chances_for(sharding_of(input), draws).lt(1 - p));
   const at::Tensor out = input * kept;
   return call.give(p < 1 ? out * (1 / (1 - p)) : out, kept);
 }

@@ -24,17 +24,49 @@
 namespace tessera::dtensor {
 namespace {
 
-uint64_t take_key(at::Generator& generator) {
-  std::lock_guard lock(generator.mutex());
-  if (generator.device().is_cpu()) {
-    return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+/// The keys that a generator of the CPU gives after `seed`, by number. Sequential use, which is the
+/// common one, costs one draw a key.
+class KeysOfCpu {
+ public:
+  uint64_t get(uint64_t seed, uint64_t number) {
+    if (!generator_ || seed != seed_ || number < next_) {
+      seed_ = seed;
+      next_ = 0;
+      generator_ = c10::make_intrusive<at::CPUGeneratorImpl>(seed);
+    }
+    for (; next_ < number; ++next_) generator_->random64();
+    ++next_;
+    return generator_->random64();
   }
-  // Already counter-based: its offset is the key. Offsets advance in steps of 4.
+
+ private:
+  uint64_t seed_ = 0;
+  uint64_t next_ = 0;
+  c10::intrusive_ptr<at::CPUGeneratorImpl> generator_;
+};
+
+/// A generator of a device counts, in steps of 4, and a seed and its count determine the key. The
+/// first keys are those of the CPU, so that a seed gives the same numbers on both. A generator that
+/// kernels have advanced far has no counterpart there, and stepping up to its count would take
+/// longer with every step.
+uint64_t take_device_key(at::Generator& generator) {
+  constexpr uint64_t kStep = 4;
+  constexpr uint64_t kMostSteps = 1 << 20;
   const uint64_t offset = generator.get_offset();
   const uint64_t seed = generator.current_seed();
-  generator.set_offset(offset + 4);
+  generator.set_offset(offset + kStep);
+  if (offset % kStep == 0 && offset / kStep < kMostSteps) {
+    static thread_local KeysOfCpu keys;
+    return keys.get(seed, offset / kStep);
+  }
   const auto block = philox_block(seed, offset, 0);
   return block[0] | uint64_t{block[1]} << 32;
+}
+
+uint64_t take_key(at::Generator& generator) {
+  std::lock_guard lock(generator.mutex());
+  if (!generator.device().is_cpu()) return take_device_key(generator);
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
 }
 
 constexpr int64_t kGrain = 1 << 14;

@@ -12,7 +12,8 @@
 /// of the key and of the element's row-major index in the global tensor. So a tensor has the same
 /// values on one rank and on N, whatever its placements, provided that the ranks' generators are in
 /// the same state: same seed, same use since. Ranks that hold the same elements are checked
-/// (same_generator.h).
+/// (same_generator.h). After manual_seed generators of the CPU and of a GPU give the same keys, as
+/// long as only sharded tensors draw from them.
 namespace tessera::dtensor {
 
 class Draws {

@@ -24,7 +24,7 @@ import pytest  # noqa: E402  (the one of this folder)
 
 
 class MonkeyPatch:
-    """setattr, setenv and delenv, undone at the end."""
+    """setattr, setenv, delenv and chdir, undone at the end."""
 
     def __init__(self):
         self.undo = []
@@ -44,6 +44,11 @@ class MonkeyPatch:
         before = os.environ.get(name)
         self.undo.append(lambda: self._put(name, before))
         self._put(name, value)
+
+    def chdir(self, path):
+        before = os.getcwd()
+        self.undo.append(lambda: os.chdir(before))
+        os.chdir(path)
 
     def delenv(self, name, raising=True):
         self.setenv(name, None)
