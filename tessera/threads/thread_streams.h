@@ -8,9 +8,9 @@
 
 /// Stream ordering between ranks whose tensors are on an accelerator. A rank that posts records
 /// events on its current streams; the rank that moves the data does so on a stream of its own for
-/// transfers, which waits for all of them, and records where it ended; Work::wait makes the waiter's
-/// current streams wait for that. So transfers overlap with computation, and the host never waits
-/// for the device. No effect for CPU tensors.
+/// transfers, which waits for all of them, and records where it ended; Work::wait makes the
+/// waiter's current streams wait for that. So transfers overlap with computation, and the host
+/// never waits for the device. No effect for CPU tensors.
 ///
 /// Independent of CUDA: c10's device guards find the loaded implementation.
 namespace tessera::comm {
