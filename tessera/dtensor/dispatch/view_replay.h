@@ -10,7 +10,8 @@
 /// thread, autograd's device threads, threads of the user).
 ///
 /// The flag stays set: later views of plain tensors on this thread are recorded by function as
-/// well, which is correct for them too.
+/// well. That is correct for them too, unless the shape of a base changes in place (transpose_)
+/// while it has views: docs/sharp_bits.md.
 namespace tessera::dtensor {
 
 inline void record_view_function() {
