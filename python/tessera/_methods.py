@@ -106,7 +106,14 @@ def _refusing(name: str) -> Any:
     return method
 
 
-_ADDRESS_MEMORY = ("numpy", "untyped_storage", "__array__", "__dlpack__", "share_memory_")
+_ADDRESS_MEMORY = (
+    "numpy",
+    "data_ptr",
+    "untyped_storage",
+    "__array__",
+    "__dlpack__",
+    "share_memory_",
+)
 
 
 def install() -> None:

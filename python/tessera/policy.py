@@ -30,7 +30,11 @@ def implicit_comm(policy: Literal["allow", "warn", "forbid"]) -> AbstractContext
 
 
 def strict_rules(strict: bool = True) -> AbstractContextManager[Any]:
-    """An op without a sharding rule raises instead of running on replicated inputs."""
+    """An op without a sharding rule raises instead of running on replicated inputs.
+
+    An op with a rule does not, even where the rule has to gather an input: linalg.eigvalsh may shard
+    batch dims alone. implicit_comm("forbid") refuses that.
+    """
     return _C.StrictRules(strict)
 
 

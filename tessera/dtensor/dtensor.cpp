@@ -69,6 +69,14 @@ std::vector<int64_t> stride_to_keep(const at::Tensor& full) {
   return full.strides().vec();
 }
 
+void require_ranks(const DeviceMesh& mesh, const char* function) {
+  require(mesh.defined(), function, " needs a mesh");
+  require(
+      mesh.world() != nullptr, function, " on mesh ", mesh,
+      ", which was only parsed: it has no ranks. Make it with init_device_mesh; to plan without "
+      "ranks, in a world of fake ones (fake_world)");
+}
+
 bool needs_measuring(const DeviceMesh& mesh, std::span<const Placement> placements) {
   const bool shards = std::ranges::any_of(placements, [](const auto& p) { return p.is_sharded(); });
   return shards && mesh.size() > 1 && mesh.world() != nullptr &&
@@ -112,7 +120,7 @@ std::span<const int64_t> local_offset(const at::Tensor& tensor) {
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh,
                       std::vector<Placement> placements, const FromLocalOptions& options) {
   require(local.defined() && !is_dtensor(local), "from_local needs a plain tensor");
-  require(mesh.defined(), "from_local needs a mesh");
+  require_ranks(mesh, "from_local");
   Sharding as;
   if (options.shape) {
     as = Sharding(
@@ -211,7 +219,7 @@ at::Tensor full_tensor(const at::Tensor& tensor, const ToLocalOptions& options) 
 at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
                              std::vector<Placement> placements, const DistributeOptions& options) {
   require(full.defined(), "distribute_tensor: an undefined tensor");
-  require(mesh.defined(), "distribute_tensor needs a mesh");
+  require_ranks(mesh, "distribute_tensor");
   if (is_dtensor(full)) {
     const Sharding& has = sharding(full);
     require(has.mesh() == mesh && describes_same_parts(placements, has),

@@ -1,10 +1,12 @@
 #include "tessera/dtensor/remembered.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -140,6 +142,12 @@ at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to) {
   if (same && !records_uses(tensor)) return tensor;
   at::Tensor found = find_copy(tensor, [&](const Sharding& sharding) { return sharding == to; });
   if (found.defined()) return found;
+  std::optional<c10::InferenceMode> normal;
+  std::optional<c10::NoGradGuard> no_grad;
+  if (can_keep(tensor) && c10::InferenceMode::is_enabled()) {
+    normal.emplace(false);  // the copy may be used, and saved for backward, outside of this mode
+    no_grad.emplace();
+  }
   at::Tensor made = same ? behind_node(tensor) : move_differentiable(tensor, to);
   if (can_keep(tensor)) keep_copy(tensor, to, made);
   return made;

@@ -3,12 +3,15 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DispatchKeySet.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/StorageImpl.h>
 
 #include <array>
+#include <optional>
 
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
+#include "tessera/comm/world.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/remembered.h"
@@ -23,6 +26,12 @@ c10::DispatchKeySet keys_for(c10::DeviceType device) {
   if (device == c10::DeviceType::CPU) return keys.add(c10::DispatchKey::AutocastCPU);
   if (device == c10::DeviceType::CUDA) return keys.add(c10::DispatchKey::AutocastCUDA);
   return keys;
+}
+
+/// Whether the tensor has shapes alone, on fake ranks.
+bool is_planned(const Sharding& sharding, c10::Device device) {
+  if (!device.is_meta() || sharding.mesh().world() == nullptr) return false;
+  return comm::world_of(sharding.mesh()).kind() == comm::RankWorld::Kind::fake;
 }
 
 constexpr const char* kNoMemory =
@@ -47,7 +56,9 @@ c10::intrusive_ptr<ShardedImpl> make_impl(ShardedMeta meta, at::IntArrayRef shap
           ? local.dtype()
           : c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(meta.sharding().dtype()));
   c10::DispatchKeySet keys = keys_for(device.type());
-  if (meta.sharding().has_partial()) keys = keys.add(kUseKey);
+  if (meta.sharding().has_partial() || is_planned(meta.sharding(), device)) {
+    keys = keys.add(kUseKey);
+  }
   auto impl = c10::make_intrusive<ShardedImpl>(std::move(meta), keys, dtype, device);
   impl->set_sizes_and_strides(shape, stride);
   return impl;
@@ -59,6 +70,18 @@ c10::intrusive_ptr<ShardedImpl> make_impl(at::Tensor local, const Sharding& shar
   return make_impl(ShardedMeta(std::move(local), sharding, is_copy, std::move(lazy)),
                    as_ints(sharding.shape()), as_ints(sharding.stride()), device);
 }
+
+/// A new impl is an inference tensor if it is made in inference mode. While this is alive, it is
+/// one if `impl` is: for contents that `impl` takes over.
+class ModeOf {
+ public:
+  explicit ModeOf(c10::TensorImpl& impl) {
+    if (impl.is_inference() != c10::InferenceMode::is_enabled()) mode_.emplace(impl.is_inference());
+  }
+
+ private:
+  std::optional<c10::InferenceMode> mode_;
+};
 
 /// Blocks of the size of a ShardedImpl that this thread freed most recently. A thread may free a
 /// block that another one allocated; the block then belongs to the freeing thread. Trivially
@@ -190,6 +213,7 @@ void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding
 void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding,
             std::shared_ptr<LazyLocal> lazy, c10::Device device) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const ModeOf mode(*impl);
   auto made = make_impl(std::move(local), sharding, device, /*is_copy=*/false, std::move(lazy));
   made->set_backend_meta(c10::make_intrusive<AttachedMeta>(made->meta()));
   made->set_storage_keep_dtype(refusing_storage(device));
@@ -201,6 +225,7 @@ void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding
 void add_use_key(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const ShardedMeta meta = meta_of(impl);
+  const ModeOf mode(*impl);
   auto made = c10::make_intrusive<ShardedImpl>(meta, impl->key_set().add(kUseKey), impl->dtype(),
                                                impl->device());
   made->set_sizes_and_strides(impl->sizes(), impl->strides(), impl->storage_offset());

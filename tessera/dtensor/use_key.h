@@ -6,9 +6,9 @@
 #include <c10/core/DispatchKey.h>
 
 /// A dispatch key on those sharded tensors whose uses matter above autograd: tensors that are
-/// Partial, and weights with a parallel style. An op on one of them passes dispatch/use_kernel.h
-/// before autograd records it, and before a composite op is decomposed. Ops on all other tensors
-/// never do.
+/// Partial, weights with a parallel style, and meta tensors of fake ranks. An op on one of them
+/// passes dispatch/use_kernel.h before autograd records it, and before a composite op is
+/// decomposed. Ops on all other tensors never do.
 namespace tessera::dtensor {
 
 /// libtorch reserves this key for an extension (torchdistx) that is no longer developed: above

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/overlap.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 
@@ -63,6 +64,14 @@ bool ask_stale(const ViewOrigin& origin, Ask ask) {
   return ask == Ask::look ? it->second.stale : std::exchange(it->second.stale, false);
 }
 
+/// The base as it is now. transpose_() and similar ops change the shape of the caller's tensor, but
+/// not of what its views refer to.
+at::Tensor alias_of(const at::Tensor& base) {
+  const c10::TensorImpl& impl = *base.unsafeGetTensorImpl();
+  return at::Tensor(impl.shallow_copy_and_detach(impl.version_counter(),
+                                                 /*allow_tensor_metadata_change=*/false));
+}
+
 }  // namespace
 
 bool is_stale(const ViewOrigin& origin) { return ask_stale(origin, Ask::look); }
@@ -80,7 +89,7 @@ void refresh(const ViewOrigin& origin) {
   const at::Tensor now =
       exec::redistribute(base.local(), base.sharding(), origin.as, {.may_alias = true});
   if (now.is_alias_of(origin.gathered)) return;
-  origin.gathered.copy_(now);
+  copy_into(origin.gathered, now);
   mark_stale(memory_of(origin.gathered), {});
 }
 
@@ -94,8 +103,9 @@ void note_write(const ShardedMeta& written) {
   for (const ViewOrigin* origin : own) mark_stale(memory_of_base(*origin), own);
 }
 
-std::shared_ptr<const ViewOrigin> make_origin(at::Tensor base, at::Tensor gathered, Sharding as) {
-  const auto* made = new ViewOrigin{std::move(base), std::move(gathered), std::move(as)};
+std::shared_ptr<const ViewOrigin> make_origin(const at::Tensor& base, at::Tensor gathered,
+                                              Sharding as) {
+  const auto* made = new ViewOrigin{alias_of(base), std::move(gathered), std::move(as)};
   const void* memory = memory_of_base(*made);
   live_view_origins.fetch_add(1, std::memory_order_relaxed);
   {

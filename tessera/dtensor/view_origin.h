@@ -22,7 +22,8 @@ inline bool is_gathered_view(const at::Tensor& tensor) {
 }
 
 /// The origin of views of `gathered`, the value of `base` with sharding `as`.
-std::shared_ptr<const ViewOrigin> make_origin(at::Tensor base, at::Tensor gathered, Sharding as);
+std::shared_ptr<const ViewOrigin> make_origin(const at::Tensor& base, at::Tensor gathered,
+                                              Sharding as);
 
 /// Gathers a view's copy again if its base was written to since. Communicates in that case.
 void refresh(const at::Tensor& view);

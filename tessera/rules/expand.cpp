@@ -240,15 +240,19 @@ class Expander {
 };
 
 /// The size of a dim of factors, from an operand that has it too.
+/// -1 if no operand has the product, or two have different sizes for it.
 int64_t product_size(const Bound& bound, const Bound::Place& place) {
+  int64_t found = -1;
   for (size_t o = 0; o < bound.operands.size(); ++o) {
     for (size_t d = 0; d < bound.operand_dims[o].size(); ++d) {
       const auto& p = bound.operand_dims[o][d];
-      if (p.product && p.letter == place.letter && p.inner == place.inner)
-        return bound.operands[o].shape()[d];
+      if (!p.product || p.letter != place.letter || p.inner != place.inner) continue;
+      const int64_t size = bound.operands[o].shape()[d];
+      if (found >= 0 && size != found) return -1;
+      found = size;
     }
   }
-  return -1;
+  return found;
 }
 
 }  // namespace

@@ -21,6 +21,12 @@ CALLS = {
     "argmax_all": (X, [], lambda x: x.argmax()),
     "argmax": (X, [], lambda x: x.argmax(0)),
     "argmin": (X, [], lambda x: x.argmin(1, keepdim=True)),
+    "max": (X, [], lambda x: x.max()),
+    "median": (X, [], lambda x: x.median()),
+    "nanmedian_dim": (X, [], lambda x: x.nanmedian(1).values),
+    "kthvalue": (X, [], lambda x: x.kthvalue(2, 1).values),
+    "prod": (X, [], lambda x: x.prod()),
+    "cumprod": (X, [], lambda x: x.cumprod(1)),
     "max_dim": (X, [], lambda x: x.max(0).values),
     "min_dim": (X, [], lambda x: x.min(1).indices),
     "amax": (X, [], lambda x: x.amax(0)),
@@ -89,4 +95,40 @@ def test_fake_ranks_plan(name):
                 continue
             got.sum().backward()
             for x in given:
-                assert x.grad is None or x.grad.shape == x.shape
+                if x.grad is not None:
+                    assert tessera.is_dtensor(x.grad), placements
+                    assert x.grad.shape == x.shape
+
+
+def test_plain_meta_tensors_do_not_hide_beside_sharded_ones():
+    with tessera.fake_world(0, 8):
+        x = tessera.distribute_tensor(
+            torch.empty(16, 8, device="meta"), tessera.init_device_mesh("tp=8"), "S0", src_data_rank=None
+        )
+        plain = torch.empty(8, device="meta")
+        with pytest.raises(RuntimeError, match="plain tensor of shape 8 among sharded ones"):
+            x + plain
+        with tessera.implicit_replication():
+            assert tessera.placements(x + plain) == tessera.placements(x)
+        with pytest.raises(RuntimeError, match="item"):
+            x.sum().item()
+
+
+def test_fully_sharded_meta_parameters_plan_a_step():
+    with torch.device("meta"):
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 8))
+        data = torch.empty(4, 8)
+    with tessera.fake_world(5, 8):
+        mesh = tessera.init_device_mesh("dp=8")
+        tessera.fully_shard(model[0], mesh)
+        tessera.fully_shard(model, mesh)
+        optimizer = torch.optim.AdamW(model.parameters())
+        with tessera.Recorder() as recorder:
+            out = model(data)
+            out.sum().backward()
+            optimizer.step()
+        assert out.shape == (4, 8) and not tessera.is_dtensor(out)
+        for parameter in model.parameters():
+            assert parameter.grad.shape == parameter.shape
+            assert tessera.placements(parameter.grad) == tessera.placements(parameter)
+        assert {event.op for event in recorder.events} == {"all_gather", "reduce_scatter"}

@@ -139,11 +139,41 @@ def test_methods_that_address_memory_are_refused_and_tolist_gathers(ranks):
         for name in ("numpy", "untyped_storage", "__array__", "share_memory_"):
             with pytest.raises(tessera.NotSupported, match=name):
                 getattr(x, name)()
-        with pytest.raises(RuntimeError):
+        with pytest.raises(tessera.NotSupported, match=r"use tessera.to_local\(x\).data_ptr"):
             x.data_ptr()
 
     ranks(2, body)
     assert torch.arange(2).numpy().tolist() == torch.arange(2).tolist() == [0, 1]
+
+
+def test_a_mesh_that_was_only_parsed_has_no_ranks_to_distribute_to(ranks):
+    def body(rank):
+        mesh = tessera.DeviceMesh.parse("tp=2")
+        with pytest.raises(RuntimeError, match="only parsed: it has no ranks"):
+            tessera.distribute_tensor(torch.ones(4), mesh, "S0")
+        with pytest.raises(RuntimeError, match="only parsed: it has no ranks"):
+            tessera.from_local(torch.ones(4), mesh, "S0")
+
+    ranks(2, body)
+
+
+@pytest.mark.parametrize("grad", ["x", "w"])
+def test_linear_saves_only_what_its_gradients_need(ranks, grad):
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        whole = {"x": torch.randn(3, 4, 6).double(), "w": torch.randn(5, 6).double()}
+        full = {name: tessera.full_tensor(spread(value, mesh, "R")) for name, value in whole.items()}
+        part = {"x": spread(full["x"], mesh, "S1"), "w": spread(full["w"], mesh, "R")}
+        found = []
+        for tensors in (full, part):
+            tensors[grad].requires_grad_()
+            out = torch.nn.functional.linear(tensors["x"], tensors["w"])
+            with torch.no_grad():
+                tensors[grad].add_(1)
+            found.append(torch.autograd.grad((out * out).sum(), tensors[grad])[0])
+        torch.testing.assert_close(tessera.full_tensor(found[1]), found[0])
+
+    ranks(2, body)
 
 
 def test_deepcopy_copies_data_and_gradients(ranks):

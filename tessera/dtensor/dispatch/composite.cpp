@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <span>
 #include <string_view>
 #include <typeinfo>
 #include <utility>
@@ -260,6 +261,26 @@ void max_pool1d(const OpEntry& entry, torch::jit::Stack& stack) {
   torch::jit::push(stack, pooled);
 }
 
+/// The mesh of a sharded argument without elements; undefined if there is none.
+DeviceMesh mesh_of_empty(std::span<const c10::IValue> arguments) {
+  for (const c10::IValue& argument : arguments) {
+    const ShardedMeta* meta = argument.isTensor() ? sharded_meta(argument.toTensor()) : nullptr;
+    if (meta != nullptr && meta->sharding().numel() == 0) return meta->sharding().mesh();
+  }
+  return {};
+}
+
+/// Of a tensor without elements (one_hot), a composite op may return one that it made from sizes
+/// alone, equal on every rank.
+void place_results(const DeviceMesh& mesh, std::span<c10::IValue> results) {
+  for (c10::IValue& result : results) {
+    if (!result.isTensor() || !result.toTensor().defined()) continue;
+    const at::Tensor tensor = result.toTensor();
+    if (sharded_meta(tensor) != nullptr || tensor.requires_grad()) continue;
+    result = wrap(tensor, as_replicated(tensor, mesh));
+  }
+}
+
 class CompositeKernel final : public c10::OperatorKernel {
  public:
   explicit CompositeKernel(std::shared_ptr<const OpEntry> entry)
@@ -280,9 +301,14 @@ class CompositeKernel final : public c10::OperatorKernel {
     if (entry_->name == "aten::gather_backward" && gather_backward(*entry_, *stack)) return;
     if (entry_->decomposition != nullptr && entry_->decomposition(*entry_, op, *stack)) return;
     if (entry_->name == "aten::max_pool1d") return max_pool1d(*entry_, *stack);
+    const size_t base = stack->size() - entry_->args.size();
+    const DeviceMesh of_empty = mesh_of_empty(std::span(*stack).subspan(base));
     // No backend registers kernels for this key, so a composite op resolves to its composite
     // kernel.
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::AutogradPrivateUse2), stack);
+    if (of_empty.defined() && entry_->written.empty()) {
+      place_results(of_empty, std::span(*stack).subspan(base));
+    }
   }
 
  private:

@@ -6,6 +6,7 @@
 #include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/dispatch/rule_args.h"
 #include "tessera/dtensor/dispatch/sequential_random_ops.h"
+#include "tessera/dtensor/overlap.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choice/choose.h"
 #include "tessera/rules/registry/registry.h"
@@ -265,6 +266,27 @@ bool decide_by_rule(const OpEntry& entry, const rules::Rule& rule, rules::OpCall
   return true;
 }
 
+/// Whether the op would write to a part of elements that share memory; see overlap.h.
+bool loses_shared_elements(std::span<const Operand> operands, const Decision& decision) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].sharded == nullptr || (!operands[i].written && !operands[i].hidden)) continue;
+    const Sharding& own = operands[i].sharded->sharding();
+    const Sharding& needed = decision.operands[i];
+    if (!needed.defined() || needed == own || !shares_elements(own)) continue;
+    if (!can_share_elements(needed, own)) return true;
+  }
+  return false;
+}
+
+/// A decision for the same call that nothing has been decided for.
+std::unique_ptr<Decision> undecided(const Decision& decision) {
+  auto out = std::make_unique<Decision>();
+  out->mesh = decision.mesh;
+  out->operands.resize(decision.operands.size());
+  out->view_offsets = decision.view_offsets;
+  return out;
+}
+
 std::vector<int64_t> view_offsets(std::span<const std::optional<rules::ResultMeta>> metas) {
   std::vector<int64_t> out;
   for (const auto& meta : metas) out.push_back(meta ? meta->offset : 0);
@@ -293,6 +315,10 @@ Decided decide(const OpEntry& entry, const c10::OperatorHandle& op, const Stack&
   if (rule != nullptr) {
     known = known_results(*rule, call, std::move(known.metas), operands);
     if (!decide_by_rule(entry, *rule, call, known, *decision)) rule = nullptr;
+  }
+  if (rule != nullptr && loses_shared_elements(operands, *decision)) {
+    decision = undecided(*decision);
+    rule = nullptr;
   }
   if (rule == nullptr) replicate_all(operands, *decision);
   find_write_back(entry, operands, *decision, known.metas);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/aliased_statistics.h"
 #include "tessera/dtensor/dispatch/call_key.h"
 #include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
@@ -137,6 +138,7 @@ std::string operands_text(const Decision& decision) {
 void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   if (LazyLocal::any() && dispatch_lazy(entry, op, stack)) return;
   if (!entry.written.empty()) adopt_internal(entry, stack);
+  if (!entry.hidden.empty()) refuse_aliased_statistics(entry, stack);
   if (!entry.written.empty() || !entry.hidden.empty()) count_writes(entry, stack);
   if (entry.decomposition != nullptr && entry.decomposition(entry, op, stack)) return;
   const size_t base = stack.size() - entry.args.size();
@@ -183,12 +185,12 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
 }  // namespace
 
 void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  if (entry.is_view) record_view_function();  // in the state that libtorch reads afterwards
   std::optional<c10::InferenceMode> mode_of_base;
   if (crosses_inference_mode(entry, stack)) [[unlikely]] {
     mode_of_base.emplace(!c10::InferenceMode::is_enabled());
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  if (entry.is_view) record_view_function();
   if (!any_gathered_views()) return dispatch_up_to_date(entry, op, stack);
   const GatheredViewsOfCall views(entry, stack);
   dispatch_up_to_date(entry, op, stack);

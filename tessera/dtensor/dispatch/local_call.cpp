@@ -8,6 +8,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/overlap.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 
@@ -39,7 +40,12 @@ at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t 
     from = as_replicated(local, target.mesh());
   }
   if (from.is_replicated() && target.is_replicated()) return local;
-  return strided_as(exec::redistribute(local, from, target, {.may_alias = true}), target);
+  const at::Tensor moved = exec::redistribute(local, from, target, {.may_alias = true});
+  if (entry.is_view && target.mesh().contains_me() && shares_elements(target) &&
+      can_share_elements(target, from)) [[unlikely]] {
+    return copy_sharing_elements(moved, target, local, from);
+  }
+  return strided_as(moved, target);
 }
 
 void scale_result(const Decision& decision, size_t index, const at::Tensor& local) {

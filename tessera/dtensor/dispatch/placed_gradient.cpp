@@ -42,6 +42,7 @@ constexpr auto kOps = std::to_array<std::string_view>({
     "aten::max_pool2d_with_indices_backward",
     "aten::max_pool3d_with_indices_backward",
     "aten::nextafter",
+    "aten::normal",
     "aten::poisson",
     "aten::reflection_pad1d_backward",
     "aten::reflection_pad2d_backward",

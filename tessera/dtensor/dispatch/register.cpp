@@ -15,6 +15,7 @@
 #include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/lazy_dtypes.h"
+#include "tessera/dtensor/dispatch/linear_gradient.h"
 #include "tessera/dtensor/dispatch/placed_gradient.h"
 #include "tessera/dtensor/dispatch/typed_kernel.h"
 #include "tessera/dtensor/dispatch/use_kernel.h"
@@ -146,6 +147,9 @@ void register_kernels() {
                  typed_or_boxed(entry, *op,
                                 c10::KernelFunction::makeFromBoxedFunctor(
                                     std::make_unique<ShardedKernel>(entry))));
+      if (entry->name == "aten::linear") {  // its formula exists only beside the kernel
+        add_kernel(name, c10::DispatchKey::AutogradPrivateUse3, linear_gradient_kernel(*op));
+      }
     }
     registered().handles.push_back(dispatcher.registerFallback(
         kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<FallbackKernel>()),

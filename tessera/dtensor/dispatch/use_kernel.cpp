@@ -10,6 +10,8 @@
 #include <array>
 #include <unordered_map>
 
+#include "tessera/dtensor/autograd.h"
+#include "tessera/dtensor/dispatch/aliased_statistics.h"
 #include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/lazy_dispatch.h"
@@ -123,6 +125,29 @@ bool is_read_partial(const Operand& operand) {
   return operand.sharded != nullptr && !operand.written && !operand.hidden &&
          !operand.sharded->is_copy_of_view() && operand.sharded->lazy() == nullptr &&
          operand.sharded->sharding().has_partial();
+}
+
+/// Makes plain meta tensors beside sharded ones sharded, under the rules for plain tensors. Lazy
+/// tensors are computed with plain ones.
+void place_plain_meta(const OpEntry& entry, Stack& stack) {
+  if (takes_lazy(entry, stack)) return;
+  adopt_internal(entry, stack);
+  const auto operands = operands_of(entry, stack);
+  const auto sharded = std::ranges::find_if(
+      operands, [](const Operand& operand) { return operand.sharded != nullptr; });
+  if (sharded == operands.end()) return;
+  const DeviceMesh mesh = sharded->sharded->sharding().mesh();
+  std::vector<std::pair<size_t, at::Tensor>> placed;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const at::Tensor& plain = *operands[i].tensor;
+    if (operands[i].sharded != nullptr || operands[i].written || !plain.defined()) continue;
+    if (plain.numel() == 1 || plain_is_internal(plain) || ImplicitReplication::current() ||
+        is_literal_index(entry, plain)) {
+      placed.emplace_back(i, wrap_differentiable(plain, as_replicated(plain, mesh)));
+    }
+  }
+  for (const auto& [operand, tensor] : placed) replace_operand(entry, stack, operand, tensor);
+  check_plain(entry, stack);
 }
 
 /// Uses a reduced copy wherever there is one. Returns whether Partial operands are left.
@@ -247,6 +272,7 @@ void reduce_as_decided(const UsedOp& used, const c10::OperatorHandle& op, Stack&
 void reduce_operands(const UsedOp& used, const c10::OperatorHandle& op, Stack& stack) {
   const OpEntry& entry = *used.entry;
   if (used.use == PartialUse::as_composite || used.use == PartialUse::as_view) return;
+  if (!entry.hidden.empty()) refuse_aliased_statistics(entry, stack);  // before a copy is made
   if (is_below_autograd() || !use_copies(entry, stack)) return;
   if (used.use == PartialUse::as_matmul) return reduce_for_matmul(entry, stack);
   if (takes_lazy(entry, stack)) {
@@ -295,6 +321,10 @@ class UseKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     if (const EveryOpHandler handler = every_op_handler()) return handler(op, stack);
     const UsedOp& used = used_op(op);
+    if (keys.has_backend(c10::BackendComponent::MetaBit)) {
+      place_plain_meta(*used.entry, *stack);
+      keys = keys.remove_backend(c10::BackendComponent::MetaBit);
+    }
     const bool no_style = inside_style || is_derivative() || is_below_autograd();
     const FoundStyle found = no_style ? FoundStyle() : find_style(*used.entry, *stack);
     const StyledCall call = {op, keys, found.argument, *stack};

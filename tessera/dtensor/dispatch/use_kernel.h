@@ -3,6 +3,8 @@
 /// The kernel of every op on a tensor with kUseKey (use_key.h), above autograd:
 ///
 ///   a weight with a style   the style prepares the input and places the result (weight_style.h)
+///   a meta tensor           plain meta tensors beside it are taken as replicated here: libtorch
+///                           would choose the kernel of Meta, and the result would be plain
 ///   a Partial operand       if the op needs another sharding, it is redistributed here, where
 ///                           autograd records it, and once (remembered.h): the next op that uses
 ///                           it, and the gradients of all of them, find it reduced

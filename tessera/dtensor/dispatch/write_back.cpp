@@ -2,13 +2,14 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/overlap.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 
 /// An op may have to write to a tensor whose placements it cannot compute with: the sigmoid of a
 /// partial sum, a product into an out= tensor with another sharding. It then writes to a temporary
 /// tensor, and the values are redistributed back. The caller's tensor keeps its placements, and
-/// views of it stay valid.
+/// views of it stay valid. Where its elements share memory, those of the temporary do (overlap.h).
 namespace tessera::dtensor {
 
 at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, const Sharding& as,
@@ -19,7 +20,10 @@ at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, cons
     return at::empty(at::IntArrayRef(shape.data(), shape.size()), local.options());
   }
   const comm::CallSite site({.op = entry.name, .implicit = true});
-  return exec::redistribute(local, operand.sharding(), as).contiguous();
+  const bool shares = shares_elements(operand.sharding());
+  const at::Tensor moved = exec::redistribute(local, operand.sharding(), as).contiguous();
+  if (!shares || !as.mesh().contains_me()) return moved;
+  return copy_sharing_elements(moved, as, local, operand.sharding());
 }
 
 void write_back(const OpEntry& entry, const Decision& decision,
@@ -33,8 +37,8 @@ void write_back(const OpEntry& entry, const Decision& decision,
         shape_text(from.local_shape()), " to ", shape_text(borrowed[i].sizes()),
         " on this rank; a sharded tensor cannot be resized in place");
     const comm::CallSite site({.op = entry.name, .implicit = true});
-    meta->local().copy_(
-        exec::redistribute(borrowed[i], from, meta->sharding(), {.may_alias = true}));
+    copy_into(meta->local(),
+              exec::redistribute(borrowed[i], from, meta->sharding(), {.may_alias = true}));
   }
 }
 

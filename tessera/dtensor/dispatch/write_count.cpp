@@ -20,12 +20,13 @@ void count_write_of(const at::Tensor& written) {
   }
 }
 
-/// Autograd counts writes to a tensor, but not to those of a list: libtorch's kernels do that.
-void count_write_of_item(const at::Tensor& written) {
+/// Autograd counts writes to a tensor, but not to those of a list: libtorch's foreach kernels do
+/// that. Its fused optimizers count nothing, so that views of a parameter stay usable.
+void count_write_of_item(const OpEntry& entry, const at::Tensor& written) {
   count_write_of(written);
-  if (written.defined() && !written.is_inference()) {
-    written.unsafeGetTensorImpl()->bump_version();
-  }
+  if (!written.defined() || written.is_inference()) return;
+  if (entry.name.starts_with("aten::_fused_")) return drop_copies(written.unsafeGetTensorImpl());
+  written.unsafeGetTensorImpl()->bump_version();
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ void count_writes(const OpEntry& entry, const torch::jit::Stack& stack) {
       count_write_of(value.toTensor());
     } else if (value.isList()) {
       for (const c10::IValue& item : value.toListRef()) {
-        if (item.isTensor()) count_write_of_item(item.toTensor());
+        if (item.isTensor()) count_write_of_item(entry, item.toTensor());
       }
     }
   }

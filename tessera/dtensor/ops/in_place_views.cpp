@@ -1,4 +1,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
@@ -7,6 +12,12 @@
 
 /// t_, transpose_ and similar ops change a tensor's shape in place. Takes the equivalent view, and
 /// makes the tensor become it.
+///
+/// Autograd takes views again from their base after a write (dispatch/view_replay.h):
+///
+///   a view is transposed       its function gets the transposition as its last step
+///   a base is transposed       the functions of its views would be applied to another shape, and
+///                              they cannot be found from here: refused, if there may be any
 namespace tessera::dtensor {
 namespace {
 
@@ -23,15 +34,71 @@ constexpr std::array<InPlaceView, 6> kViews = {{{"aten::t_", "aten::t", ""},
                                                 {"aten::squeeze_.dim", "aten::squeeze", "dim"},
                                                 {"aten::squeeze_.dims", "aten::squeeze", "dims"}}};
 
+/// The function of a view that changed its shape: the function it had, then the op.
+class ReshapedView final : public torch::autograd::ViewFunc {
+ public:
+  ReshapedView(std::unique_ptr<ViewFunc> before, c10::OperatorHandle op, Stack args)
+      : before_(std::move(before)), op_(std::move(op)), args_(std::move(args)) {}
+
+  at::Tensor operator()(const at::Tensor& base) const override {
+    Stack stack = {(*before_)(base)};
+    stack.insert(stack.end(), args_.begin(), args_.end());
+    op_.callBoxed(&stack);
+    return stack.front().toTensor();
+  }
+  std::unique_ptr<ViewFunc> clone_and_set(
+      std::optional<std::vector<c10::SymInt>> = std::nullopt,
+      std::optional<std::vector<at::Tensor>> = std::nullopt) const override {
+    return std::make_unique<ReshapedView>(before_->clone_and_set(), op_, args_);
+  }
+
+ private:
+  std::unique_ptr<ViewFunc> before_;
+  c10::OperatorHandle op_;
+  Stack args_;  // all but the tensor
+};
+
+const torch::autograd::DifferentiableViewMeta* view_meta(const at::Tensor& tensor) {
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(tensor);
+  return meta != nullptr && meta->has_bw_view() ? meta : nullptr;
+}
+
+void extend_view_function(const at::Tensor& self, const c10::OperatorHandle& op, Stack args) {
+  const auto* meta = view_meta(self);
+  if (meta == nullptr || !meta->get_backward_view().has_view_fn()) return;
+  // libtorch has no setter; the object itself is not const.
+  auto& info = const_cast<torch::autograd::ViewInfo&>(meta->get_backward_view());
+  auto function =
+      std::make_unique<ReshapedView>(info.view_fn().clone_and_set(), op, std::move(args));
+  info = torch::autograd::ViewInfo(info.base_, std::move(function), info.rev_view_fn());
+}
+
+/// Memory that the local tensor alone refers to has no views.
+void refuse_views_of(const OpEntry& entry, const at::Tensor& self) {
+  const at::Tensor& local = sharded_meta(self)->local();
+  const bool may_have_views = local.has_storage() && local.storage().use_count() > 1;
+  if (!may_have_views || !self.requires_grad() || view_meta(self) != nullptr) return;
+  throw NotSupported(join_text(
+      entry.name, " of ", sharded_meta(self)->sharding(),
+      ", which requires grad and shares its memory with views: their derivatives would be taken "
+      "from the new shape; use the form that returns a view (x = x.transpose(0, 1)), or change the "
+      "shape before the views are taken"));
+}
+
 bool become_view(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor self = stack[stack.size() - entry.args.size()].toTensor();
   const auto view = std::ranges::find(kViews, entry.name, &InPlaceView::op);
-  c10::Dispatcher::singleton().findSchemaOrThrow(view->view, view->overload).callBoxed(&stack);
+  refuse_views_of(entry, self);
+  const Stack args(stack.end() - static_cast<int64_t>(entry.args.size()) + 1, stack.end());
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(view->view, view->overload);
+  op.callBoxed(&stack);
   const at::Tensor result = torch::jit::pop(stack).toTensor();
   const ShardedMeta* meta = sharded_meta(result);
   require(!meta->is_copy_of_view(), entry.name, " of ", sharded_meta(self)->sharding(),
           " would have to gather it; redistribute it first, or use the form that returns a view");
   become(self, meta->local(), meta->sharding());
+  self.unsafeGetTensorImpl()->set_storage_offset(result.storage_offset());
+  extend_view_function(self, op, args);
   torch::jit::push(stack, self);
   return true;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/dtensor/overlap.h"
 #include "tessera/dtensor/policy.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
@@ -41,7 +42,7 @@ void MovedOperands::write(size_t i, const at::Tensor& value) const {
   const Sharding to =
       meta != nullptr ? meta->sharding() : as_replicated(*operand.tensor, from.mesh());
   const at::Tensor& place = meta != nullptr ? meta->local() : *operand.tensor;
-  place.copy_(exec::redistribute(value, from, to, {.may_alias = true}));
+  copy_into(place, exec::redistribute(value, from, to, {.may_alias = true}));
 }
 
 bool all_on(const DeviceMesh& mesh, const OpEntry& entry, const Stack& stack) {

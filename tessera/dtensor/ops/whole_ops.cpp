@@ -2,12 +2,15 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/isclose.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
+#include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
 #include "tessera/dtensor/dispatch/register.h"
@@ -27,12 +30,24 @@ at::Tensor local_as(const OpEntry& entry, const at::Tensor& tensor, const Shardi
   return exec::redistribute(meta->local(), meta->sharding(), to, {.may_alias = true});
 }
 
-/// item(): the global value, not this rank's part of it.
+/// Whether a derivative formula of libtorch reads the number, not the program.
+bool is_read_by_derivative(const at::Tensor& number) {
+  constexpr int kNoBackward = -1;
+  return torch::autograd::get_current_graph_task_id() != kNoBackward && plain_is_internal(number);
+}
+
+/// item(): the global value, not this rank's part of it. A number on meta has none: the derivative
+/// of max() goes on as if it were zero, so that fake ranks can plan it.
 bool local_scalar(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const at::Tensor tensor = stack.back().toTensor();
   const Sharding& from = sharded_meta(tensor)->sharding();
   require(from.mesh().contains_me(), "item() of ", from, " on rank ",
           from.mesh().my_rank().value_or(-1), ", which is outside the mesh and holds no value");
+  if (tensor.is_meta() && is_read_by_derivative(tensor)) {
+    // Derivatives ask for special cases: is it NaN, is there a zero.
+    stack.back() = c10::IValue(at::zeros({}, tensor.options().device(at::kCPU)).item());
+    return true;
+  }
   if (!from.is_replicated()) check_reduction(entry, from);
   stack.back() = local_as(entry, tensor, from.replicated());
   op.callBoxed(&stack);

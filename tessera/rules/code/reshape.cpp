@@ -104,10 +104,26 @@ class Reshaper {
       if (!dim) return std::nullopt;
       out_[a] = out_[a].on_dim(*dim);
     }
+    if (!ragged_lists_fit()) return std::nullopt;
     return out_;
   }
 
  private:
+  /// A ragged shard lists sizes for every part that the axes before it make of its dim. Shards of
+  /// several dims of size 1 may have met in one dim, where they would need longer lists.
+  bool ragged_lists_fit() const {
+    for (size_t dim = 0; dim < shape_.size(); ++dim) {
+      size_t parts = 1;
+      for (const int axis : order_) {
+        const Placement& p = out_[static_cast<size_t>(axis)];
+        if (!p.is_sharded(static_cast<int>(dim))) continue;
+        parts *= static_cast<size_t>(from_.mesh().size(axis));
+        if (p.kind() == Placement::Kind::ragged && p.sizes().size() != parts) return false;
+      }
+    }
+    return true;
+  }
+
   Placement& out(int axis) { return out_[static_cast<size_t>(axis)]; }
   int64_t from_size(int dim) const { return from_.shape()[static_cast<size_t>(dim)]; }
   int64_t to_size(int dim) const { return shape_[static_cast<size_t>(dim)]; }

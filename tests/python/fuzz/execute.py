@@ -99,7 +99,9 @@ class PlainRun:
             if statement.draws:
                 self._draw(statement)
             else:
-                exec(statement.text, self.env)
+                # As in a process that has no sharded tensors: see docs/sharp_bits.md.
+                with torch.autograd._force_original_view_tracking(False):
+                    exec(statement.text, self.env)
             self._check_bounds(statement)
         except NotAProgram:
             raise
