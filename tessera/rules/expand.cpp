@@ -176,7 +176,8 @@ class Expander {
     const auto& place = b_.operand_dims[operand][static_cast<size_t>(p.dim())];
     if (place.letter < 0 || place.product) return;
     const auto& l = b_.letters[static_cast<size_t>(place.letter)];
-    if (l.whole || l.even || l.nonempty || l.multiple > 1 || l.kernel != nullptr) return;
+    if (l.whole || l.even || l.nonempty || l.multiple > 1) return;
+    if (l.kernel != nullptr && find_kernel(*l.kernel) == nullptr) return;
     if (l.flag != nullptr && !flag_set(*l.flag)) return;
     if (b_.operands[operand].shape()[static_cast<size_t>(p.dim())] != l.size) return;
     const bool ragged = p.kind() == Placement::Kind::ragged;
