@@ -213,9 +213,41 @@ void reduce_as_decided(const UsedOp& used, const c10::OperatorHandle& op, Stack&
   reduce(entry, stack, reductions);
 }
 
+bool is_partial(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  return meta != nullptr && meta->sharding().has_partial();
+}
+
+/// False only if no tensor is Partial; lists are not searched.
+bool may_have_partial(const OpEntry& entry, const Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    if (entry.args[i] == ArgKind::tensor_list) return true;
+    const c10::IValue& value = stack[base + i];
+    if (entry.args[i] == ArgKind::tensor && value.isTensor() && is_partial(value.toTensor())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Whether there is clearly nothing to reduce: nothing is Partial, or no copies are kept and the
+/// decision moves nothing. Spares most calls the list of their operands.
+bool takes_operands_as_they_are(const UsedOp& used, const c10::OperatorHandle& op,
+                                const Stack& stack) {
+  if (!may_have_partial(*used.entry, stack)) return true;
+  if (tensors_with_copies() != 0 || LazyLocal::any() || used.use == PartialUse::matmul)
+    return false;
+  if (in_backward()) return used.use == PartialUse::sum;
+  if (!used.entry->written.empty()) return false;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return !decision_for(*used.entry, op, stack).moves;
+}
+
 void reduce_operands(const UsedOp& used, const c10::OperatorHandle& op, Stack& stack) {
   const OpEntry& entry = *used.entry;
-  if (used.keeps_operands || is_below_autograd() || !use_copies(entry, stack)) return;
+  if (used.keeps_operands || is_below_autograd()) return;
+  if (takes_operands_as_they_are(used, op, stack) || !use_copies(entry, stack)) return;
   if (used.use == PartialUse::matmul) return reduce_for_matmul(entry, stack);
   if (takes_lazy(entry, stack)) {
     if (entry.written.empty()) reduce_all_operands(entry, stack);
@@ -231,13 +263,14 @@ struct FoundStyle {
   size_t argument = 0;
 };
 
+/// Partial tensors have the key for another reason: they are no weights.
 FoundStyle find_style(const OpEntry& entry, const Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   for (size_t i = 0; i < entry.args.size(); ++i) {
     const c10::IValue& value = stack[base + i];
     if (entry.args[i] != ArgKind::tensor || !value.isTensor()) continue;
     const at::Tensor& tensor = value.toTensor();
-    if (!tensor.defined() || !has_use_key(tensor)) continue;
+    if (!tensor.defined() || !has_use_key(tensor) || is_partial(tensor)) continue;
     if (auto style = weight_style(tensor)) return {std::move(style), i};
   }
   return {};
