@@ -81,7 +81,7 @@ void nll_of_rows(const KernelCall& call) {
   call.op.callBoxed(&call.stack);
   const at::Tensor weight = torch::jit::pop(call.stack).toTensor();
   const at::Tensor loss = torch::jit::pop(call.stack).toTensor();
-  const at::Tensor both = reduce_cut_axes(call, at::stack({loss, weight}), ReduceOp::sum);
+  const at::Tensor both = reduce_over_sharded(call, at::stack({loss, weight}), ReduceOp::sum);
   torch::jit::push(call.stack, both[0] / both[1], both[1].clone());
 }
 
@@ -101,11 +101,11 @@ void nll(const KernelCall& call) {
   const auto reduction = call.arg("reduction").toInt();
   const at::ScalarType made = local.scalar_type();
   if (reduction == at::Reduction::None) {
-    return call.give(reduce_cut_axes(call, rows, ReduceOp::sum).to(made),
+    return call.give(reduce_over_sharded(call, rows, ReduceOp::sum).to(made),
                      at::zeros({}, local.options()));
   }
   // The total weight of a sum stays this rank's rows', like the sum: only a mean needs all rows.
-  const std::vector<int> axes = cut_axes(call);
+  const std::vector<int> axes = reduced_axes(call);
   const at::Tensor weight = targets.weight.sum();
   if (reduction == at::Reduction::Sum) {
     const at::Tensor sum = reduce_over_axes(rows.sum(), scores.mesh(), axes, ReduceOp::sum);

@@ -26,7 +26,7 @@ void norm(const KernelCall& call) {
   if (dims.isIntList()) listed = dims.toIntVector();
   if (!listed.empty()) over.dims = listed;
   const at::Tensor powers = norm.of_part(self, result, over);
-  call.give(norm.root(reduce_cut_axes(call, powers, norm.reduction())).to(result));
+  call.give(norm.root(reduce_over_sharded(call, powers, norm.reduction())).to(result));
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ at::Tensor reduce_over_axes(at::Tensor local, const DeviceMesh& mesh, std::span<
                             {.may_alias = true, .consume = true});
 }
 
-std::vector<int> cut_axes(const KernelCall& call) {
+std::vector<int> reduced_axes(const KernelCall& call) {
   std::vector<int> out;
   const Sharding& to = call.results[0];
   for (int axis = 0; axis < to.mesh().ndim(); ++axis) {
@@ -54,8 +54,8 @@ std::vector<int> cut_axes(const KernelCall& call) {
   return out;
 }
 
-at::Tensor reduce_cut_axes(const KernelCall& call, at::Tensor local, ReduceOp op) {
-  return reduce_over_axes(std::move(local), call.results[0].mesh(), cut_axes(call), op);
+at::Tensor reduce_over_sharded(const KernelCall& call, at::Tensor local, ReduceOp op) {
+  return reduce_over_axes(std::move(local), call.results[0].mesh(), reduced_axes(call), op);
 }
 
 std::vector<int> sharded_axes(const Sharding& sharding) {

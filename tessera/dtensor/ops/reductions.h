@@ -16,9 +16,9 @@ at::Tensor reduce_over_axes(at::Tensor local, const DeviceMesh& mesh, std::span<
 
 /// The axes that shard what the op reduces: those where the first operand is sharded and the first
 /// result is replicated.
-std::vector<int> cut_axes(const KernelCall& call);
+std::vector<int> reduced_axes(const KernelCall& call);
 /// Reduces a local result over them.
-at::Tensor reduce_cut_axes(const KernelCall& call, at::Tensor local, ReduceOp op);
+at::Tensor reduce_over_sharded(const KernelCall& call, at::Tensor local, ReduceOp op);
 
 /// The axes of more than one rank over which a tensor is sharded: in any dim, or in this one.
 std::vector<int> sharded_axes(const Sharding& sharding);
