@@ -16,10 +16,10 @@ instructions() { # plain:add
   echo $(($(sed -n 's/^\(summary\|totals\): \([0-9]*\).*/\2/p' "$dump" | head -1) / calls))
 }
 
-printf '| %-10s | %8s | %8s | %8s |\n' op plain sharded over
-printf '|------------|----------|----------|----------|\n'
+printf '| %-12s | %8s | %8s | %8s |\n' op plain sharded over
+printf '|--------------|----------|----------|----------|\n'
 for op in $(sed -n 's/^desc: Trigger: Client Request: plain:\(.*\)/\1/p' "$dumps"/out*); do
   plain=$(instructions "plain:$op")
   sharded=$(instructions "sharded:$op")
-  printf '| %-10s | %8d | %8d | %8d |\n' "$op" "$plain" "$sharded" $((sharded - plain))
+  printf '| %-12s | %8d | %8d | %8d |\n' "$op" "$plain" "$sharded" $((sharded - plain))
 done

@@ -166,6 +166,6 @@ void drop_copies(const c10::TensorImpl* tensor) noexcept {
   table.count = table.tensors.size();
 }
 
-size_t tensors_with_copies() { return copy_table().count.load(); }
+size_t tensors_with_copies() { return copy_table().count.load(std::memory_order_relaxed); }
 
 }  // namespace tessera::dtensor

@@ -17,7 +17,7 @@ class Expander {
   std::vector<Row> run() {
     for (size_t i = 0; i < b_.letters.size(); ++i) {
       if (!why_whole(i).empty()) continue;
-      add_cut(
+      add_sharded(
           static_cast<int>(i), [](int dim) { return Shard(dim); }, -1);
     }
     for (size_t o = 0; o < b_.operands.size(); ++o) add_irregular(o);
@@ -95,7 +95,7 @@ class Expander {
   }
 
   template <typename Place>
-  void add_cut(int letter, const Place& place, int as_is) {
+  void add_sharded(int letter, const Place& place, int as_is) {
     const auto& l = b_.letters[static_cast<size_t>(letter)];
     Row row;
     row.letter = letter;
@@ -176,11 +176,12 @@ class Expander {
     const auto& place = b_.operand_dims[operand][static_cast<size_t>(p.dim())];
     if (place.letter < 0 || place.product) return;
     const auto& l = b_.letters[static_cast<size_t>(place.letter)];
-    if (l.whole || l.even || l.nonempty || l.multiple > 1 || l.kernel != nullptr) return;
+    if (l.whole || l.even || l.nonempty || l.multiple > 1) return;
+    if (l.kernel != nullptr && find_kernel(*l.kernel) == nullptr) return;
     if (l.flag != nullptr && !flag_set(*l.flag)) return;
     if (b_.operands[operand].shape()[static_cast<size_t>(p.dim())] != l.size) return;
     const bool ragged = p.kind() == Placement::Kind::ragged;
-    add_cut(
+    add_sharded(
         place.letter, [&](int dim) { return p.on_dim(dim); },
         ragged ? static_cast<int>(operand) : -1);
   }

@@ -280,7 +280,15 @@ TEST(RuleTables, OfferAKernelsRowsOnceThereIsOne) {
   EXPECT_EQ(rows("aten::linalg_vector_norm 8x6 ord=2 dim=none"),
             "S0 -> R by norm; S1 -> R by norm; ");
   EXPECT_EQ(rows("aten::linalg_vector_norm 8x6 ord=1 dim=none"), "");
-  EXPECT_EQ(rows("aten::nll_loss_forward 8x6 8:i64 6 reduction=1"), "S0,S0,R -> R,R by nll; ");
+  EXPECT_EQ(rows("aten::nll_loss_forward 8x6 8:i64 6 reduction=1"),
+            "S0,S0,R -> R,R by nll; S1,R,R -> R,R by nll; ");
+  EXPECT_EQ(rows("aten::nll_loss_forward 8x6 8:i64 6 reduction=2"), "S1,R,R -> R,R by nll; ");
+  EXPECT_EQ(rows("aten::nll_loss_forward 8x6@SS1(2) 8:i64 6 reduction=2"),
+            "S1,R,R -> R,R by nll; SS1(2),R,R -> R,R by nll; ");
+  EXPECT_EQ(rows("aten::nll_loss_backward scalar 8x6 8:i64 - scalar reduction=1"), "");
+  rules::enable_kernel("nll_backward", rules::KernelComm::none);
+  EXPECT_EQ(rows("aten::nll_loss_backward scalar 8x6 8:i64 - scalar reduction=1"),
+            "R,S1,R,R,R -> S1 by nll_backward; ");
   EXPECT_EQ(rows("aten::embedding 32x8 4x5:i64"), "S0,R -> P(sum) by mask; ");
   EXPECT_EQ(rows("aten::embedding_dense_backward 4x5x8 4x5:i64 num_weights=32"),
             "R,R -> S0 by mask; ");

@@ -91,7 +91,11 @@ void check_reduction(const OpEntry& entry, const Sharding& sharding) {
 }
 
 void check_policy(const OpEntry& entry, const Decision& decision, const Stack& stack) {
-  if (decision.comm == rules::KernelComm::combine) check_reduction(entry, decision.operands[0]);
+  if (decision.comm == rules::KernelComm::combine) {
+    for (const Sharding& operand : decision.operands) {
+      if (operand.defined()) check_reduction(entry, operand);
+    }
+  }
   if (!decision.moves) return;
   const ImplicitComm policy = CommPolicy::current();
   const bool strict = decision.replicates && StrictRules::current();

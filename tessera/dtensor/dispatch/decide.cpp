@@ -248,7 +248,8 @@ bool decide_by_rule(const OpEntry& entry, const rules::Rule& rule, rules::OpCall
       (!known.metas.empty() && (!known.open || rule.localise.empty()));
   const bool can_place = has_shapes || (!placed && choice.kernel.empty());
   if (!can_place && entry.written.empty()) return false;
-  if (known.open && !choice.kernel.empty()) return false;  // kernels are told their results
+  if (known.open && !choice.kernel.empty())
+    return false;  // a kernel needs the shardings of its results
   decision.operands = choice.operands;
   if (known.open) {
     decision.open = open_results(choice, known.metas);

@@ -270,6 +270,8 @@ void leave_out(const OpEntry& entry, const Decision& decision, Stack& stack) {
     return wrap(at::empty(as_ints(shape), dtype), sharding);
   };
   for (size_t r = 0; r < entry.result_alias.size(); ++r) {
+    require(entry.result_is_tensor[r], entry.name, " on mesh ", decision.mesh,
+            ", called on a rank outside it, which holds no value; call it on the mesh's ranks");
     if (entry.result_alias[r] >= 0) {
       stack.push_back(args[static_cast<size_t>(entry.result_alias[r])]);
       ++result;

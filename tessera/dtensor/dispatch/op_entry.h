@@ -29,11 +29,22 @@ enum class ArgKind : uint8_t {
 
 struct OpEntry;
 
-/// Makes an op of other ops on sharded tensors, or reads metadata only; returns false to decline.
-/// On true, the arguments on the stack have been replaced by the results. What runs here is in no
-/// rule, so no row says what it communicates: every collective here is marked implicit
-/// (comm::CallSite), where the policy is applied. An op that can have rows has a kernel for them
-/// (row_kernel.h).
+/// Computes an op by calling other ops on sharded tensors; returns false to decline. On true, the
+/// arguments on the stack have been replaced by the results.
+///
+/// It plays the part of libtorch's own decompositions (CompositeImplicitAutograd) and, like them,
+/// handles no shards: each op that it calls is decided by that op's rows, which say what is
+/// redistributed, by which kernel it runs and what it communicates. So it is not a second way to
+/// handle an op. An op whose local computation differs from the op itself has a kernel for its rows
+/// (row_kernel.h). Three kinds remain:
+///
+///   made of other ops    allclose, dist, instance_norm, random values (drawn by global index, then
+///                        combined), gradients of several meshes to unscale
+///   changes the tensor   t_, squeeze_: takes the view, and the tensor becomes it; resize_
+///   metadata or refusal  is_same_size, as_strided, set_: no value is computed
+///
+/// Collectives that are issued here directly are marked implicit (comm::CallSite), where the policy
+/// is applied.
 using Decomposition = bool (*)(const OpEntry& entry, const c10::OperatorHandle& op,
                                torch::jit::Stack& stack);
 
@@ -55,7 +66,7 @@ struct OpEntry {
   bool is_out = false;                    // the written arguments are out= arguments
   bool is_view = false;                   // results alias inputs without writing
   uint32_t id = 0;                        // dense, for per-thread caches
-  Decomposition decomposition = nullptr;  // of a composite op: tried before libtorch's
+  Decomposition decomposition = nullptr;  // tried before rules and libtorch's own
   Infer infer = nullptr;
 };
 

@@ -6,7 +6,7 @@
 
 /// Ops whose kernels draw random numbers sequentially (multinomial, poisson, attention with
 /// dropout). On a shard such a kernel would use the numbers of other elements, so it runs on
-/// replicated inputs. Ops with independent elements have handlers instead (random.h).
+/// replicated inputs. Ops with independent elements draw by global index instead (ops/random.cpp).
 namespace tessera::dtensor {
 
 /// `drops`: whether the dropout_p of the call is positive; nullopt for an op without one. Attention

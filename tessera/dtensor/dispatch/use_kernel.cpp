@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <array>
 #include <unordered_map>
 
 #include "tessera/dtensor/autograd.h"
@@ -22,65 +21,35 @@
 #include "tessera/dtensor/remembered.h"
 #include "tessera/dtensor/use_key.h"
 #include "tessera/observe/call_site.h"
+#include "tessera/rules/tables/partial_use.h"
 
 namespace tessera::dtensor {
 namespace {
 
-/// How an op treats Partial operands.
-enum class PartialUse : uint8_t {
-  as_composite,  ///< decomposes into ops that arrive here themselves
-  as_matmul,     ///< composite, but flattens its operand first: each call would reduce a new view
-  as_view,
-  as_sum,      ///< adds tensors up; Partial stays Partial
-  as_product,  ///< of matrices: as its decision says, also in backward
-  as_other     ///< as its decision says
-};
+using rules::PartialUse;
 
 struct UsedOp {
   std::shared_ptr<const OpEntry> entry;
-  PartialUse use = PartialUse::as_other;
-  bool is_transpose = false;
+  PartialUse use = PartialUse::by_rows;
+  bool keeps_operands = false;  ///< made of ops that arrive here themselves, or a view
 };
 
-constexpr std::array<std::string_view, 9> kSums = {
-    "aten::add",    "aten::add_",         "aten::sub",           "aten::sub_", "aten::copy_",
-    "aten::detach", "aten::_foreach_add", "aten::_foreach_add_", "aten::cat"};
-
-constexpr std::array<std::string_view, 8> kMatrixProducts = {"aten::mm",
-                                                             "aten::bmm",
-                                                             "aten::mv",
-                                                             "aten::dot",
-                                                             "aten::addmm",
-                                                             "aten::baddbmm",
-                                                             "aten::linear_backward",
-                                                             "aten::convolution_backward"};
-
-PartialUse partial_use_of(const c10::OperatorHandle& op, const OpEntry& entry) {
-  const std::string& name = op.operator_name().name;
-  if (name == "aten::matmul") return PartialUse::as_matmul;
-  // The ops that it calls come here too, and say what they write to.
+/// The ops that a composite op calls come here too, and say what they write to.
+bool is_made_of_ops(const c10::OperatorHandle& op, const OpEntry& entry) {
+  if (entry.decomposition != nullptr) return true;
   const bool decomposes = !op.hasKernelForDispatchKey(kKey) || makes_tensors(op.operator_name());
-  if (decomposes && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
-    return PartialUse::as_composite;
-  }
-  if (entry.decomposition != nullptr) return PartialUse::as_composite;
-  if (entry.is_view) return PartialUse::as_view;
-  const auto is_among = [&](const auto& names) {
-    return std::ranges::find(names, name) != names.end();
-  };
-  if (is_among(kMatrixProducts)) return PartialUse::as_product;
-  return is_among(kSums) ? PartialUse::as_sum : PartialUse::as_other;
+  return decomposes && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
 const UsedOp& used_op(const c10::OperatorHandle& op) {
   thread_local std::unordered_map<c10::OperatorHandle, UsedOp> known;
   auto [at, is_new] = known.try_emplace(op);
   if (is_new) {
-    const std::string& name = op.operator_name().name;
-    at->second.entry = entry_of(op);
-    at->second.use = partial_use_of(op, *at->second.entry);
-    at->second.is_transpose = name == "aten::t" || name == "aten::numpy_T" ||
-                              name == "aten::transpose" || name == "aten::permute";
+    UsedOp& used = at->second;
+    used.entry = entry_of(op);
+    used.use = rules::partial_use(op.operator_name().name);
+    used.keeps_operands =
+        used.use != PartialUse::matmul && (is_made_of_ops(op, *used.entry) || used.entry->is_view);
   }
   return at->second;
 }
@@ -253,7 +222,7 @@ void reduce_as_decided(const UsedOp& used, const c10::OperatorHandle& op, Stack&
   if (decision->by_mesh || !decision->mesh.contains_me()) return;
   if (decision->moves) check_policy(entry, *decision, stack);
   std::vector<Reduction> reductions;
-  const bool may_reduce_gradients = used.use == PartialUse::as_other;
+  const bool may_reduce_gradients = used.use == PartialUse::by_rows;
   const auto operands = operands_of(entry, stack);
   for (size_t i = 0; i < operands.size() && i < decision->operands.size(); ++i) {
     if (!is_read_partial(operands[i])) continue;
@@ -269,17 +238,49 @@ void reduce_as_decided(const UsedOp& used, const c10::OperatorHandle& op, Stack&
   reduce(entry, stack, reductions);
 }
 
+bool is_partial(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  return meta != nullptr && meta->sharding().has_partial();
+}
+
+/// False only if no tensor is Partial; lists are not searched.
+bool may_have_partial(const OpEntry& entry, const Stack& stack) {
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    if (entry.args[i] == ArgKind::tensor_list) return true;
+    const c10::IValue& value = stack[base + i];
+    if (entry.args[i] == ArgKind::tensor && value.isTensor() && is_partial(value.toTensor())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Whether there is clearly nothing to reduce: nothing is Partial, or no copies are kept and the
+/// decision moves nothing. Spares most calls the list of their operands.
+bool takes_operands_as_they_are(const UsedOp& used, const c10::OperatorHandle& op,
+                                const Stack& stack) {
+  if (!may_have_partial(*used.entry, stack)) return true;
+  if (tensors_with_copies() != 0 || LazyLocal::any() || used.use == PartialUse::matmul)
+    return false;
+  if (in_backward()) return used.use == PartialUse::sum;
+  if (!used.entry->written.empty()) return false;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return !decision_for(*used.entry, op, stack).moves;
+}
+
 void reduce_operands(const UsedOp& used, const c10::OperatorHandle& op, Stack& stack) {
   const OpEntry& entry = *used.entry;
-  if (used.use == PartialUse::as_composite || used.use == PartialUse::as_view) return;
+  if (used.keeps_operands) return;
   if (!entry.hidden.empty()) refuse_aliased_statistics(entry, stack);  // before a copy is made
-  if (is_below_autograd() || !use_copies(entry, stack)) return;
-  if (used.use == PartialUse::as_matmul) return reduce_for_matmul(entry, stack);
+  if (is_below_autograd()) return;
+  if (takes_operands_as_they_are(used, op, stack) || !use_copies(entry, stack)) return;
+  if (used.use == PartialUse::matmul) return reduce_for_matmul(entry, stack);
   if (takes_lazy(entry, stack)) {
     if (entry.written.empty()) reduce_all_operands(entry, stack);
     return;
   }
-  if (used.use == PartialUse::as_sum && in_backward()) return;
+  if (used.use == PartialUse::sum && in_backward()) return;
   reduce_as_decided(used, op, stack);
 }
 
@@ -289,13 +290,14 @@ struct FoundStyle {
   size_t argument = 0;
 };
 
+/// Partial tensors have the key for another reason: they are no weights.
 FoundStyle find_style(const OpEntry& entry, const Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   for (size_t i = 0; i < entry.args.size(); ++i) {
     const c10::IValue& value = stack[base + i];
     if (entry.args[i] != ArgKind::tensor || !value.isTensor()) continue;
     const at::Tensor& tensor = value.toTensor();
-    if (!tensor.defined() || !has_use_key(tensor)) continue;
+    if (!tensor.defined() || !has_use_key(tensor) || is_partial(tensor)) continue;
     if (auto style = weight_style(tensor)) return {std::move(style), i};
   }
   return {};
@@ -303,6 +305,15 @@ FoundStyle find_style(const OpEntry& entry, const Stack& stack) {
 
 /// Whether the op is a derivative: it uses the weight, but not as the style's op does.
 bool is_derivative() { return in_backward() && !c10::GradMode::is_enabled(); }
+
+/// Whether a result is the transposed view of a matrix: t, numpy_T, transpose, permute.
+bool is_transpose(const at::Tensor& matrix, const c10::IValue& result) {
+  if (matrix.dim() != 2 || !result.isTensor() || result.toTensor().dim() != 2) return false;
+  const at::Tensor& view = result.toTensor();
+  return view.size(0) == matrix.size(1) && view.size(1) == matrix.size(0) &&
+         view.stride(0) == matrix.stride(1) && view.stride(1) == matrix.stride(0) &&
+         view.storage_offset() == matrix.storage_offset();
+}
 
 /// While a style runs its op: a composite op decomposes into others that use the same weight.
 thread_local bool inside_style = false;
@@ -329,12 +340,15 @@ class UseKernel final : public c10::OperatorKernel {
     const FoundStyle found = no_style ? FoundStyle() : find_style(*used.entry, *stack);
     const StyledCall call = {op, keys, found.argument, *stack};
     if (found.style != nullptr && run_styled(*found.style, call)) return;
+    at::Tensor weight;
+    if (found.style != nullptr) weight = call.argument(found.argument).toTensor();
     reduce_operands(used, op, *stack);
     call.run();
-    if (found.style == nullptr || !used.is_transpose || found.argument != 0) return;
-    const at::Tensor view = stack->back().toTensor();
-    if (view.dim() != 2) return;
-    if (auto style = found.style->transposed()) set_weight_style(view, std::move(style));
+    if (found.style == nullptr || !used.entry->is_view || found.argument != 0) return;
+    if (!is_transpose(weight, stack->back())) return;
+    if (auto style = found.style->transposed()) {
+      set_weight_style(stack->back().toTensor(), std::move(style));
+    }
   }
 };
 

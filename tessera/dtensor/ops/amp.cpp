@@ -1,21 +1,45 @@
-// Gradient scaling: an overflow of a gradient on one rank is reported to all ranks.
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 
+#include <algorithm>
 #include <numeric>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/world.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/ops/install.h"
+#include "tessera/dtensor/ops/reductions.h"
 #include "tessera/observe/call_site.h"
 
+/// Gradient scaling: _amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale). Each
+/// rank unscales its parts; a non-finite value on one rank sets found_inf on all.
 namespace tessera::dtensor {
 namespace {
 
-/// The tensor itself, or the local tensor of a replicated one: scales and flags must be equal on
-/// every rank.
+/// The axes over which some gradient is sharded: ranks along others find the same.
+std::vector<int> axes_of_all(std::span<const Sharding> gradients) {
+  std::vector<int> out;
+  for (const Sharding& gradient : gradients) {
+    for (const int axis : sharded_axes(gradient)) {
+      if (std::ranges::find(out, axis) == out.end()) out.push_back(axis);
+    }
+  }
+  std::ranges::sort(out);
+  return out;
+}
+
+void unscale(const KernelCall& call) {
+  const auto grads = call.args()[0].toTensorVector();
+  at::Tensor found = call.args()[1].toTensor();
+  at::_amp_foreach_non_finite_check_and_unscale_(grads, found, call.args()[2].toTensor());
+  const std::vector<int> axes = axes_of_all(call.operands.first(grads.size()));
+  if (!axes.empty()) {
+    found.copy_(reduce_over_axes(found.clone(), call.operands[0].mesh(), axes, ReduceOp::max));
+  }
+  call.give();
+}
+
+/// The tensor itself, or the local tensor of a replicated one.
 at::Tensor same_everywhere(const OpEntry& entry, const at::Tensor& tensor, const char* name) {
   const ShardedMeta* meta = sharded_meta(tensor);
   if (meta == nullptr) return tensor;
@@ -24,64 +48,64 @@ at::Tensor same_everywhere(const OpEntry& entry, const at::Tensor& tensor, const
   return meta->local();
 }
 
-/// The maximum of the flag over the ranks of a mesh, in place.
-void reduce_max(const DeviceMesh& mesh, const at::Tensor& flag) {
-  if (mesh.size() == 1 || !mesh.contains_me()) return;
+/// Gradients of one mesh; undefined for plain ones.
+struct OfMesh {
+  DeviceMesh mesh;
+  std::vector<at::Tensor> grads;
+};
+
+std::vector<OfMesh> by_mesh(const std::vector<at::Tensor>& grads) {
+  std::vector<OfMesh> out;
+  for (const at::Tensor& grad : grads) {
+    const ShardedMeta* meta = sharded_meta(grad);
+    const DeviceMesh mesh = meta != nullptr ? meta->sharding().mesh() : DeviceMesh();
+    auto at = std::ranges::find(out, mesh, &OfMesh::mesh);
+    if (at == out.end()) at = out.insert(out.end(), {mesh, {}});
+    at->grads.push_back(grad);
+  }
+  return out;
+}
+
+/// found_inf over all ranks of a mesh.
+void find_on_all(const DeviceMesh& mesh, const at::Tensor& found) {
+  if (!mesh.defined() || mesh.size() == 1 || !mesh.contains_me()) return;
   std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
   std::iota(axes.begin(), axes.end(), 0);
-  std::vector<at::Tensor> flags = {flag};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MAX;
-  comm::group_of(mesh, axes)->backend(flag.device().type()).allreduce(flags, options)->wait();
+  found.copy_(reduce_over_axes(found.clone(), mesh, axes, ReduceOp::max));
 }
 
-/// _amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale): each rank unscales its
-/// parts; a non-finite value on one rank sets found_inf on all.
-bool unscale(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const at::Tensor scale = same_everywhere(entry, torch::jit::pop(stack).toTensor(), "inv_scale");
-  at::Tensor found = same_everywhere(entry, torch::jit::pop(stack).toTensor(), "found_inf");
-  const auto grads = torch::jit::pop(stack).toTensorVector();
-  std::vector<at::Tensor> locals;
-  std::vector<DeviceMesh> meshes;
-  for (size_t i = 0; i < grads.size(); ++i) {
-    const ShardedMeta* meta = sharded_meta(grads[i]);
-    locals.push_back(meta != nullptr ? meta->local() : grads[i]);
+/// Gradients of several meshes, or some of them plain: the op itself for each mesh, as its rows
+/// say, then found_inf of all. Declines for one mesh.
+bool unscale_by_mesh(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const auto args = torch::jit::last(stack, entry.args.size());
+  const std::vector<OfMesh> groups = by_mesh(args[0].toTensorVector());
+  if (groups.size() < 2) return false;
+  at::Tensor found = same_everywhere(entry, args[1].toTensor(), "found_inf");
+  const at::Tensor scale = same_everywhere(entry, args[2].toTensor(), "inv_scale");
+  for (const at::Tensor& grad : args[0].toTensorVector()) {  // before anything is written
+    const ShardedMeta* meta = sharded_meta(grad);
     if (meta == nullptr) continue;
-    require(!meta->sharding().has_partial(), entry.name, ": gradient ", i, " is ", meta->sharding(),
+    require(!meta->sharding().has_partial(), entry.name, ": a gradient is ", meta->sharding(),
             ": its addends may be finite where it is not; redistribute it first");
-    const DeviceMesh& mesh = meta->sharding().mesh();
-    if (std::ranges::find(meshes, mesh) == meshes.end()) meshes.push_back(mesh);
+    check_reduction(entry, meta->sharding());
   }
-  for (const at::Tensor& grad : grads) {  // before anything is written
-    if (const ShardedMeta* meta = sharded_meta(grad)) check_reduction(entry, meta->sharding());
+  for (const OfMesh& group : groups) {
+    at::_amp_foreach_non_finite_check_and_unscale_(group.grads, found, scale);
   }
-  at::_amp_foreach_non_finite_check_and_unscale_(locals, found, scale);
   const comm::CallSite site({.op = entry.name, .implicit = true});
   // Meshes may overlap in some ranks only: each round propagates a flag by one mesh.
-  for (size_t round = 0; round < meshes.size(); ++round) {
-    for (const DeviceMesh& mesh : meshes) reduce_max(mesh, found);
+  for (size_t round = 0; round < groups.size(); ++round) {
+    for (const OfMesh& group : groups) find_on_all(group.mesh, found);
   }
-  return true;
-}
-
-/// _amp_update_scale_(scale, growth_tracker, found_inf, ...): the same on every rank.
-bool update_scale(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
-  const size_t base = stack.size() - entry.args.size();
-  const c10::IValue scale = stack[base];
-  const char* names[] = {"scale", "growth_tracker", "found_inf"};
-  for (size_t i = 0; i < 3; ++i) {
-    stack[base + i] = same_everywhere(entry, stack[base + i].toTensor(), names[i]);
-  }
-  op.callBoxed(&stack);
-  stack.back() = scale;
+  torch::jit::drop(stack, entry.args.size());
   return true;
 }
 
 }  // namespace
 
 void install_amp() {
-  set_decomposition("aten::_amp_foreach_non_finite_check_and_unscale_", unscale);
-  set_decomposition("aten::_amp_update_scale_", update_scale);
+  add_row_kernel("unscale", unscale);
+  set_decomposition("aten::_amp_foreach_non_finite_check_and_unscale_", unscale_by_mesh);
 }
 
 }  // namespace tessera::dtensor

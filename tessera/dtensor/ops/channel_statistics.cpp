@@ -5,8 +5,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
-#include "tessera/exec/redistribute.h"
-#include "tessera/observe/call_site.h"
+#include "tessera/dtensor/ops/reductions.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -79,40 +78,27 @@ Sharding ChannelLayout::channels(at::ScalarType dtype) const {
                   {.dtype = static_cast<DType>(dtype), .order = input_.order()});
 }
 
-at::Tensor ChannelLayout::sum_over_ranks(const OpEntry& entry, at::Tensor numbers) const {
+at::Tensor ChannelLayout::sum_over_ranks(at::Tensor numbers) const {
   if (!reduces_ || !input_.mesh().contains_me()) return numbers;
-  std::vector<Placement> from(static_cast<size_t>(input_.mesh().ndim()));
-  std::vector<Placement> to = from;
-  for (size_t axis = 0; axis < from.size(); ++axis) {
-    const Placement& p = input_.placement(static_cast<int>(axis));
-    if (!p.is_sharded()) continue;
-    if (p.dim() == kChannels) {
-      from[axis] = to[axis] = p;
-    } else {
-      from[axis] = Partial();
-    }
+  std::vector<int> axes;
+  for (const int axis : sharded_axes(input_)) {
+    if (!input_.placement(axis).is_sharded(kChannels)) axes.push_back(axis);
   }
-  const Sharding sums(
-      input_.mesh(), std::move(to), {numbers.size(0), input_.shape()[kChannels]},
-      {.dtype = static_cast<DType>(numbers.scalar_type()), .order = input_.order()});
-  const comm::CallSite site({.op = entry.name, .implicit = true});
-  return exec::redistribute(numbers, sums.with_placements(std::move(from), input_.order()), sums,
-                            {.may_alias = true, .consume = true});
+  return reduce_over_axes(std::move(numbers), input_.mesh(), axes, ReduceOp::sum);
 }
 
-ChannelStatistics channel_statistics(const OpEntry& entry, const ChannelLayout& layout,
-                                     const at::Tensor& local) {
+ChannelStatistics channel_statistics(const ChannelLayout& layout, const at::Tensor& local) {
   const at::Tensor moments = local_moments(layout, local);
   if (!layout.reduces()) return {moments[0], moments[1]};
   at::Tensor shift;
   at::Tensor away = moments[0];
   const double share = layout.local_count() / layout.count();
   if (local.scalar_type() == at::kDouble) {
-    shift = layout.sum_over_ranks(entry, (moments[0] * share).unsqueeze(0))[0];
+    shift = layout.sum_over_ranks((moments[0] * share).unsqueeze(0))[0];
     away = moments[0] - shift;
   }
   const at::Tensor sums =
-      layout.sum_over_ranks(entry, at::stack({away, moments[1] + away * away}).mul_(share));
+      layout.sum_over_ranks(at::stack({away, moments[1] + away * away}).mul_(share));
   const at::Tensor var = (sums[1] - sums[0] * sums[0]).clamp_min_(0);
   return {shift.defined() ? sums[0] + shift : sums[0], var};
 }

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/dtensor/dispatch/op_entry.h"
 #include "tessera/sharding/sharding.h"
 
 /// Per-channel statistics of a batch norm input, [n, c, ...], whose batch and spatial dims may be
@@ -32,7 +31,7 @@ class ChannelLayout {
   /// Whether other ranks have elements of this rank's channels.
   bool reduces() const { return reduces_; }
   /// The sum of numbers [k, local_channels()] over those ranks. May modify the argument.
-  at::Tensor sum_over_ranks(const OpEntry& entry, at::Tensor numbers) const;
+  at::Tensor sum_over_ranks(at::Tensor numbers) const;
 
  private:
   Sharding input_;
@@ -49,7 +48,6 @@ struct ChannelStatistics {
 /// Statistics of an input with sharding layout.input(). One all_reduce. For float64 inputs another
 /// one, of the means, precedes it, to avoid cancellation of squares of large means; for narrower
 /// inputs float64 sums suffice.
-ChannelStatistics channel_statistics(const OpEntry& entry, const ChannelLayout& layout,
-                                     const at::Tensor& local);
+ChannelStatistics channel_statistics(const ChannelLayout& layout, const at::Tensor& local);
 
 }  // namespace tessera::dtensor

@@ -1,297 +1,160 @@
-// log_softmax, nll_loss and logsumexp over a dim that is sharded: each rank computes with its
-// classes, and only one number a row is reduced. The logits are neither gathered nor moved.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros_like.h>
+#include <c10/core/WrapDimMinimal.h>
 
-#include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/register.h"
-#include "tessera/dtensor/layout.h"
+#include <algorithm>
+#include <limits>
+
+#include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/ops/install.h"
-#include "tessera/exec/redistribute.h"
-#include "tessera/observe/call_site.h"
+#include "tessera/dtensor/ops/reductions.h"
+#include "tessera/dtensor/ops/sharded_dim_rows.h"
 
+/// log_softmax, its gradient and logsumexp along a sharded dim, over any number of axes: each rank
+/// computes with its classes, and one number a row is reduced at a time. The scores are neither
+/// gathered nor moved. nll_loss.cpp computes the loss from them.
 namespace tessera::dtensor {
 namespace {
 
-/// The axes that shard a dim. Empty also if the tensor is one that these leave to the
-/// common path: plain, lazy or Partial.
-std::vector<int> axes_over(const at::Tensor& tensor, int64_t dim) {
-  const ShardedMeta* meta = sharded_meta(tensor);
-  if (meta == nullptr || meta->lazy() != nullptr || meta->sharding().has_partial() ||
-      !meta->sharding().mesh().contains_me() || tensor.dim() == 0) {
-    return {};
-  }
-  const auto axes = meta->sharding().axes_of_dim(static_cast<int>(dim));
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// float16 and bfloat16 are accumulated in float32.
+at::ScalarType wide(at::ScalarType dtype) {
+  return at::isReducedFloatingType(dtype) ? at::kFloat : dtype;
+}
+
+std::vector<int> axes_over(const Sharding& sharding, at::IntArrayRef dims) {
   std::vector<int> out;
-  for (const int axis : axes) {
-    if (meta->sharding().mesh().size(axis) > 1) out.push_back(axis);
+  for (const int axis : sharded_axes(sharding)) {
+    if (std::ranges::find(dims, sharding.placement(axis).dim()) != dims.end()) out.push_back(axis);
   }
   return out;
 }
 
-int64_t from_start(int64_t dim, const at::Tensor& tensor) {
-  return dim < 0 ? dim + tensor.dim() : dim;
-}
-
-/// Reduces a local tensor over mesh axes.
-at::Tensor reduced(const OpEntry& entry, const at::Tensor& local, const DeviceMesh& mesh,
-                   std::span<const int> axes, ReduceOp op) {
-  std::vector<Placement> placements(static_cast<size_t>(mesh.ndim()));
-  for (const int axis : axes) placements[static_cast<size_t>(axis)] = Partial(op);
-  const Sharding from(mesh, std::move(placements), local.sizes().vec(),
-                      {.dtype = static_cast<DType>(local.scalar_type())});
-  const comm::CallSite site({.op = entry.name, .implicit = true});
-  return exec::redistribute(local.contiguous(), from, from.replicated());
-}
-
-/// The largest value and the sum of exponentials of each row, over all ranks.
+/// The shift and the sum of exponentials of each row, over all ranks. Reduced dims have size 1.
 struct RowSums {
-  at::Tensor largest;
-  at::Tensor sum;  ///< of exp(x - largest)
+  at::Tensor shift;
+  at::Tensor sum;  ///< of exp(x - shift)
 };
 
-RowSums row_sums(const OpEntry& entry, const at::Tensor& local, const DeviceMesh& mesh,
-                 std::span<const int> axes, at::IntArrayRef dims) {
-  bool empty = false;
+/// The shift is the largest value of the row. Where that is -inf, or infinite if
+/// `infinity_is_zero`, it is 0: inf - inf is NaN.
+RowSums row_sums(const at::Tensor& local, const Sharding& as, at::IntArrayRef dims,
+                 bool infinity_is_zero) {
+  const std::vector<int> axes = axes_over(as, dims);
   std::vector<int64_t> rows = local.sizes().vec();
+  bool empty = false;
   for (const int64_t dim : dims) {
     empty = empty || local.size(dim) == 0;
     rows[static_cast<size_t>(dim)] = 1;
   }
   const at::Tensor own =
-      empty ? at::full(rows, -std::numeric_limits<double>::infinity(), local.options())
-            : at::amax(local, dims, /*keepdim=*/true);
-  at::Tensor largest = reduced(entry, own, mesh, axes, ReduceOp::max);
-  // A row of -inf: its sum is 0, not the NaN of -inf - -inf.
-  const at::Tensor shift = at::where(largest.isinf(), at::zeros_like(largest), largest);
-  at::Tensor sum =
-      reduced(entry, (local - shift).exp().sum(dims, /*keepdim=*/true), mesh, axes, ReduceOp::sum);
-  return {shift, std::move(sum)};
+      empty ? at::full(rows, -kInfinity, local.options()) : at::amax(local, dims, /*keepdim=*/true);
+  const at::Tensor largest = reduce_over_axes(own, as.mesh(), axes, ReduceOp::max);
+  const at::Tensor is_shifted = infinity_is_zero ? largest.isfinite() : largest.ne(-kInfinity);
+  const at::Tensor shift = at::where(is_shifted, largest, 0.0).to(local.scalar_type());
+  const at::Tensor sum = (local - shift).exp().sum(dims, /*keepdim=*/true);
+  return {shift, reduce_over_axes(sum, as.mesh(), axes, ReduceOp::sum)};
 }
 
-void finish(Stack& stack, const OpEntry& entry, std::vector<at::Tensor> results) {
-  torch::jit::drop(stack, entry.args.size());
-  for (at::Tensor& result : results) stack.emplace_back(std::move(result));
+/// _log_softmax(self, dim, half_to_float)
+void log_softmax(const KernelCall& call) {
+  const Sharding& as = call.operands[0];
+  const auto made = static_cast<at::ScalarType>(call.results[0].dtype());
+  const at::Tensor given = call.tensor("self");
+  const at::Tensor local = given.to(wide(given.scalar_type()));
+  const int64_t dim = c10::maybe_wrap_dim(call.arg("dim").toInt(), local.dim());
+  const RowSums rows = row_sums(local, as, {dim}, /*infinity_is_zero=*/false);
+  call.give((local - rows.shift - rows.sum.log()).to(made));
 }
 
-at::Tensor wrap_like(const at::Tensor& local, const Sharding& like) {
-  const Sharding as = like.with_shape({like.shape().begin(), like.shape().end()})
-                          .with_dtype(static_cast<DType>(local.scalar_type()));
-  return wrap(local.contiguous(), as);
+/// _log_softmax_backward_data(grad_output, output, dim, input_dtype): grad - softmax * sum(grad),
+/// the sum over the classes of all ranks.
+void log_softmax_backward(const KernelCall& call) {
+  const Sharding& as = call.operands[1];
+  const at::Tensor given = call.tensor("grad_output");
+  const at::Tensor grad = given.to(wide(given.scalar_type()));
+  const int64_t dim = c10::maybe_wrap_dim(call.arg("dim").toInt(), grad.dim());
+  const at::Tensor sum = reduce_over_axes(grad.sum({dim}, /*keepdim=*/true), as.mesh(),
+                                          axes_over(as, {dim}), ReduceOp::sum);
+  const auto made = static_cast<at::ScalarType>(call.results[0].dtype());
+  call.give((grad - call.tensor("output").to(grad.scalar_type()).exp() * sum).to(made));
 }
 
-bool log_softmax(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor self = args[0].toTensor();
-  const int64_t dim = from_start(args[1].toInt(), self);
-  const std::vector<int> axes = axes_over(self, dim);
-  if (axes.empty()) return false;
-  const Sharding sharding = sharded_meta(self)->sharding();
-  at::Tensor local = sharded_meta(self)->local();
-  if (args[2].toBool()) local = local.to(at::kFloat);
-  const RowSums rows = row_sums(entry, local, sharding.mesh(), axes, {dim});
-  finish(stack, entry, {wrap_like(local - rows.largest - rows.sum.log(), sharding)});
-  return true;
-}
-
-/// d_input = grad - softmax * sum(grad): the sum over the classes of all ranks.
-bool log_softmax_backward(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor grad = args[0].toTensor();
-  const at::Tensor output = args[1].toTensor();
-  const int64_t dim = from_start(args[2].toInt(), output);
-  const std::vector<int> axes = axes_over(output, dim);
-  const ShardedMeta* given = sharded_meta(grad);
-  if (axes.empty() || given == nullptr || given->lazy() != nullptr) return false;
-  const Sharding sharding = sharded_meta(output)->sharding();
-  if (given->sharding().mesh() != sharding.mesh()) return false;
-  const at::Tensor own_output = sharded_meta(output)->local();
-  at::Tensor own_grad;
-  {
-    const comm::CallSite site({.op = entry.name, .implicit = true});
-    own_grad =
-        exec::redistribute(given->local(), given->sharding(),
-                           sharding.with_dtype(given->sharding().dtype()), {.may_alias = true});
+std::vector<int64_t> reduced_dims(std::vector<int64_t> dims, int64_t ndim) {
+  for (int64_t& dim : dims) dim += dim < 0 ? ndim : 0;
+  if (dims.empty()) {
+    for (int64_t dim = 0; dim < ndim; ++dim) dims.push_back(dim);
   }
-  const at::Tensor sum =
-      reduced(entry, own_grad.sum({dim}, /*keepdim=*/true), sharding.mesh(), axes, ReduceOp::sum);
-  const auto dtype = static_cast<at::ScalarType>(args[3].toInt());
-  finish(stack, entry, {wrap_like((own_grad - own_output.exp() * sum).to(dtype), sharding)});
-  return true;
+  std::ranges::sort(dims);
+  return dims;
 }
 
-bool logsumexp(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor self = args[0].toTensor();
-  const bool keep = args[2].toBool();
-  std::vector<int64_t> dims = args[1].toIntVector();
-  std::vector<int> axes;
-  for (int64_t& dim : dims) {
-    dim = from_start(dim, self);
-    const auto over = axes_over(self, dim);
-    axes.insert(axes.end(), over.begin(), over.end());
-  }
-  if (axes.empty() || !self.is_floating_point()) return false;
-  const Sharding sharding = sharded_meta(self)->sharding();
-  const RowSums rows = row_sums(entry, sharded_meta(self)->local(), sharding.mesh(), axes, dims);
-  const at::Tensor whole_dims = rows.largest + rows.sum.log();
-  // The result's sharding: with dims of size 1, then without them.
-  std::vector<Placement> placements(sharding.placements().begin(), sharding.placements().end());
-  std::vector<int64_t> shape(sharding.shape().begin(), sharding.shape().end());
-  for (auto& placement : placements) {
-    const bool summed =
-        placement.is_sharded() && std::ranges::find(dims, placement.dim()) != dims.end();
-    if (summed) placement = Replicate();
-  }
-  for (const int64_t dim : dims) shape[static_cast<size_t>(dim)] = 1;
-  at::Tensor out = wrap(whole_dims.contiguous(),
-                        Sharding(sharding.mesh(), std::move(placements), std::move(shape),
-                                 {.dtype = sharding.dtype(), .order = sharding.order()}));
-  if (!keep) {
-    std::ranges::sort(dims, std::greater<>());
-    for (const int64_t dim : dims) out = out.squeeze(dim);
-  }
-  finish(stack, entry, {out});
-  return true;
+/// logsumexp(self, dim, keepdim)
+void logsumexp(const KernelCall& call) {
+  const auto made = static_cast<at::ScalarType>(call.results[0].dtype());
+  const at::Tensor local = call.tensor("self").to(wide(made));
+  const auto dims = reduced_dims(call.arg("dim").toIntVector(), local.dim());
+  const RowSums rows = row_sums(local, call.operands[0], dims, /*infinity_is_zero=*/true);
+  at::Tensor out = rows.shift + rows.sum.log();
+  if (!call.arg("keepdim").toBool()) out = out.squeeze(dims);
+  call.give(out.to(made));
 }
 
-/// A loss over classes that are sharded in one piece a rank.
-struct ClassLoss {
-  Sharding sharding;        ///< of the scores, [rows, classes]
-  std::vector<int> axes;    ///< over the classes
-  std::vector<int> others;  ///< over the rows
-  at::Tensor target;        ///< this rank's rows
-  at::Tensor is_here;       ///< rows whose class is among this rank's
-  at::Tensor index;         ///< of the class among them; 0 elsewhere
-  at::Tensor weight;        ///< of each row's class; 0 for ignored rows
+bool is_real(DType dtype) { return !at::isComplexType(static_cast<at::ScalarType>(dtype)); }
 
-  at::Tensor rows(const at::Tensor& picked) const { return at::where(is_here, picked, 0); }
-};
-
-/// The target as the scores' rows are: not communicated, so it must be there.
-std::optional<at::Tensor> local_target(const at::Tensor& target, const Sharding& scores) {
-  const ShardedMeta* meta = sharded_meta(target);
-  if (meta == nullptr || meta->sharding().mesh() != scores.mesh()) return std::nullopt;
-  for (int axis = 0; axis < scores.mesh().ndim(); ++axis) {
-    const Placement& has = meta->sharding().placement(axis);
-    const Placement& row = scores.placement(axis);
-    if (row.is_sharded(0) ? has != row : !has.is_replicate()) return std::nullopt;
-  }
-  return meta->local();
-}
-
-std::optional<ClassLoss> class_loss(const at::Tensor& scores, const at::Tensor& target,
-                                    const c10::IValue& weight, int64_t ignore) {
-  if (scores.dim() != 2 || !sharded_meta(scores)) return std::nullopt;
-  ClassLoss out;
-  out.axes = axes_over(scores, 1);
-  if (out.axes.size() != 1) return std::nullopt;
-  out.sharding = sharded_meta(scores)->sharding();
-  if (!out.sharding.placement(out.axes[0]).is_plain_shard()) return std::nullopt;
-  const auto rows = local_target(target, out.sharding);
-  if (!rows) return std::nullopt;
-  for (const int axis : out.sharding.axes_of_dim(0)) out.others.push_back(axis);
-  out.target = *rows;
-  const int64_t first = out.sharding.local_offset()[1];
-  const int64_t count = out.sharding.local_shape()[1];
-  const at::Tensor known = out.target != ignore;
-  out.is_here = known & (out.target >= first) & (out.target < first + count);
-  out.index = at::where(out.is_here, out.target - first, 0);
-  out.weight = known.to(scores.scalar_type());
-  if (weight.isTensor() && weight.toTensor().defined()) {
-    const at::Tensor given = weight.toTensor();
-    const ShardedMeta* meta = sharded_meta(given);
-    if (meta != nullptr && !meta->sharding().is_replicated()) return std::nullopt;
-    const at::Tensor all = meta != nullptr ? meta->local() : given;
-    out.weight = out.weight * all.index_select(0, at::where(known, out.target, 0));
+/// Rows that shard a dim of the last operand, the scores; `reductions` of a number a row each.
+std::vector<rules::Row> rows_along(const rules::OpCall& call, int axis, int dim,
+                                   int64_t reductions) {
+  const auto operands = call.operands();
+  const Sharding& scores = operands.back();
+  const int64_t ranks = scores.mesh().size(axis);
+  std::vector<rules::Row> out = rows_sharding(scores, axis, dim);
+  for (rules::Row& row : out) {
+    row.operands.assign(operands.size(), row.operands[0]);
+    if (row.as_is >= 0) row.as_is = static_cast<int>(operands.size()) - 1;
+    row.comm = rules::KernelComm::combine;
+    row.sent = reductions * 2 * elements_beside(scores, axis, dim) * dtype_bytes(scores.dtype()) *
+               (ranks - 1) / ranks;
   }
   return out;
 }
 
-bool nll_loss(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor self = args[0].toTensor();
-  const auto loss = class_loss(self, args[1].toTensor(), args[2], args[4].toInt());
-  if (!loss) return false;
-  const int64_t reduction = args[3].toInt();
-  const DeviceMesh& mesh = loss->sharding.mesh();
-  const at::Tensor local = sharded_meta(self)->local();
-  const at::Tensor picked = local.size(1) == 0
-                                ? at::zeros_like(loss->weight)
-                                : local.gather(1, loss->index.unsqueeze(1)).squeeze(1);
-  const at::Tensor rows = -loss->rows(picked) * loss->weight;
-  std::vector<Placement> scalar(static_cast<size_t>(mesh.ndim()));
-  const auto wrap_scalar = [&](const at::Tensor& value) {
-    return wrap(value.contiguous(), Sharding(mesh, scalar, {}, {.dtype = loss->sharding.dtype()}));
-  };
-  if (reduction == at::Reduction::None) {
-    std::vector<Placement> placements(scalar);
-    for (const int axis : loss->others) {
-      placements[static_cast<size_t>(axis)] = loss->sharding.placement(axis);
-    }
-    const Sharding as(mesh, std::move(placements), {self.size(0)},
-                      {.dtype = loss->sharding.dtype(), .order = loss->sharding.order()});
-    const at::Tensor each = reduced(entry, rows, mesh, loss->axes, ReduceOp::sum);
-    finish(stack, entry, {wrap(each, as), wrap_scalar(at::zeros({}, local.options()))});
-    return true;
-  }
-  std::vector<int> axes = loss->axes;
-  axes.insert(axes.end(), loss->others.begin(), loss->others.end());
-  // Every rank of the class axis has the whole weight of its rows; it must count once.
-  const double copies = mesh.size(loss->axes[0]);
-  const at::Tensor both = reduced(entry, at::stack({rows.sum(), loss->weight.sum() / copies}), mesh,
-                                  axes, ReduceOp::sum);
-  const at::Tensor total = both[1].clone();
-  const at::Tensor value = reduction == at::Reduction::Mean ? both[0] / total : both[0].clone();
-  finish(stack, entry, {wrap_scalar(value), wrap_scalar(total)});
-  return true;
+/// log_softmax reduces two numbers a row, its gradient one.
+std::vector<rules::Row> log_softmax_rows(const rules::OpCall& call, int axis) {
+  const auto operands = call.operands();
+  const Sharding& scores = operands.back();
+  const int dim = scores.ndim() == 0 ? -1 : named_dim(call, scores);
+  if (dim < 0 || scores.numel() == 0) return {};
+  auto out = rows_along(call, axis, dim, operands.size() == 1 ? 2 : 1);
+  for (rules::Row& row : out) row.results = {row.operands.front()};
+  return out;
 }
 
-bool nll_loss_backward(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size());
-  const at::Tensor grad = args[0].toTensor();
-  const at::Tensor self = args[1].toTensor();
-  const auto loss = class_loss(self, args[2].toTensor(), args[3], args[5].toInt());
-  const ShardedMeta* given = sharded_meta(grad);
-  const ShardedMeta* total = sharded_meta(args[6].toTensor());
-  if (!loss || given == nullptr || given->lazy() != nullptr || total == nullptr) return false;
-  const int64_t reduction = args[4].toInt();
-  std::vector<Placement> placements(static_cast<size_t>(loss->sharding.mesh().ndim()));
-  if (reduction == at::Reduction::None) {
-    for (const int axis : loss->others) {
-      placements[static_cast<size_t>(axis)] = loss->sharding.placement(axis);
+std::vector<rules::Row> logsumexp_rows(const rules::OpCall& call, int axis) {
+  const Sharding self = call.operands()[0];
+  if (self.ndim() == 0 || self.numel() == 0 || !is_real(self.dtype())) return {};
+  std::vector<rules::Row> out;
+  for (const int64_t dim : reduced_dims(call.ints("dim"), self.ndim())) {
+    if (dim < 0 || dim >= self.ndim()) return {};  // libtorch reports the error
+    for (rules::Row& row : rows_along(call, axis, static_cast<int>(dim), 2)) {
+      row.results = {Replicate()};
+      out.push_back(std::move(row));
     }
   }
-  at::Tensor own;
-  {
-    const comm::CallSite site({.op = entry.name, .implicit = true});
-    own = exec::redistribute(given->local(), given->sharding(),
-                             given->sharding().with_placements(placements), {.may_alias = true});
-  }
-  at::Tensor rows = -own * loss->weight;
-  if (reduction == at::Reduction::Mean) {
-    if (!total->sharding().is_replicated()) return false;
-    rows = rows / total->local();
-  }
-  const at::Tensor local =
-      at::zeros_like(sharded_meta(self)->local(), at::MemoryFormat::Contiguous);
-  if (local.size(1) > 0)
-    local.scatter_add_(1, loss->index.unsqueeze(1), loss->rows(rows).unsqueeze(1));
-  finish(stack, entry, {wrap_like(local, loss->sharding)});
-  return true;
+  return out;
 }
 
 }  // namespace
 
 void install_class_losses() {
-  set_decomposition("aten::_log_softmax", log_softmax);
-  set_decomposition("aten::_log_softmax_backward_data", log_softmax_backward);
-  set_decomposition("aten::logsumexp", logsumexp);
-  set_decomposition("aten::nll_loss_forward", nll_loss);
-  set_decomposition("aten::nll_loss_backward", nll_loss_backward);
+  using rules::KernelComm;
+  add_row_kernel("log_softmax", log_softmax, KernelComm::combine, log_softmax_rows);
+  add_row_kernel("log_softmax_backward", log_softmax_backward, KernelComm::combine,
+                 log_softmax_rows);
+  add_row_kernel("logsumexp", logsumexp, KernelComm::combine, logsumexp_rows);
 }
 
 }  // namespace tessera::dtensor

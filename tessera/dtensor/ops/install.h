@@ -7,22 +7,24 @@ namespace tessera::dtensor {
 void install_ops();
 
 // Kernels of rows (dispatch/row_kernel.h), each in the file of its name.
+void install_amp();           ///< `unscale`: gradient scaling
 void install_arg_extremes();  ///< `extreme`: argmax, argmin, max.dim, min.dim along a sharded dim
+void install_batch_norm();    ///< in training, over a sharded batch or spatial dims
+void install_class_losses();  ///< log_softmax, logsumexp along a sharded dim
 void install_convolution();   ///< over sharded spatial dims
 void install_cumsum();        ///< along a sharded dim
+void install_equal();         ///< of parts
+void install_foreach_norm();  ///< norms of many tensors in one message
 void install_masked_rows();   ///< `mask`: look-ups along a sharded dim
 void install_moments();       ///< variances over a sharded dim
+void install_nll_loss();      ///< `nll`: over sharded rows or classes
 void install_pooling();       ///< over sharded spatial dims
-void install_reductions();    ///< `norm`, `nll`: over a sharded dim or batch
+void install_reductions();    ///< `norm`: over a sharded dim
 void install_topk();          ///< along a sharded dim
 
-// Ops without rows (dispatch/op_entry.h, Decomposition).
-void install_amp();             ///< gradient scaling
-void install_batch_norm();      ///< in training, over a sharded batch or spatial dims
-void install_class_losses();    ///< log_softmax, nll_loss, logsumexp over sharded classes
-void install_foreach_norm();    ///< norms of many tensors in one message
+// Ops that are made of other ops (dispatch/op_entry.h, Decomposition).
 void install_in_place_views();  ///< t_, transpose_, squeeze_, unsqueeze_, resize_
 void install_random();          ///< values by global index
-void install_whole_ops();       ///< item, equal, allclose, as_strided, set_
+void install_whole_ops();       ///< allclose, dist, instance_norm, as_strided, set_
 
 }  // namespace tessera::dtensor

@@ -12,31 +12,14 @@
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
 #include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/ops/held_rows.h"
 #include "tessera/dtensor/ops/install.h"
-#include "tessera/sharding/local_shape.h"
 
 /// Look-ups along a sharded dim: a rank returns the rows it holds and zeros for the others, so that
 /// the sum over the ranks is the result. For additions by index, each rank adds to the rows it
 /// holds. A row is what one index selects, along any dim.
 namespace tessera::dtensor {
 namespace {
-
-constexpr int64_t kElsewhere = -1;
-
-/// Converts global row numbers along a sharded dim to local ones; rows of other ranks become
-/// `elsewhere`.
-at::Tensor local_rows(const at::Tensor& index, const Sharding& table, int64_t dim,
-                      int64_t elsewhere = kElsewhere) {
-  at::Tensor out = at::zeros_like(index).fill_(elsewhere);
-  int64_t place = 0;
-  for (const Interval& part :
-       held_intervals(table, static_cast<int>(dim), *table.mesh().my_coordinate())) {
-    const at::Tensor here = at::logical_and(index.ge(part.begin), index.lt(part.end));
-    out = at::where(here, index - (part.begin - place), out);
-    place += part.size();
-  }
-  return out;
-}
 
 /// A row that does not exist is held by no rank: without this check it would give zeros, not an
 /// error.

@@ -56,9 +56,10 @@ void moments(const KernelCall& call) {
   at::Tensor deviations =
       empty ? at::sum(self.abs(), parts.dims, parts.keepdim)
             : at::var(self, parts.dims, at::Scalar(0), parts.keepdim) * parts.here;
-  const at::Tensor common = reduce_cut_axes(call, mean * (parts.here / parts.all), ReduceOp::sum);
+  const at::Tensor common =
+      reduce_over_sharded(call, mean * (parts.here / parts.all), ReduceOp::sum);
   const at::Tensor away = (mean - common).abs();
-  deviations = reduce_cut_axes(call, deviations + away * away * parts.here, ReduceOp::sum);
+  deviations = reduce_over_sharded(call, deviations + away * away * parts.here, ReduceOp::sum);
 
   const double taken = correction.isNone() ? 1 : correction.toScalar().toDouble();
   at::Tensor spread = deviations / std::max(0.0, parts.all - taken);

@@ -26,42 +26,56 @@ void norm(const KernelCall& call) {
   if (dims.isIntList()) listed = dims.toIntVector();
   if (!listed.empty()) over.dims = listed;
   const at::Tensor powers = norm.of_part(self, result, over);
-  call.give(norm.root(reduce_cut_axes(call, powers, norm.reduction())).to(result));
-}
-
-/// `nll`: nll_loss with mean reduction over a sharded batch. Losses and weights are summed over the
-/// ranks, then divided.
-void nll(const KernelCall& call) {
-  constexpr int64_t kSum = 2;
-  const auto& arguments = call.op.schema().arguments();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].name() == "reduction") call.args()[i] = kSum;
-  }
-  call.op.callBoxed(&call.stack);
-  at::Tensor weight = torch::jit::pop(call.stack).toTensor();
-  at::Tensor loss = torch::jit::pop(call.stack).toTensor();
-  weight = reduce_cut_axes(call, weight, ReduceOp::sum);
-  loss = reduce_cut_axes(call, loss, ReduceOp::sum);
-  torch::jit::push(call.stack, loss / weight, weight);
+  call.give(norm.root(reduce_over_sharded(call, powers, norm.reduction())).to(result));
 }
 
 }  // namespace
 
-at::Tensor reduce_cut_axes(const KernelCall& call, at::Tensor local, ReduceOp op) {
-  const Sharding& operand = call.operands[0];
-  const Sharding to = call.results[0].with_dtype(static_cast<DType>(local.scalar_type()));
-  Sharding from = to;
-  for (int axis = 0; axis < to.mesh().ndim(); ++axis) {
-    if (operand.placement(axis).is_sharded() && to.placement(axis).is_replicate()) {
-      from = from.with(axis, Partial(op));
-    }
-  }
-  return exec::redistribute(local, from, to, {.may_alias = true, .consume = true});
+at::Tensor reduce_over_axes(at::Tensor local, const DeviceMesh& mesh, std::span<const int> axes,
+                            ReduceOp op) {
+  if (axes.empty()) return local;
+  std::vector<Placement> placements(static_cast<size_t>(mesh.ndim()));
+  for (const int axis : axes) placements[static_cast<size_t>(axis)] = Partial(op);
+  // The part of other axes is the whole tensor here: only the axes that are reduced communicate.
+  const Sharding from(mesh, std::move(placements), local.sizes().vec(),
+                      {.dtype = static_cast<DType>(local.scalar_type())});
+  return exec::redistribute(local.contiguous(), from, from.replicated(),
+                            {.may_alias = true, .consume = true});
 }
 
-void install_reductions() {
-  add_row_kernel("norm", norm);
-  add_row_kernel("nll", nll);
+std::vector<int> reduced_axes(const KernelCall& call) {
+  std::vector<int> out;
+  const Sharding& to = call.results[0];
+  for (int axis = 0; axis < to.mesh().ndim(); ++axis) {
+    if (call.operands[0].placement(axis).is_sharded() && to.placement(axis).is_replicate()) {
+      out.push_back(axis);
+    }
+  }
+  return out;
 }
+
+at::Tensor reduce_over_sharded(const KernelCall& call, at::Tensor local, ReduceOp op) {
+  return reduce_over_axes(std::move(local), call.results[0].mesh(), reduced_axes(call), op);
+}
+
+std::vector<int> sharded_axes(const Sharding& sharding) {
+  std::vector<int> out;
+  for (int axis = 0; axis < sharding.mesh().ndim(); ++axis) {
+    if (sharding.placement(axis).is_sharded() && sharding.mesh().size(axis) > 1) {
+      out.push_back(axis);
+    }
+  }
+  return out;
+}
+
+std::vector<int> sharded_axes(const Sharding& sharding, int dim) {
+  std::vector<int> out;
+  for (const int axis : sharded_axes(sharding)) {
+    if (sharding.placement(axis).is_sharded(dim)) out.push_back(axis);
+  }
+  return out;
+}
+
+void install_reductions() { add_row_kernel("norm", norm); }
 
 }  // namespace tessera::dtensor

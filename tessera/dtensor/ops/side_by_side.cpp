@@ -13,8 +13,8 @@ ConcatenatedParts side_by_side(const Sharding& from, int dim, int64_t of_each) {
     apart[static_cast<size_t>(axis)] = Shard(dim);
     together[static_cast<size_t>(axis)] = Replicate();
   }
-  const Sharding lies(from.mesh(), apart, shape, {.dtype = from.dtype(), .order = from.order()});
-  return {lies, lies.with_placements(together, from.order())};
+  const Sharding parts(from.mesh(), apart, shape, {.dtype = from.dtype(), .order = from.order()});
+  return {parts, parts.with_placements(together, from.order())};
 }
 
 }  // namespace tessera::dtensor

@@ -31,8 +31,8 @@ struct Candidates {
 /// Whether a rank differs from this one only on axes that shard the dim.
 bool is_along(const Coordinate& rank, const Coordinate& mine, std::span<const int> axes) {
   for (size_t axis = 0; axis < mine.size(); ++axis) {
-    const bool cuts = std::ranges::find(axes, static_cast<int>(axis)) != axes.end();
-    if (!cuts && rank[axis] != mine[axis]) return false;
+    const bool shards = std::ranges::find(axes, static_cast<int>(axis)) != axes.end();
+    if (!shards && rank[axis] != mine[axis]) return false;
   }
   return true;
 }

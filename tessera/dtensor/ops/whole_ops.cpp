@@ -1,12 +1,7 @@
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
 #include <ATen/ops/isclose.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/graph_task.h>
-
-#include <numeric>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
@@ -36,57 +31,12 @@ bool is_read_by_derivative(const at::Tensor& number) {
   return torch::autograd::get_current_graph_task_id() != kNoBackward && plain_is_internal(number);
 }
 
-/// item(): the global value, not this rank's part of it. A number on meta has none: the derivative
-/// of max() goes on as if it were zero, so that fake ranks can plan it.
-bool local_scalar(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+/// item() of a number on meta, which has none, in a derivative: libtorch asks for special cases (is
+/// it NaN, is there a zero). It goes on as if the number were zero, so that fake ranks can plan it.
+bool item_in_derivative(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor tensor = stack.back().toTensor();
-  const Sharding& from = sharded_meta(tensor)->sharding();
-  require(from.mesh().contains_me(), "item() of ", from, " on rank ",
-          from.mesh().my_rank().value_or(-1), ", which is outside the mesh and holds no value");
-  if (tensor.is_meta() && is_read_by_derivative(tensor)) {
-    // Derivatives ask for special cases: is it NaN, is there a zero.
-    stack.back() = c10::IValue(at::zeros({}, tensor.options().device(at::kCPU)).item());
-    return true;
-  }
-  if (!from.is_replicated()) check_reduction(entry, from);
-  stack.back() = local_as(entry, tensor, from.replicated());
-  op.callBoxed(&stack);
-  return true;
-}
-
-/// Logical AND over the ranks of the mesh.
-bool agree(const DeviceMesh& mesh, bool mine, c10::Device device) {
-  if (mesh.size() == 1 || !mesh.contains_me()) return mine;
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
-  const auto group = comm::group_of(mesh, axes);
-  std::vector<at::Tensor> flag = {at::empty({1}, at::TensorOptions(device).dtype(at::kInt))};
-  flag[0].fill_(mine ? 1 : 0);
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MIN;
-  group->backend(device.type()).allreduce(flag, options)->wait();
-  return flag[0].item<int>() == 1;
-}
-
-bool equal(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
-  const at::Tensor other = torch::jit::pop(stack).toTensor();
-  const at::Tensor self = torch::jit::pop(stack).toTensor();
-  const ShardedMeta* a = sharded_meta(self);
-  const ShardedMeta* b = sharded_meta(other);
-  require(a != nullptr && b != nullptr,
-          "equal of a sharded and a plain tensor; distribute the plain "
-          "one, or compare full_tensor(x)");
-  require(a->sharding().mesh() == b->sharding().mesh(), "equal of tensors on two meshes, ",
-          a->sharding().mesh(), " and ", b->sharding().mesh());
-  bool same = self.sizes() == other.sizes() && self.scalar_type() == other.scalar_type();
-  if (same) {
-    const Sharding common =
-        a->sharding().has_partial() ? a->sharding().replicated() : a->sharding();
-    const comm::CallSite site({.op = entry.name, .implicit = true});
-    same = at::equal(local_as(entry, self, common), local_as(entry, other, common));
-    if (!common.is_replicated()) same = agree(common.mesh(), same, self.device());
-  }
-  torch::jit::push(stack, same);
+  if (!tensor.is_meta() || !is_read_by_derivative(tensor)) return false;
+  stack.back() = c10::IValue(at::zeros({}, tensor.options().device(at::kCPU)).item());
   return true;
 }
 
@@ -210,8 +160,7 @@ void linear_backward(Stack& stack) {
 }  // namespace
 
 void install_whole_ops() {
-  set_decomposition("aten::_local_scalar_dense", local_scalar);
-  set_decomposition("aten::equal", equal);
+  set_decomposition("aten::_local_scalar_dense", item_in_derivative);
   set_decomposition("aten::allclose", allclose);
   set_decomposition("aten::dist", dist);
   set_decomposition("aten::as_strided", as_strided);

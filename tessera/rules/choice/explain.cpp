@@ -155,11 +155,12 @@ void add_refused(const Rule& rule, const OpCall& call, Explanation& out) {
   const auto operands = call.operands();
   for (int axis = 0; axis < call.mesh.ndim(); ++axis) {
     const std::string name = call.mesh.axis_name(axis);
-    const bool cut = std::ranges::any_of(operands, [&](const Sharding& s) {
-      return s.defined() && !s.placement(axis).is_replicate();
+    const bool all_replicated = std::ranges::all_of(operands, [&](const Sharding& s) {
+      return !s.defined() || s.placement(axis).is_replicate();
     });
-    if (!cut) {
-      out.refused.push_back({name, "any", "what is replicated stays so: nobody asked for shards"});
+    if (all_replicated) {
+      out.refused.push_back(
+          {name, "any", "what is replicated stays so: no operand asks for shards"});
       continue;
     }
     add_unused_partials(rule, call, axis, out);

@@ -16,6 +16,7 @@ std::vector<Rule> product_rules();   ///< products of three, gradients of distan
 std::vector<Rule> list_rules();      ///< cat, stack, optimizers
 std::vector<Rule> factory_rules();   ///< new_zeros and similar
 std::vector<Rule> cast_rules();      ///< copies between element types
+std::vector<Rule> read_rules();      ///< item, equal, norms of a list, unscaling of gradients
 
 /// All of them.
 std::vector<Rule> code_rules();

@@ -280,7 +280,7 @@ std::vector<Rule> dim_rules() {
         return dtype_bytes(from) == dtype_bytes(to) ? "* -> *" : "*L -> *M";
       }));
   out.push_back(written_rule(
-      "aten::renorm", "code: only the dim of the norms may be cut", [](const OpCall& call) {
+      "aten::renorm", "code: only the dim of the norms may be sharded", [](const OpCall& call) {
         const int ndim = tensor_of(call, "self").ndim();
         std::string line = letters_for(ndim);
         for (int d = 0; d < ndim; ++d) {

@@ -300,8 +300,7 @@ std::vector<Rule> list_rules() {
     out.push_back(written_rule(op, "code: a new whole dim", stack));
   for (const char* op :
        {"_fused_adam_", "_fused_adam_.tensor_lr", "_fused_adamw_", "_fused_adamw_.tensor_lr",
-        "_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr",
-        "_amp_foreach_non_finite_check_and_unscale_"}) {
+        "_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr"}) {
     Rule rule;
     rule.op = std::string("aten::") + op;
     rule.text = "code: all as the parameter is";

@@ -26,21 +26,24 @@ constexpr TableLine kLossTable[] = {
      "n, nC, nC, nC -> nC ; if reduction=0 ; linear 0 |"
      "., nC, nC, nC -> nC ; weigh n if reduction=1 ; linear 0"},
     // The total weight is read only for a mean. The mean divides by the sum of the weights of all
-    // targets, which no rank has, so a kernel of its own computes it.
+    // targets, which no rank has, and a rank that has some classes has the scores of few rows: a
+    // kernel of its own adds up what each has. The weights (K) are whole.
     {"nll_loss_forward",
-     "nC, n, C? -> n, . ; if reduction=0 | nC, n, C? -> ., . ; if reduction=2 |"
-     "nC, n, C? -> .!n, .!n ; kernel nll n"},
+     "nc, n, K? -> n!c, .!c ; if reduction=0 ; kernel nll c |"
+     "nc, n, K? -> .!c, .!c ; if reduction=2 ; kernel nll c |"
+     "nc, n, K? -> .!nc, .!nc ; kernel nll nc"},
     {"nll_loss_backward",
-     "n, nC, n, C?, & -> nC ; if reduction=0 ; linear 0 |"
-     "., nC, n, C?, & -> nC ; if reduction=2 ; linear 0 |"
-     "., nC, n, C?, . -> nC ; linear 0"},
+     "n, nc, n, K?, & -> nc ; if reduction=0 ; linear 0 ; kernel nll_backward c |"
+     "., nc, n, K?, & -> nc ; if reduction=2 ; linear 0 ; kernel nll_backward c |"
+     "., nc, n, K?, . -> nc ; linear 0 ; kernel nll_backward c"},
     {"nll_loss2d_forward",
-     "nChw, nhw, C? -> nhw, . ; if reduction=0 | nChw, nhw, C? -> ., . ; if reduction=2 |"
-     "nChw, nhw, C? -> .!nhw, .!nhw ; kernel nll nhw"},
+     "nchw, nhw, K? -> nhw!c, .!c ; if reduction=0 ; kernel nll c |"
+     "nchw, nhw, K? -> .!c, .!c ; if reduction=2 ; kernel nll c |"
+     "nchw, nhw, K? -> .!nchw, .!nchw ; kernel nll nchw"},
     {"nll_loss2d_backward",
-     "nhw, nChw, nhw, C?, & -> nChw ; if reduction=0 ; linear 0 |"
-     "., nChw, nhw, C?, & -> nChw ; if reduction=2 ; linear 0 |"
-     "., nChw, nhw, C?, . -> nChw ; linear 0"},
+     "nhw, nchw, nhw, K?, & -> nchw ; if reduction=0 ; linear 0 ; kernel nll_backward c |"
+     "., nchw, nhw, K?, & -> nchw ; if reduction=2 ; linear 0 ; kernel nll_backward c |"
+     "., nchw, nhw, K?, . -> nchw ; linear 0 ; kernel nll_backward c"},
 };
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 /// Normalization. Dims that are averaged over are not sharded; gradients of weights are partial if
 /// the rest is sharded. Batch norm averages over the batch: in training its rows shard channels
-/// only, and a handler of the whole op reduces statistics if the batch or space is sharded.
+/// only, and a kernel reduces statistics if the batch or space is sharded.
 namespace tessera::rules {
 namespace {
 
@@ -20,26 +20,39 @@ constexpr TableLine kNormTable[] = {
      "n(gC)S.., n(gC)S.., ng, ng, (gC)? -> n(gC)S.., (gC), (gC) ; size g $group ; local $N n ;"
      "local $C 0.1 ; local $group g ; linear 0"},
     {"native_batch_norm _native_batch_norm_legit",
-     "NcS.., c?, c?, c?, c? -> NcS.., c, c ; if training ; nonempty | ncS.., c?, c?, c?, c? -> "
-     "ncS.., _, _ ; nonempty"},
-    {"_native_batch_norm_legit.no_stats", "NcS.., c?, c? -> NcS.., c, c ; nonempty"},
+     "NcS.., c?, c?, c?, c? -> NcS.., c, c ; if training ; nonempty ; kernel batch_norm |"
+     "ncS.., c?, c?, c?, c? -> ncS.., _, _ ; nonempty"},
+    {"_native_batch_norm_legit.no_stats",
+     "NcS.., c?, c? -> NcS.., c, c ; nonempty ; kernel batch_norm if training"},
     {"_native_batch_norm_legit_no_training", "ncS.., c?, c?, c, c -> ncS.., _, _ ; nonempty"},
-    {"_batch_norm_with_update", "NcS.., c?, c?, c, c -> NcS.., c, c, _ ; nonempty"},
+    {"_batch_norm_with_update",
+     "NcS.., c?, c?, c, c -> NcS.., c, c, _ ; nonempty ; kernel batch_norm"},
     {"_batch_norm_no_update", "ncS.., c?, c?, c?, c? -> ncS.., _, _, _ ; nonempty"},
     {"native_batch_norm_backward",
-     "NcS.., NcS.., c?, c?, c?, c?, c? -> NcS.., c, c ; if train ; linear 0 ; nonempty |"
+     "NcS.., NcS.., c?, c?, c?, c?, c? -> NcS.., c, c ; if train ; linear 0 ; nonempty ;"
+     "kernel batch_norm_backward |"
      "ncS.., ncS.., c?, c?, c?, _?, _? -> ncS.., c, c ; linear 0 ; nonempty"},
     {"_weight_norm_interface", "oX.., o1.. -> oX.., o1.. ; if dim=0 ; nonempty"},
     {"_weight_norm_interface_backward",
      "oX.., oX.., o1.., o1.. -> oX.., o1.. ; if dim=0 ; linear 0 ; nonempty"},
     {"_native_batch_norm_legit_functional",
-     "NcS.., c?, c?, c, c -> NcS.., c, c, c, c ; if training ; nonempty |"
+     "NcS.., c?, c?, c, c -> NcS.., c, c, c, c ; if training ; nonempty ; kernel batch_norm |"
      "ncS.., c?, c?, c, c -> ncS.., _, _, c!n, c!n ; nonempty"},
     {"_batch_norm_with_update_functional",
-     "NcS.., c?, c?, c, c -> NcS.., c, c, _, c, c ; nonempty"},
+     "NcS.., c?, c?, c, c -> NcS.., c, c, _, c, c ; nonempty ; kernel batch_norm"},
+    // Other backends' kernels never see a shard.
+    {"cudnn_batch_norm",
+     "NCS.., C, C?, C?, C? -> NCS.., C, C, _ ; if training ; kernel batch_norm"},
+    {"miopen_batch_norm", "NCS.., C, C?, C?, C? -> NCS.., C, C ; if training ; kernel batch_norm"},
+    {"cudnn_batch_norm_backward",
+     "NCS.., NCS.., C, C?, C?, C?, C?, _ -> NCS.., C, C ; kernel batch_norm_backward"},
+    {"miopen_batch_norm_backward",
+     "NCS.., NCS.., C, C?, C?, C?, C? -> NCS.., C, C ; kernel batch_norm_backward"},
+    {"batch_norm_backward",
+     "NCS.., NCS.., C, C?, C?, C?, C?, _ -> NCS.., C, C ; if update ; kernel batch_norm_backward"},
     // The building blocks of a batch norm over several devices.
     {"batch_norm_stats", "NcS.. -> c, c ; nonempty"},
-    {"batch_norm_update_stats", "NcS.., c?, c? -> c, c ; nonempty"},
+    {"batch_norm_update_stats", "NcS.., c?, c? -> c, c ; nonempty ; kernel batch_norm"},
     {"batch_norm_gather_stats", "&, Wc, Wc, c?, c? -> c, c ; nonempty"},
     {"batch_norm_gather_stats_with_counts", "&, Wc, Wc, c?, c?, _ -> c, c ; nonempty"},
     {"batch_norm_backward_reduce", "ncS.., ncS.., c, c, c? -> c, c, c, c ; nonempty ; linear 0"},

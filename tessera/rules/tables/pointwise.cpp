@@ -132,7 +132,7 @@ constexpr TableLine kPointwiseTable[] = {
     {"glu", "* -> * ; whole $dim"},
     {"glu_backward", "*, * -> * ; whole $dim ; linear 0"},
 
-    // Random numbers: the handler draws by global index.
+    // Random numbers are drawn by global index (dtensor/ops/random.cpp).
     {"bernoulli bernoulli.p poisson _standard_gamma normal.Tensor_float "
      "normal.float_Tensor uniform exponential geometric cauchy log_normal random "
      "random.from "

@@ -19,7 +19,7 @@ constexpr TableLine kReductionTable[] = {
     {"prod prod.dim_int", "* -> * ; reduce $dim product ; pass product 0"},
     {"any any.dim any.dims _is_any_true", "* -> * ; reduce $dim max"},
     {"all all.dim all.dims _is_all_true", "* -> * ; reduce $dim min"},
-    {"logsumexp", "* -> * ; drop $dim"},
+    {"logsumexp", "* -> * ; drop $dim ; kernel logsumexp"},
     {"argmax argmin", "* -> * ; drop $dim ; kernel extreme"},
     {"median nanmedian", "X.. -> ."},
     {"_aminmax", "X.. -> ., ."},
@@ -45,10 +45,12 @@ constexpr TableLine kReductionTable[] = {
     {"histc", "* -> B ; whole * if min=0"},
 
     // Along a dim.
-    {"_softmax _log_softmax _safe_softmax cumprod logcumsumexp _logcumsumexp",
-     "* -> * ; whole $dim"},
+    {"_softmax _safe_softmax cumprod logcumsumexp _logcumsumexp", "* -> * ; whole $dim"},
+    {"_log_softmax", "* -> * ; whole $dim ; kernel log_softmax"},
     {"cumsum", "* -> * ; whole $dim ; kernel cumsum ; linear 0"},
-    {"_softmax_backward_data _log_softmax_backward_data", "*, * -> * ; whole $dim ; linear 0"},
+    {"_softmax_backward_data", "*, * -> * ; whole $dim ; linear 0"},
+    {"_log_softmax_backward_data",
+     "*, * -> * ; whole $dim ; linear 0 ; kernel log_softmax_backward"},
     {"topk", "* -> *, * ; whole $dim ; kernel topk"},
     {"cummax cummin sort sort.stable", "* -> *, * ; whole $dim"},
 };

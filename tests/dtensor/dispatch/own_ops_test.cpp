@@ -241,5 +241,32 @@ TEST(OwnOps, NonsenseIsRefused) {
   EXPECT_THROW(register_kernel("own_ops_test_nothing", {}), InvalidArgument);
 }
 
+/// A kernel for rows and one for columns: a call runs one of them, never the last that was named.
+TEST(OwnOps, TwoKernelsAreNotMixedInOneCall) {
+  const Library library("two_kernels");
+  register_rule("own_ops_test::two_kernels",
+                "mn, m -> mn ; kernel own_ops_rows m ; kernel own_ops_columns n");
+  const auto kernel_for = [](const char* expected) {
+    return [expected](const KernelCall& call) {
+      EXPECT_EQ(call.operands[0].placements_text(), expected);
+      EXPECT_EQ(call.results[0].placements_text(), expected);
+      call.give(call.tensor("x") * call.tensor("by").unsqueeze(1));
+    };
+  };
+  register_kernel("own_ops_rows", kernel_for("S0,R"), KernelComm::none);
+  register_kernel("own_ops_columns", kernel_for("R,S1"), KernelComm::none);
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("a=2,b=2");
+    const at::Tensor full = whole_numbers({6, 4}, 1), scale = whole_numbers({6}, 2);
+    for (const auto& [x_at, by_at] :
+         {std::pair{"S0,S1", "S0,R"}, std::pair{"S0,R", "S0,R"}, std::pair{"R,S1", "R,R"}}) {
+      const at::Tensor x = distribute_tensor(full, mesh, parse_placements(x_at));
+      const at::Tensor by = distribute_tensor(scale, mesh, parse_placements(by_at));
+      const at::Tensor y = call("own_ops_test::two_kernels", x, by);
+      EXPECT_TRUE(at::equal(full_tensor(y), full * scale.unsqueeze(1))) << x_at;
+    }
+  });
+}
+
 }  // namespace own_ops_test
 }  // namespace tessera

@@ -122,5 +122,34 @@ TEST(ViewWrites, AreRefusedWhereTheViewIsOlderThanTheSharding) {
   });
 }
 
+/// libtorch never replays a view that was taken without grad mode, so it need not be recorded.
+TEST(ViewWrites, ToViewsTakenWithoutGradModeAreRefusedAsForThePlainTensor) {
+  const auto error = [](const at::Tensor& base, const at::Tensor& factor, bool writes_base) {
+    at::Tensor view;
+    {
+      const at::NoGradGuard no_grad;
+      view = base.t();
+    }
+    at::Tensor part = view.narrow(0, 0, 2);
+    return testing::error_of([&] {
+      (writes_base ? base : view).mul_(factor);
+      part.sum().backward();
+    });
+  };
+  for (const bool writes_base : {false, true}) {
+    const at::Tensor number = at::full({}, 3.0, at::kDouble).requires_grad_();
+    const std::string plain = error(test_numbers({4, 6}, 1), number, writes_base);
+    EXPECT_NE(plain.find("created in no_grad mode"), std::string::npos) << plain;
+    test::run_ranks(2, [&](int) {
+      const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+      const at::Tensor base = distribute_tensor(test_numbers({4, 6}, 1), mesh, {Shard(0)});
+      const at::Tensor factor =
+          distribute_tensor(number.detach(), mesh, {Replicate()}).requires_grad_();
+      const std::string sharded = error(base, factor, writes_base);
+      EXPECT_NE(sharded.find("created in no_grad mode"), std::string::npos) << sharded;
+    });
+  }
+}
+
 }  // namespace view_writes_test
 }  // namespace tessera

@@ -1,10 +1,14 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/avg_pool2d.h>
+#include <ATen/ops/batch_norm_update_stats.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/cumsum.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/topk.h>
@@ -111,6 +115,40 @@ std::vector<Case> cases() {
        "moments",
        KernelComm::combine,
        "S0,R"},
+      {"aten::_log_softmax",
+       {8, 64},
+       "S0,S1",
+       {{"dim", int64_t{-1}}, {"half_to_float", false}},
+       [](const at::Tensor& x, const at::Tensor&) { return at::_log_softmax(x, -1, false); },
+       "log_softmax",
+       KernelComm::combine,
+       "S0,S1"},
+      {"aten::logsumexp",
+       {8, 64},
+       "S1,S1",
+       {{"dim", Ints{1}}, {"keepdim", false}},
+       [](const at::Tensor& x, const at::Tensor&) { return at::logsumexp(x, {1}); },
+       "logsumexp",
+       KernelComm::combine,
+       "R,R"},
+      {"aten::_foreach_norm.Scalar",
+       {8, 64},
+       "S0,R",
+       {{"ord", int64_t{2}}},
+       [](const at::Tensor& x, const at::Tensor&) { return at::_foreach_norm({x}, 2)[0]; },
+       "foreach_norm",
+       KernelComm::combine,
+       "R,R"},
+      {"aten::batch_norm_update_stats",
+       {8, 6, 4},
+       "S0,S1",
+       {{"running_mean", Sharding()}, {"running_var", Sharding()}},
+       [=](const at::Tensor& x, const at::Tensor&) {
+         return first(at::batch_norm_update_stats(x, {}, {}, 0.1));
+       },
+       "batch_norm",
+       KernelComm::combine,
+       "R,S0"},
       {"aten::avg_pool2d",
        {2, 3, 16, 8},
        "S2,S1",
@@ -141,7 +179,8 @@ std::vector<Case> cases() {
 
 /// What explain says of a call of these tensors.
 Explanation explained(const Case& c, const at::Tensor& x, const at::Tensor& weight) {
-  std::vector<rules::NamedArg> args = {{"self", sharding(x)}};
+  const bool is_norm = c.op.find("batch_norm") != std::string::npos;
+  std::vector<rules::NamedArg> args = {{is_norm ? "input" : "self", sharding(x)}};
   if (weight.defined()) args.push_back({"weight", sharding(weight)});
   args.insert(args.end(), c.args.begin(), c.args.end());
   const rules::Rule* rule = rules::find_rule(c.op);
