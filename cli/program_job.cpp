@@ -133,10 +133,7 @@ void check_inputs(const partition::Manifest& manifest, const std::filesystem::pa
 int run_ranks_of(const ProgramJob& job) {
   if (job.target.manifest) {  // one process reports a bad file before ranks start
     check_inputs(*job.target.manifest, job.inputs);
-    for (const auto& rank : job.target.manifest->ranks) {
-      const auto archive = program::Archive::open(job.target.path / rank.file);
-      check_program(archive->read_program(), archive->path());
-    }
+    job.target.check_ranks();
   }
   JobOptions options;
   options.speaker = "tessera run";
@@ -168,12 +165,12 @@ int run_ranks_of(const ProgramJob& job) {
 
 ProgramTarget ProgramTarget::find(const std::filesystem::path& path, std::optional<int> ranks) {
   ProgramTarget target{.path = path, .manifest = {}, .ranks = ranks.value_or(1)};
-  if (!std::filesystem::is_directory(path)) {
-    require(std::filesystem::exists(path), path.string(), " does not exist");
+  require(std::filesystem::exists(path), path.string(), " does not exist");
+  if (!partition::is_sharded_program(path)) {
+    require(!std::filesystem::is_directory(path), path.string(), " is a directory without ",
+            partition::kManifestName, "; tessera shard makes directories that can be run");
     return target;
   }
-  require(partition::is_sharded_program(path), path.string(), " is a directory without ",
-          partition::kManifestName, "; tessera shard makes directories that can be run");
   target.manifest = partition::Manifest::read(path);
   target.ranks = target.manifest->mesh.size();
   require(!ranks || *ranks == target.ranks, path.string(), " is sharded for ",
@@ -181,8 +178,17 @@ ProgramTarget ProgramTarget::find(const std::filesystem::path& path, std::option
   return target;
 }
 
-std::filesystem::path ProgramTarget::a_file() const {
-  return manifest ? path / manifest->ranks.front().file : path;
+program::ExportedProgram ProgramTarget::a_program() const {
+  if (!manifest) return program::Archive::open(path)->read_program();
+  const auto& first = manifest->ranks.front();
+  return program::Archive::open(first.file_in(path))->read_program(first.model);
+}
+
+void ProgramTarget::check_ranks() const {
+  for (const auto& rank : manifest->ranks) {
+    const auto archive = program::Archive::open(rank.file_in(path));
+    check_program(archive->read_program(rank.model), archive->path(), rank.model);
+  }
 }
 
 ProgramRun run_job(const ProgramJob& job) {

@@ -112,7 +112,7 @@ void add_verify(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "verify", "Runs a program whole and sharded, and compares what they compute");
   verb->add_option("program", options->whole, "the whole program: M.pt2")->required();
-  verb->add_option("sharded", options->sharded, "the directory that tessera shard made of it")
+  verb->add_option("sharded", options->sharded, "the directory or file that tessera shard made")
       ->required();
   verb->add_option("--inputs", options->inputs, "a safetensors file; default: generated inputs");
   verb->add_option("--random", options->seed, "seed of generated inputs")->capture_default_str();

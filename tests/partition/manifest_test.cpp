@@ -86,6 +86,12 @@ TEST(Manifest, RefusesWhatDoesNotFitTheMesh) {
   expect_error<InvalidArgument>([] { Manifest::parse("[]", "m.json"); }, {"m.json"});
 }
 
+TEST(Manifest, OfADirectoryNamesFiles) {
+  const test::TempDir dir;
+  std::ofstream(dir / "manifest.json") << changed("\"file\": \"rank_2.pt2\",", "");
+  expect_error<InvalidArgument>([&] { Manifest::read(dir.path()); }, {"rank 2 has no file"});
+}
+
 TEST(Manifest, IsReadFromItsDirectory) {
   const test::TempDir dir;
   EXPECT_FALSE(is_sharded_program(dir.path()));

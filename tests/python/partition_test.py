@@ -218,3 +218,29 @@ def test_a_sharded_directory_runs_from_python(tmp_path):
         assert max(differences) < 1e-10
     with pytest.raises(tessera.InvalidArgument, match="2 ranks, but there are 1"):
         tessera.load_sharded_program(tmp_path / "gpt")
+
+
+def test_a_single_file_of_all_ranks_is_read_here_and_by_python(tmp_path):
+    """One archive: the same parts as files of ranks, which PyTorch's reader of packages finds by name."""
+    from torch.export.pt2_archive._package import load_pt2
+
+    source, plan = DATA / "data" / "gpt_raw_dynamic.pt2", DATA / "plans" / "gpt.json"
+    single = tmp_path / "gpt_all.pt2"
+    tessera.shard_program(source, "tp=2", plan, directory=single, single_file=True)
+    tessera.shard_program(source, "tp=2", plan, directory=tmp_path / "gpt")
+    programs = load_pt2(single).exported_programs
+    assert sorted(programs) == ["rank_0", "rank_1"]
+    for rank in range(2):
+        alone = torch.export.load(tmp_path / "gpt" / f"rank_{rank}.pt2")
+        programs[f"rank_{rank}"].validate()
+        for name, weight in alone.state_dict.items():
+            assert torch.equal(weight, programs[f"rank_{rank}"].state_dict[name]), name
+    tokens = torch.randint(0, 60, (3, 5))
+    (expected,) = tessera.load_program(source).run([tokens])
+
+    def body(_rank):
+        return (tessera.load_sharded_program(single).run([tokens])[0] - expected).abs().max().item()
+
+    assert max(tessera.run_ranks(2, body)) < 1e-10
+    with pytest.raises(tessera.InvalidArgument, match="no program 'model'"):
+        tessera.load_program(single)
