@@ -7,9 +7,9 @@
 
 #include "cli/choose_shardings.h"
 #include "cli/plan_argument.h"
-#include "cli/progress_bar.h"
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
+#include "tessera/base/progress_bar.h"
 #include "tessera/files/output_file.h"
 #include "tessera/partition/explain_program.h"
 #include "tessera/partition/partition.h"
