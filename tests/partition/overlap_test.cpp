@@ -1,8 +1,11 @@
 // Where collectives stand in the programs of ranks, for every small model.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 
+#include "tessera/base/errors.h"
 #include "tessera/partition/propagate.h"
 #include "tessera/partition/rewrite.h"
 #include "tests/partition/programs.h"
