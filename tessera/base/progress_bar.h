@@ -12,7 +12,7 @@ namespace tessera {
 /// for. The library itself shows none: it calls back (SaveOptions::on_progress), and the command
 /// line and the Python package draw.
 ///
-///   writing [#########...........]  45 %  450.0 MiB of 1.0 GiB
+///   writing [#########...........]  45 %  450 MiB of 1 GiB
 ///
 /// Drawn only on a terminal, and only if the work takes longer than half a second.
 class ProgressBar {

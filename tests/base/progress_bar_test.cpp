@@ -17,7 +17,7 @@ TEST(ProgressBar, ShowsBytesAndCountsAndErasesItself) {
     bar.show_count(3, 4, "runs");
   }
   EXPECT_EQ(out.str(),
-            "\rwriting [###############...............] 50 %  512.0 KiB of 1.0 MiB\x1b[K"
+            "\rwriting [###############...............] 50 %  512 KiB of 1 MiB\x1b[K"
             "\rwriting [######################........] 75 %  3 of 4 runs\x1b[K"
             "\r\x1b[K");
 }
