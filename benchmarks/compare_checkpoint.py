@@ -7,6 +7,10 @@
 The state is 16 float32 matrices, sharded by rows. A save ends when the bytes are on the device (DCP's
 default does not promise that; it is timed with and without its sync_files). Loads read files that are
 in the page cache. Each figure is the least of the rounds, which take turns.
+
+The bare lines are what the machine gives: the same bytes by the same number of processes, written from
+memory by write(2) and fsync, and read by read(2) into memory, with nothing else done. Where a save is as
+fast as that, the disk is the limit, and nothing that writes all bytes can be faster.
 """
 
 from __future__ import annotations
@@ -74,11 +78,30 @@ def main() -> None:
         writer = dcp.FileSystemWriter(root / "theirs", sync_files=sync)
         dcp.save(other, storage_writer=writer)
 
+    bare = root / f"bare_{rank}"
+
+    def bare_write() -> None:
+        with open(bare, "wb", buffering=0) as file:
+            for part in parts.values():
+                data = memoryview(part.numpy()).cast("B")
+                while data:
+                    data = data[file.write(data) :]
+            os.fsync(file.fileno())
+
+    def bare_read() -> None:
+        with open(bare, "rb", buffering=0) as file:
+            for part in parts.values():
+                data = memoryview(part.numpy()).cast("B")
+                while data:
+                    data = data[file.readinto(data) :]
+
     calls: list[tuple[str, Callable[[], object]]] = [
+        ("bare write + fsync", bare_write),
         ("tessera.save (synced)", lambda: tessera.save(mine, root / "ours")),
         ("dcp.save, sync_files", lambda: dcp_save(True)),
         ("dcp.save, not synced", lambda: dcp_save(False)),
         ("cp + fsync", lambda: copy_and_sync(root / "ours", root / "copy") if rank == 0 else None),
+        ("bare read", bare_read),
         ("tessera.load, same mesh", lambda: tessera.load(mine, root / "ours")),
         ("tessera.load, not verified", lambda: tessera.load(mine, root / "ours", verify=False)),
         ("dcp.load, same mesh", lambda: dcp.load(other, checkpoint_id=root / "theirs")),

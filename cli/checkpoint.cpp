@@ -1,5 +1,3 @@
-#include <ATen/ops/empty.h>
-
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -7,17 +5,12 @@
 #include <set>
 
 #include "cli/checkpoint_diff.h"
-#include "cli/progress_bar.h"
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
+#include "tessera/base/progress_bar.h"
 #include "tessera/base/shape.h"
-#include "tessera/checkpoint/load.h"
-#include "tessera/checkpoint/save.h"
-#include "tessera/checkpoint/save_safetensors.h"
+#include "tessera/checkpoint/copy_stored.h"
 #include "tessera/checkpoint/stored_state.h"
-#include "tessera/comm/threads.h"
-#include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/sharded_tensor.h"
 
 /// tessera checkpoint inspect|verify|diff|convert|reshard: checkpoints without the program that
 /// wrote them.
@@ -142,7 +135,8 @@ void verify(const CheckpointOptions& options) {
     const auto stored = open_stored(options.path, {});
     totals = totals_of(*stored);
     checksums = stored->has_checksums();
-    stored->verify_all();
+    ProgressBar bar("reading");
+    stored->verify_all([&](uint64_t bytes, uint64_t total) { bar.show(bytes, total); });
   } catch (const Error& error) {
     wrong = error.what();
   }
@@ -168,7 +162,12 @@ void verify(const CheckpointOptions& options) {
 void diff(const CheckpointOptions& options) {
   const auto a = open_stored(options.path, {});
   const auto b = open_stored(options.other, {});
-  const auto differences = compare(*a, *b, options.tolerance);
+  std::vector<EntryDifference> differences;
+  {
+    ProgressBar bar("comparing");
+    differences = compare(*a, *b, options.tolerance,
+                          [&](uint64_t bytes, uint64_t total) { bar.show(bytes, total); });
+  }
   if (options.json) {
     Json list = Json::array();
     for (const auto& one : differences) list.push_back({{"name", one.name}, {"what", one.what}});
@@ -181,70 +180,40 @@ void diff(const CheckpointOptions& options) {
   if (!differences.empty()) throw ExitWith{1};
 }
 
-/// Tensors that are stored in one piece stay in the mapped file; others are put together in memory.
-State state_of(StoredState& stored, bool tensors_only) {
-  State state;
-  for (const auto& [name, entry] : stored.metadata().entries) {
-    if (const auto* value = std::get_if<dcp::ValueEntry>(&entry)) {
-      if (!tensors_only) state.emplace(name, stored.read_value(name, *value));
-    } else {
-      state.emplace(name, whole_tensor(stored, name, std::get<dcp::TensorEntry>(entry)));
-    }
-  }
-  return state;
+/// Shows how far it is while it lives.
+std::function<void(uint64_t, uint64_t)> shown_by(ProgressBar& bar) {
+  return [&bar](uint64_t bytes, uint64_t total) { bar.show(bytes, total); };
 }
 
 void convert(const CheckpointOptions& options) {
   const auto stored = open_stored(options.path, {});
-  const State state = state_of(*stored, options.tensors_only);
   const std::string to = options.to != "auto" ? options.to
                          : std::filesystem::path(options.other).extension() == ".safetensors" ||
                                  stored->format() != "safetensors"
                              ? "safetensors"
                              : "dcp";
-  if (to == "safetensors") {
-    save_safetensors(state, options.other);
-  } else {
+  {
     ProgressBar bar("writing");
-    save(state, options.other,
-         {.paths = stored->metadata().paths,
-          .on_progress = [&](uint64_t bytes, uint64_t total) { bar.show(bytes, total); }});
+    const checkpoint::CopyOptions how{.tensors_only = options.tensors_only,
+                                      .on_progress = shown_by(bar)};
+    if (to == "safetensors") {
+      copy_as_safetensors(*stored, options.other, how);
+    } else {
+      copy_as_checkpoint(*stored, options.other, how);
+    }
   }
-  std::cout << options.other << ": " << state.size() << " entries as "
+  const Totals totals = totals_of(*stored);
+  const int64_t entries = totals.tensors + (options.tensors_only ? 0 : totals.values);
+  std::cout << options.other << ": " << entries << " entries as "
             << (to == "dcp" ? "PyTorch distributed checkpoint" : to) << "\n";
 }
 
-/// Every rank of as many threads loads its rows and writes them.
-void write_resharded(const CheckpointOptions& options) {
-  ProgressBar bar("writing");
-  comm::run_ranks(options.ranks, [&](int rank) {
-    const DeviceMesh mesh = comm::init_device_mesh(join_text("ranks=", options.ranks));
-    const auto stored = open_stored(options.path, {.verify = false});
-    State state;
-    for (const auto& [name, entry] : stored->metadata().entries) {
-      const auto* tensor = std::get_if<dcp::TensorEntry>(&entry);
-      if (tensor == nullptr) {
-        state.emplace(name, PlainValue());
-        continue;
-      }
-      require(tensor->dtype.has_value(), name, ": its type is not in the metadata");
-      const Sharding as(mesh, {tensor->shape.empty() ? Replicate() : Shard(0)}, tensor->shape,
-                        {.dtype = *tensor->dtype});
-      const auto options_of = at::TensorOptions(static_cast<at::ScalarType>(*tensor->dtype));
-      const std::vector<int64_t> shape(as.local_shape().begin(), as.local_shape().end());
-      state.emplace(name, dtensor::wrap(at::empty(shape, options_of), as));
-    }
-    load(state, options.path);
-    SaveOptions how{.paths = stored->metadata().paths};
-    if (rank == 0) {  // ranks write about equally much
-      how.on_progress = [&](uint64_t bytes, uint64_t total) { bar.show(bytes, total); };
-    }
-    save(state, options.other, how);
-  });
-}
-
 void reshard(const CheckpointOptions& options) {
-  write_resharded(options);
+  const auto stored = open_stored(options.path, {});
+  {
+    ProgressBar bar("writing");
+    copy_resharded(*stored, options.other, options.ranks, {.on_progress = shown_by(bar)});
+  }
   std::cout << options.other << ": in " << options.ranks << " parts\n";
 }
 

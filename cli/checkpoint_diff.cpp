@@ -1,13 +1,17 @@
 #include "cli/checkpoint_diff.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ATen.h>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
+#include "tessera/checkpoint/stored_box.h"
 #include "tessera/dcp/check.h"
 
 namespace tessera::cli {
 namespace {
 
+using checkpoint::dtype_of;
+using checkpoint::read_box;
 using checkpoint::StoredState;
 
 std::string kind_text(const dcp::Entry& entry) {
@@ -17,69 +21,95 @@ std::string kind_text(const dcp::Entry& entry) {
                    shape_text(tensor->shape));
 }
 
-std::string compare_tensors(const at::Tensor& a, const at::Tensor& b, double tolerance) {
-  const at::ScalarType wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
-  const at::Tensor x = a.to(wide);
-  const at::Tensor y = b.to(wide);
-  const at::Tensor both_nan = x.isnan().logical_and(y.isnan());
-  const at::Tensor gap = (x - y).abs().masked_fill(both_nan.logical_or(x.eq(y)), 0);
-  const at::Tensor differs = gap.le(tolerance).logical_not();  // a NaN on one side differs too
-  const auto count = differs.sum().item<int64_t>();
-  if (count == 0) return "";
-  return join_text(count, " of ", a.numel(), " elements differ, by up to ",
-                   gap.max().item<double>());
-}
+/// The differences of two tensors so far.
+struct TensorDifference {
+  int64_t count = 0;
+  double largest = 0;
 
-std::string compare_entries(StoredState& a, StoredState& b, const std::string& name,
-                            const dcp::Entry& in_a, const dcp::Entry& in_b, double tolerance) {
-  if (kind_text(in_a) != kind_text(in_b)) {
-    return join_text(kind_text(in_a), " and ", kind_text(in_b));
+  void add(const at::Tensor& a, const at::Tensor& b, double tolerance) {
+    const at::ScalarType wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
+    const at::Tensor x = a.to(wide);
+    const at::Tensor y = b.to(wide);
+    const at::Tensor both_nan = x.isnan().logical_and(y.isnan());
+    const at::Tensor gap = (x - y).abs().masked_fill(both_nan.logical_or(x.eq(y)), 0);
+    const at::Tensor differs = gap.le(tolerance).logical_not();  // a NaN on one side differs too
+    const auto found = differs.sum().item<int64_t>();
+    if (found == 0) return;
+    count += found;
+    const auto here = gap.max().item<double>();
+    if (!(here <= largest)) largest = here;  // NaN stays
   }
-  if (const auto* value = std::get_if<dcp::ValueEntry>(&in_a)) {
-    const auto first = a.read_value(name, *value);
-    const auto second = b.read_value(name, std::get<dcp::ValueEntry>(in_b));
-    return first == second ? "" : join_text(first, " and ", second);
+};
+
+class Comparison {
+ public:
+  Comparison(StoredState& a, StoredState& b, double tolerance,
+             const std::function<void(uint64_t, uint64_t)>& on_progress)
+      : a_(a), b_(b), tolerance_(tolerance), on_progress_(on_progress) {
+    for (const auto& [name, entry] : a.metadata().entries) {
+      const auto* tensor = std::get_if<dcp::TensorEntry>(&entry);
+      if (tensor != nullptr && tensor->dtype) {
+        total_ += static_cast<uint64_t>(numel_of(tensor->shape) * dtype_bytes(*tensor->dtype));
+      }
+    }
   }
-  return compare_tensors(whole_tensor(a, name, std::get<dcp::TensorEntry>(in_a)),
-                         whole_tensor(b, name, std::get<dcp::TensorEntry>(in_b)), tolerance);
-}
+
+  std::string entries(const std::string& name, const dcp::Entry& in_a, const dcp::Entry& in_b) {
+    if (kind_text(in_a) != kind_text(in_b)) {
+      return join_text(kind_text(in_a), " and ", kind_text(in_b));
+    }
+    if (const auto* value = std::get_if<dcp::ValueEntry>(&in_a)) {
+      const auto first = a_.read_value(name, *value);
+      const auto second = b_.read_value(name, std::get<dcp::ValueEntry>(in_b));
+      return first == second ? "" : join_text(first, " and ", second);
+    }
+    return tensors(name, std::get<dcp::TensorEntry>(in_a), std::get<dcp::TensorEntry>(in_b));
+  }
+
+ private:
+  std::string tensors(const std::string& name, const dcp::TensorEntry& in_a,
+                      const dcp::TensorEntry& in_b) {
+    dcp::check_chunks(name, in_a, a_.path().string());
+    dcp::check_chunks(name, in_b, b_.path().string());
+    const int64_t numel = numel_of(in_a.shape);
+    if (numel == 0) return "";
+    const DType type_a = dtype_of(a_, name, in_a);
+    const DType type_b = dtype_of(b_, name, in_b);
+    TensorDifference difference;
+    const Box whole{std::vector<int64_t>(in_a.shape.size(), 0), in_a.shape};
+    checkpoint::for_each_piece(whole, kPiece, [&](const Box& piece) {
+      difference.add(read_box(a_, name, in_a, type_a, piece),
+                     read_box(b_, name, in_b, type_b, piece), tolerance_);
+      done_ += static_cast<uint64_t>(piece.numel() * dtype_bytes(type_a));
+      if (on_progress_) on_progress_(done_, total_);
+    });
+    if (difference.count == 0) return "";
+    return join_text(difference.count, " of ", numel, " elements differ, by up to ",
+                     difference.largest);
+  }
+
+  static constexpr int64_t kPiece = int64_t{1} << 20;  // elements
+
+  StoredState& a_;
+  StoredState& b_;
+  double tolerance_;
+  const std::function<void(uint64_t, uint64_t)>& on_progress_;
+  uint64_t total_ = 0;
+  uint64_t done_ = 0;
+};
 
 }  // namespace
 
-at::Tensor whole_tensor(StoredState& stored, const std::string& name,
-                        const dcp::TensorEntry& entry) {
-  dcp::check_chunks(name, entry, stored.path().string());
-  at::Tensor out;
-  for (const auto& chunk : entry.chunks) {
-    if (chunk.box.numel() == 0) continue;
-    const at::Tensor part = stored.read(name, chunk, chunk.box);
-    const auto alignment = reinterpret_cast<uintptr_t>(part.const_data_ptr()) %
-                           static_cast<uintptr_t>(part.element_size());
-    if (chunk.box.numel() == part.numel() && at::IntArrayRef(entry.shape) == part.sizes() &&
-        alignment == 0) {
-      return part;
-    }
-    if (!out.defined()) out = at::empty(entry.shape, part.options());
-    at::Tensor target = out;
-    for (size_t d = 0; d < entry.shape.size(); ++d) {
-      target = target.narrow(static_cast<int64_t>(d), chunk.box.begin[d],
-                             chunk.box.end[d] - chunk.box.begin[d]);
-    }
-    checkpoint::copy_elements(target, part);
-  }
-  if (out.defined()) return out;
-  const auto dtype = entry.dtype ? static_cast<at::ScalarType>(*entry.dtype) : at::kFloat;
-  return at::empty(entry.shape, at::TensorOptions(dtype));
-}
-
-std::vector<EntryDifference> compare(StoredState& a, StoredState& b, double tolerance) {
+std::vector<EntryDifference> compare(
+    StoredState& a, StoredState& b, double tolerance,
+    const std::function<void(uint64_t bytes, uint64_t total)>& on_progress) {
   std::vector<EntryDifference> out;
+  Comparison comparison(a, b, tolerance, on_progress);
   const auto& in_b = b.metadata().entries;
   for (const auto& [name, entry] : a.metadata().entries) {
     const auto found = in_b.find(name);
-    std::string what = found == in_b.end()
-                           ? "only in the first"
-                           : compare_entries(a, b, name, entry, found->second, tolerance);
+    std::string what =
+        found == in_b.end() ? "only in the first" : comparison.entries(name, entry, found->second);
     if (!what.empty()) out.push_back({name, std::move(what)});
   }
   for (const auto& [name, entry] : in_b) {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,12 +15,10 @@ struct EntryDifference {
 };
 
 /// What two checkpoints do not have in common. Elements that differ by at most `tolerance` are
-/// equal, and so are two NaN.
-std::vector<EntryDifference> compare(checkpoint::StoredState& a, checkpoint::StoredState& b,
-                                     double tolerance);
-
-/// All of a stored tensor: the mapped file where it is stored in one piece, else put together.
-at::Tensor whole_tensor(checkpoint::StoredState& stored, const std::string& name,
-                        const dcp::TensorEntry& entry);
+/// equal, and so are two NaN. Tensors are read piece by piece, some mebibytes at a time.
+/// `on_progress`: bytes of the first checkpoint's tensors that were compared, of all.
+std::vector<EntryDifference> compare(
+    checkpoint::StoredState& a, checkpoint::StoredState& b, double tolerance,
+    const std::function<void(uint64_t bytes, uint64_t total)>& on_progress);
 
 }  // namespace tessera::cli

@@ -17,8 +17,8 @@ using Rows = std::vector<std::vector<std::string>>;
 
 constexpr const char* kInspectFooter = R"(
 The program is read and checked as for a run, but not run: order of its nodes, signature, weights,
-and every node against its operator's schema. A directory that tessera shard wrote is shown with its
-mesh, the files of its ranks and how it takes and gives tensors.
+and every node against its operator's schema. What tessera shard wrote is shown with its mesh, the
+programs of its ranks and how it takes and gives tensors.
 
 Examples
   tessera inspect model.pt2
@@ -67,7 +67,11 @@ Json to_json(const ProgramSummary& summary) {
 
 Json to_json(const partition::Manifest& manifest, const std::filesystem::path& directory) {
   Json out = Json::parse(manifest.to_json());
+  if (std::filesystem::is_regular_file(directory)) {
+    out["bytes"] = std::filesystem::file_size(directory);
+  }
   for (auto& rank : out["ranks"]) {
+    if (!rank.contains("file")) continue;  // all are in one
     rank["bytes"] = std::filesystem::file_size(directory / rank["file"].get<std::string>());
   }
   return out;
@@ -120,11 +124,20 @@ void print_inspect(const InspectOptions& options, const ProgramSummary& summary)
 }
 
 void print_inspect(const InspectOptions& options, const partition::Manifest& manifest) {
-  std::cout << options.path << ": " << manifest.source << " sharded for " << manifest.mesh.to_text()
-            << "\n";
+  std::cout << options.path << ": " << manifest.source << " sharded for "
+            << manifest.mesh.to_text();
+  if (std::filesystem::is_regular_file(options.path)) {
+    const auto bytes = std::filesystem::file_size(options.path);
+    std::cout << ", " << bytes_text(static_cast<int64_t>(bytes));
+  }
+  std::cout << "\n";
   Rows files;
   for (const auto& rank : manifest.ranks) {
-    const auto bytes = std::filesystem::file_size(std::filesystem::path(options.path) / rank.file);
+    if (rank.file.empty()) {
+      files.push_back({"  " + std::to_string(rank.rank), rank.model});
+      continue;
+    }
+    const auto bytes = std::filesystem::file_size(rank.file_in(options.path));
     files.push_back(
         {"  " + std::to_string(rank.rank), rank.file, bytes_text(static_cast<int64_t>(bytes))});
   }
@@ -144,10 +157,7 @@ void print_inspect(const InspectOptions& options, const partition::Manifest& man
 void run_inspect(const InspectOptions& options) {
   const auto target = ProgramTarget::find(options.path, std::nullopt);
   if (target.manifest) {
-    for (const auto& rank : target.manifest->ranks) {  // all are checked
-      const auto archive = program::Archive::open(target.path / rank.file);
-      check_program(archive->read_program(), archive->path());
-    }
+    target.check_ranks();
     if (options.json) {
       std::cout << to_json(*target.manifest, target.path).dump(2) << "\n";
     } else {
@@ -169,8 +179,7 @@ void add_inspect(CLI::App& app) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* verb = app.add_subcommand(
       "inspect", "What an exported program takes, gives, holds and computes; checks it");
-  verb->add_option("program", options->path, "M.pt2, or a directory that tessera shard wrote")
-      ->required();
+  verb->add_option("program", options->path, "M.pt2, or what tessera shard wrote")->required();
   verb->add_flag("--weights", options->weights, "also list every parameter, buffer and constant");
   verb->add_flag("--json", options->json, "machine-readable output");
   verb->footer(kInspectFooter);

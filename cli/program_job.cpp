@@ -3,12 +3,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <fstream>
+#include <thread>
 
 #include "cli/program_summary.h"
 #include "cli/rank_job.h"
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
+#include "tessera/base/progress_bar.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
 #include "tessera/files/safetensors.h"
@@ -66,10 +70,69 @@ Program::NamedValues inputs_of(const ProgramJob& job, const Program& program,
   return values;
 }
 
+/// Where rank 0 of several writes how many runs it has done; the process that started it reads.
+std::filesystem::path progress_path(const ProgramJob& job) {
+  return job.outputs.string() + ".progress";
+}
+
+/// How far the runs are: drawn here if this is the only rank, else left in a file by rank 0.
+class ProgressReport {
+ public:
+  explicit ProgressReport(const ProgramJob& job) : job_(job), bar_("running") {}
+
+  void ran(int times) {
+    const auto total = static_cast<uint64_t>(job_.repeat);
+    if (job_.repeat == 1) return;
+    if (job_.target.ranks == 1) return bar_.show_count(static_cast<uint64_t>(times), total, "runs");
+    const bool due = Clock::now() > next_;
+    if (!due || comm::current_world()->rank() != 0) return;
+    next_ = Clock::now() + kPause;
+    std::ofstream(progress_path(job_)) << times;
+  }
+
+ private:
+  static constexpr auto kPause = std::chrono::milliseconds(100);
+  const ProgramJob& job_;
+  ProgressBar bar_;
+  Clock::time_point next_{};
+};
+
+/// Draws what rank 0 reports, from construction to destruction.
+class ProgressWatch {
+ public:
+  explicit ProgressWatch(const ProgramJob& job) : job_(job) {
+    if (job.repeat > 1 && ::isatty(STDERR_FILENO) == 1) thread_ = std::thread([this] { watch(); });
+  }
+  ~ProgressWatch() {
+    done_ = true;
+    if (thread_.joinable()) thread_.join();
+    ::unlink(progress_path(job_).c_str());
+  }
+  ProgressWatch(const ProgressWatch&) = delete;
+  ProgressWatch& operator=(const ProgressWatch&) = delete;
+
+ private:
+  void watch() {
+    ProgressBar bar("running");
+    while (!done_) {
+      uint64_t times = 0;
+      if (std::ifstream(progress_path(job_)) >> times) {
+        bar.show_count(times, static_cast<uint64_t>(job_.repeat), "runs");
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+
+  const ProgramJob& job_;
+  std::atomic<bool> done_ = false;
+  std::thread thread_;
+};
+
 /// Runs anything with run_named.
 template <typename Runnable>
 ProgramRun timed_run(const ProgramJob& job, Runnable& program, const Program& local,
                      const ProgramOptions& options, double load_s) {
+  ProgressReport report(job);
   const auto inputs = inputs_of(job, local, options);
   ProgramRun out;
   out.load_s = load_s;
@@ -78,6 +141,7 @@ ProgramRun timed_run(const ProgramJob& job, Runnable& program, const Program& lo
     out.outputs = tensors_of(program.run_named(inputs));
     for (auto& [name, tensor] : out.outputs) tensor = tensor.cpu();  // waits for the device
     out.run_s = since(start);
+    report.ran(i + 1);
   }
   return out;
 }
@@ -133,10 +197,7 @@ void check_inputs(const partition::Manifest& manifest, const std::filesystem::pa
 int run_ranks_of(const ProgramJob& job) {
   if (job.target.manifest) {  // one process reports a bad file before ranks start
     check_inputs(*job.target.manifest, job.inputs);
-    for (const auto& rank : job.target.manifest->ranks) {
-      const auto archive = program::Archive::open(job.target.path / rank.file);
-      check_program(archive->read_program(), archive->path());
-    }
+    job.target.check_ranks();
   }
   JobOptions options;
   options.speaker = "tessera run";
@@ -161,6 +222,7 @@ int run_ranks_of(const ProgramJob& job) {
   options.shape.secret = random_secret();
   options.style.widest_rank = job.target.ranks - 1;
   const JobSignals signals;
+  const ProgressWatch watch(job);  // after the signals are blocked: its thread must not take them
   return RankJob(options, signals).run();
 }
 
@@ -168,12 +230,12 @@ int run_ranks_of(const ProgramJob& job) {
 
 ProgramTarget ProgramTarget::find(const std::filesystem::path& path, std::optional<int> ranks) {
   ProgramTarget target{.path = path, .manifest = {}, .ranks = ranks.value_or(1)};
-  if (!std::filesystem::is_directory(path)) {
-    require(std::filesystem::exists(path), path.string(), " does not exist");
+  require(std::filesystem::exists(path), path.string(), " does not exist");
+  if (!partition::is_sharded_program(path)) {
+    require(!std::filesystem::is_directory(path), path.string(), " is a directory without ",
+            partition::kManifestName, "; tessera shard makes directories that can be run");
     return target;
   }
-  require(partition::is_sharded_program(path), path.string(), " is a directory without ",
-          partition::kManifestName, "; tessera shard makes directories that can be run");
   target.manifest = partition::Manifest::read(path);
   target.ranks = target.manifest->mesh.size();
   require(!ranks || *ranks == target.ranks, path.string(), " is sharded for ",
@@ -181,8 +243,17 @@ ProgramTarget ProgramTarget::find(const std::filesystem::path& path, std::option
   return target;
 }
 
-std::filesystem::path ProgramTarget::a_file() const {
-  return manifest ? path / manifest->ranks.front().file : path;
+program::ExportedProgram ProgramTarget::a_program() const {
+  if (!manifest) return program::Archive::open(path)->read_program();
+  const auto& first = manifest->ranks.front();
+  return program::Archive::open(first.file_in(path))->read_program(first.model);
+}
+
+void ProgramTarget::check_ranks() const {
+  for (const auto& rank : manifest->ranks) {
+    const auto archive = program::Archive::open(rank.file_in(path));
+    check_program(archive->read_program(rank.model), archive->path(), rank.model);
+  }
 }
 
 ProgramRun run_job(const ProgramJob& job) {

@@ -13,16 +13,18 @@
 /// program on ranks that are processes of this host.
 namespace tessera::cli {
 
-/// The target on the command line: M.pt2, or a directory with a manifest.
+/// The target on the command line: M.pt2, or a sharded program (a directory, or one file).
 struct ProgramTarget {
   std::filesystem::path path;
-  std::optional<partition::Manifest> manifest;  ///< of a directory
+  std::optional<partition::Manifest> manifest;  ///< of a sharded program
   int ranks = 1;
 
   /// `ranks`: as requested; absent: as many as the program needs.
   static ProgramTarget find(const std::filesystem::path& path, std::optional<int> ranks);
-  /// A file of any rank, for its description.
-  std::filesystem::path a_file() const;
+  /// The program, or that of any rank, for its description.
+  program::ExportedProgram a_program() const;
+  /// Checks the programs of all ranks of a sharded one as loading does; see check_program.
+  void check_ranks() const;
 };
 
 struct ProgramRun {

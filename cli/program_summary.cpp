@@ -120,8 +120,9 @@ void add_ops(const program::Graph& graph, ProgramSummary& out) {
 
 }  // namespace
 
-void check_program(const ExportedProgram& program, const std::string& path) {
-  program::verify(program, join_text(path, ": models/model.json"));
+void check_program(const ExportedProgram& program, const std::string& path,
+                   const std::string& model) {
+  program::verify(program, join_text(path, ": models/", model, ".json"));
   const auto same_name = [](const std::string& name) { return name; };
   interp::compile(program, {.device = {}, .group_name = same_name}, path);
 }

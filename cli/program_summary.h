@@ -44,8 +44,9 @@ struct ProgramSummary {
 };
 
 /// Checks a program as loading does: throws InvalidArgument for an invalid one, NotSupported for
-/// one that this library cannot run.
-void check_program(const program::ExportedProgram& program, const std::string& path);
+/// one that this library cannot run. `model`: its name in the archive.
+void check_program(const program::ExportedProgram& program, const std::string& path,
+                   const std::string& model = "model");
 
 /// Throws InvalidArgument for an invalid program.
 ProgramSummary summarize(const program::Archive& archive);

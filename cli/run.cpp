@@ -18,8 +18,8 @@ namespace {
 
 constexpr const char* kRunFooter = R"(
 A tensor of the inputs file goes to the program's input of the same name (tessera inspect lists
-them); a directory that tessera shard wrote runs on as many processes as it was sharded for. Inputs
-and outputs are whole tensors in both cases.
+them); what tessera shard wrote, a directory or a file, runs on as many processes as it was sharded
+for. Inputs and outputs are whole tensors in both cases.
 
 Examples
   tessera run model.pt2 --inputs in.safetensors -o out.safetensors
@@ -72,7 +72,7 @@ void print_run(const RunOptions& options, const ProgramTarget& target, const Pro
 }
 
 NamedTensors generate(const ProgramTarget& target, uint64_t seed) {
-  const auto program = program::Archive::open(target.a_file())->read_program();
+  const auto program = target.a_program();
   return target.manifest ? random_inputs(*target.manifest, program, seed)
                          : random_inputs(program, seed);
 }
@@ -104,8 +104,7 @@ void run_run(const RunOptions& options) {
 void add_run(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* verb = app.add_subcommand("run", "Runs an exported program, sharded or not");
-  verb->add_option("program", options->path, "M.pt2, or a directory that tessera shard wrote")
-      ->required();
+  verb->add_option("program", options->path, "M.pt2, or what tessera shard wrote")->required();
   verb->add_option("-n,--ranks", options->ranks,
                    "processes; default: as many as it was sharded for, 1 for a .pt2")
       ->check(CLI::Range(1, 1 << 20, "POSITIVE"));

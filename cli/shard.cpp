@@ -3,12 +3,13 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/choose_shardings.h"
 #include "cli/plan_argument.h"
-#include "cli/progress_bar.h"
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
+#include "tessera/base/progress_bar.h"
 #include "tessera/files/output_file.h"
 #include "tessera/partition/explain_program.h"
 #include "tessera/partition/partition.h"
@@ -19,7 +20,9 @@ namespace {
 
 constexpr const char* kShardFooter = R"(
 Writes DIR/rank_0.pt2, ... and DIR/manifest.json: programs that tessera run and torch.export.load
-read. DIR appears when it is complete. User inputs and results are whole on every rank unless the
+read. DIR appears when it is complete. With --single-file, the output is one file of all ranks, in
+which tensors that ranks hold alike are stored once; torch.export.pt2_archive.load_pt2 reads it.
+User inputs and results are whole on every rank unless the
 plan says otherwise.
 
 A plan names modules, with * for one part of a name:
@@ -36,31 +39,36 @@ Examples
   tessera shard llama.pt2 --mesh dp=2,tp=2 --plan plan.json -o llama_4 --overwrite
   tessera shard llama.pt2 --mesh tp=4 --memory 30% -o llama_tp4
   tessera shard llama.pt2 --mesh tp=4 -o llama_tp4 --plan-out plan.json    # to edit and give back
+  tessera shard llama.pt2 --mesh tp=4 --single-file -o llama_tp4.pt2
 Exit codes: 0 written, 1 the disk failed, 2 the program, mesh or plan is wrong.)";
 
 struct ShardOptions {
   ShardingOptions choose;
-  std::string directory;
+  std::string output;
   std::string plan_out;
   bool overwrite = false;
+  bool single_file = false;
   bool json = false;
 };
 
-std::string join(const std::filesystem::path& directory, const std::string& file) {
-  return (directory / file).string();
+/// Each file once.
+std::vector<std::vector<std::string>> file_rows(const std::filesystem::path& output) {
+  std::vector<std::vector<std::string>> rows;
+  std::set<std::filesystem::path> seen;
+  for (const auto& rank : partition::Manifest::read(output).ranks) {
+    const auto file = rank.file_in(output);
+    if (!seen.insert(file).second) continue;
+    rows.push_back(
+        {"  " + file.string(), bytes_text(static_cast<int64_t>(std::filesystem::file_size(file)))});
+  }
+  return rows;
 }
 
 void print_shard(const ShardOptions& options, const ChosenShardings& chosen,
                  const partition::ProgramExplanation& explanation) {
   std::cout << explanation.source << " for " << explanation.mesh << "\n";
+  std::cout << table_text(file_rows(options.output)) << "weights cut\n";
   std::vector<std::vector<std::string>> rows;
-  for (const auto& rank : partition::Manifest::read(options.directory).ranks) {
-    const std::string file = join(options.directory, rank.file);
-    rows.push_back(
-        {"  " + file, bytes_text(static_cast<int64_t>(std::filesystem::file_size(file)))});
-  }
-  std::cout << table_text(rows) << "weights cut\n";
-  rows.clear();
   for (const auto& w : explanation.weights) {
     if (w.placements.find('S') == std::string::npos) continue;
     rows.push_back({"  " + w.name, w.type, w.placements, bytes_text(w.local_bytes) + " a rank"});
@@ -78,10 +86,11 @@ void run_shard(const ShardOptions& options) {
   const auto& program = chosen.program;
   {
     ProgressBar bar("writing");
-    program.save(options.directory, {.overwrite = options.overwrite,
-                                     .progress = [&](const partition::WriteProgress& progress) {
-                                       bar.show(progress.bytes, progress.total);
-                                     }});
+    program.save(options.output, {.overwrite = options.overwrite,
+                                  .single_file = options.single_file,
+                                  .progress = [&](const partition::WriteProgress& progress) {
+                                    bar.show(progress.bytes, progress.total);
+                                  }});
   }
   if (!options.plan_out.empty()) {
     files::OutputFile file(options.plan_out);
@@ -97,14 +106,14 @@ void run_shard(const ShardOptions& options) {
   if (!options.json) return print_shard(options, chosen, explanation);
   auto json = nlohmann::ordered_json::parse(explanation.to_json());
   json.erase("nodes");
-  json["directory"] = options.directory;
+  json[options.single_file ? "file" : "directory"] = options.output;
   if (chosen.found) {
     json["gap"] = chosen.found->gap();
     json["next_best"] = {{"differs_in", chosen.found->next_best_differs},
                          {"seconds", chosen.found->next_best.seconds()}};
   }
   json["manifest"] =
-      nlohmann::ordered_json::parse(partition::Manifest::read(options.directory).to_json());
+      nlohmann::ordered_json::parse(partition::Manifest::read(options.output).to_json());
   std::cout << json.dump(2) << "\n";
 }
 
@@ -121,9 +130,11 @@ void add_shard(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--memory", options->choose.memory,
                    "the most that a rank may hold of weights: 64M, 1.5G, 30% of all");
-  verb->add_option("-o,--output", options->directory, "the directory to write")->required();
+  verb->add_option("-o,--output", options->output, "the directory to write")->required();
+  verb->add_flag("--single-file", options->single_file,
+                 "write one file of all ranks instead of a directory");
   verb->add_option("--plan-out", options->plan_out, "also write what was chosen as a plan");
-  verb->add_flag("--overwrite", options->overwrite, "replace a directory that shard wrote before");
+  verb->add_flag("--overwrite", options->overwrite, "replace what shard wrote before");
   verb->add_flag("--json", options->json, "machine-readable output");
   verb->footer(kShardFooter);
   verb->callback([options] { with_bad_input_errors([&] { run_shard(*options); }); });

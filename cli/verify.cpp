@@ -10,6 +10,7 @@
 #include "cli/random_inputs.h"
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
+#include "tessera/base/progress_bar.h"
 #include "tessera/program/archive.h"
 
 /// tessera verify M.pt2 DIR: compares the results of the sharded program with those of the whole
@@ -91,10 +92,18 @@ void run_verify(const VerifyOptions& options) {
     const auto program = program::Archive::open(whole.path)->read_program();
     write_tensors(inputs, random_inputs(program, options.seed));
   }
-  const auto expected = run_job({whole, inputs, scratch.file("whole.safetensors"), options.device});
-  const auto found =
-      run_job({sharded, inputs, scratch.file("sharded.safetensors"), options.device});
-  const auto differences = compare_tensors(found.outputs, expected.outputs, options.tolerance);
+  std::vector<Difference> differences;
+  {
+    ProgressBar bar("verifying");
+    bar.show_count(0, 3, "steps");
+    const auto expected =
+        run_job({whole, inputs, scratch.file("whole.safetensors"), options.device});
+    bar.show_count(1, 3, "steps: the whole program has run");
+    const auto found =
+        run_job({sharded, inputs, scratch.file("sharded.safetensors"), options.device});
+    bar.show_count(2, 3, "steps: both have run");
+    differences = compare_tensors(found.outputs, expected.outputs, options.tolerance);
+  }
   const bool ok = std::ranges::all_of(differences, &Difference::ok);
   if (options.json) {
     std::cout << to_json(options, sharded, differences, ok).dump(2) << "\n";
@@ -112,7 +121,7 @@ void add_verify(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "verify", "Runs a program whole and sharded, and compares what they compute");
   verb->add_option("program", options->whole, "the whole program: M.pt2")->required();
-  verb->add_option("sharded", options->sharded, "the directory that tessera shard made of it")
+  verb->add_option("sharded", options->sharded, "the directory or file that tessera shard made")
       ->required();
   verb->add_option("--inputs", options->inputs, "a safetensors file; default: generated inputs");
   verb->add_option("--random", options->seed, "seed of generated inputs")->capture_default_str();

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bind/bind.h"
+#include "tessera/base/progress_bar.h"
 #include "tessera/checkpoint/async_save.h"
 #include "tessera/checkpoint/chunks.h"
 #include "tessera/checkpoint/load.h"
@@ -93,10 +94,24 @@ py::list boxes_list(const std::vector<Box>& boxes) {
   return out;
 }
 
+/// A bar on the terminal of rank 0, until the function is destroyed. It needs no lock of Python's:
+/// a save in the background draws too.
+std::function<void(uint64_t, uint64_t)> bar_of(const char* what, const comm::RankWorld& world) {
+  if (world.rank() != 0) return {};
+  const auto bar = std::make_shared<ProgressBar>(what);
+  return [bar](uint64_t bytes, uint64_t total) { bar->show(bytes, total); };
+}
+
+SaveOptions save_options(std::map<std::string, dcp::Path> paths,
+                         std::shared_ptr<comm::RankWorld> world) {
+  auto bar = bar_of("saving", *world);
+  return {.world = std::move(world), .paths = std::move(paths), .on_progress = std::move(bar)};
+}
+
 void save_state(const py::dict& given, const std::filesystem::path& directory,
                 std::map<std::string, dcp::Path> paths, std::shared_ptr<comm::RankWorld> world) {
   const State state = to_state(given);
-  const SaveOptions options = {.world = std::move(world), .paths = std::move(paths)};
+  const SaveOptions options = save_options(std::move(paths), std::move(world));
   const py::gil_scoped_release no_gil;
   save(state, directory, options);
 }
@@ -105,7 +120,7 @@ void save_step_state(const py::dict& given, const std::filesystem::path& root, i
                      int keep, std::map<std::string, dcp::Path> paths,
                      std::shared_ptr<comm::RankWorld> world) {
   const State state = to_state(given);
-  const SaveStepOptions options = {.save = {.world = std::move(world), .paths = std::move(paths)},
+  const SaveStepOptions options = {.save = save_options(std::move(paths), std::move(world)),
                                    .keep = keep};
   const py::gil_scoped_release no_gil;
   save_step(state, root, step, options);
@@ -120,7 +135,7 @@ void bind_async_saver(py::module_& m) {
            [](AsyncSaver& saver, const py::dict& given, const std::filesystem::path& directory,
               std::map<std::string, dcp::Path> paths, std::shared_ptr<comm::RankWorld> world) {
              const State state = to_state(given);
-             const SaveOptions options = {.world = std::move(world), .paths = std::move(paths)};
+             const SaveOptions options = save_options(std::move(paths), std::move(world));
              const py::gil_scoped_release no_gil;
              saver.save(state, directory, options);
            })
@@ -174,13 +189,15 @@ void bind_checkpoint(py::module_& m) {
         [](const py::dict& state, const std::filesystem::path& directory, bool allow_missing,
            bool allow_unexpected, std::vector<std::pair<std::string, std::string>> renames,
            bool cast, bool verify, std::shared_ptr<comm::RankWorld> world) {
+          auto bar = bar_of("loading", *world);
           return load_state(state, directory,
                             {.world = std::move(world),
                              .allow_missing = allow_missing,
                              .allow_unexpected = allow_unexpected,
                              .renames = std::move(renames),
                              .cast = cast,
-                             .verify = verify});
+                             .verify = verify,
+                             .on_progress = std::move(bar)});
         });
 }
 

@@ -17,8 +17,9 @@ void partition_for_rank(const std::string& file, const std::string& mesh, const 
 }
 
 void shard_program(const std::string& file, const std::string& mesh, const std::string& plan,
-                   const std::string& directory, bool overwrite) {
-  partitioned(file, mesh, plan).save(directory, {.overwrite = overwrite});
+                   const std::string& directory, bool overwrite, bool single_file) {
+  partitioned(file, mesh, plan)
+      .save(directory, {.overwrite = overwrite, .single_file = single_file});
 }
 
 }  // namespace
@@ -27,7 +28,7 @@ void bind_partition(py::module_& m) {
   m.def("partition_for_rank", partition_for_rank, py::arg("file"), py::arg("mesh"), py::arg("plan"),
         py::arg("rank"), py::arg("to"), NoGil());
   m.def("shard_program", shard_program, py::arg("file"), py::arg("mesh"), py::arg("plan"),
-        py::arg("directory"), py::arg("overwrite"), NoGil());
+        py::arg("directory"), py::arg("overwrite"), py::arg("single_file"), NoGil());
 }
 
 }  // namespace tessera::python

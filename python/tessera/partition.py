@@ -102,9 +102,15 @@ def shard_program(
     *,
     directory: str | os.PathLike[str],
     overwrite: bool = False,
+    single_file: bool = False,
 ) -> None:
     """Writes the programs of all ranks for a `.pt2`, as `tessera shard` does: rank_0.pt2, ... and
-    manifest.json. The directory appears when it is complete."""
+    manifest.json; with `single_file`, one file of that name. It appears when it is complete."""
     _C.shard_program(
-        os.fspath(path), _mesh_text(mesh), _plan_text(plan), os.fspath(directory), overwrite
+        os.fspath(path),
+        _mesh_text(mesh),
+        _plan_text(plan),
+        os.fspath(directory),
+        overwrite,
+        single_file,
     )

@@ -74,7 +74,8 @@ def load_program(
 class ShardedProgram(_Runnable):
     """A program that `tessera shard` or `shard_program` made for several ranks, on one of them.
 
-    Every rank loads the directory and runs it with the same whole inputs; all get the whole results:
+    Every rank loads the directory, or the file of all ranks, and runs it with the same whole inputs; all
+    get the whole results:
 
         program = tessera.load_sharded_program("llama_tp4")     # torchrun --nproc-per-node 4
         logits, = program.run([tokens])
@@ -94,7 +95,8 @@ class ShardedProgram(_Runnable):
 def load_sharded_program(
     directory: str | os.PathLike[str], *, device: str | torch.device | None = None
 ) -> ShardedProgram:
-    """Loads this rank's program of a directory; as many ranks as its mesh has call it."""
+    """Loads this rank's program of a directory, or of a file of all ranks; as many ranks as its mesh has
+    call it."""
     return ShardedProgram(
         _C.ShardedProgram.load(
             os.fspath(directory), current_world(), None if device is None else str(device)

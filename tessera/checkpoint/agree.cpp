@@ -60,7 +60,13 @@ void on_all_ranks(comm::RankWorld& world, const std::function<void()>& body) {
     text = error.what();
     if (text.empty()) text = "an error without a text";
   }
-  const auto texts = all_gather_text(world, text);
+  std::vector<std::string> texts;
+  try {
+    texts = all_gather_text(world, text);
+  } catch (const PeerError&) {  // says less about what went wrong than this rank's own error
+    if (failure) std::rethrow_exception(failure);
+    throw;
+  }
   if (failure) std::rethrow_exception(failure);
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (!texts[rank].empty()) throw PeerError(join_text("rank ", rank, ": ", texts[rank]));

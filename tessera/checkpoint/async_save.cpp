@@ -7,12 +7,14 @@
 #include <exception>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <thread>
 
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/agree.h"
 #include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/write_files.h"
+#include "tessera/comm/failure.h"
 #include "tessera/files/output_file.h"
 
 namespace tessera {
@@ -22,6 +24,8 @@ namespace fs = std::filesystem;
 using checkpoint::StatePlan;
 
 constexpr auto kPoll = std::chrono::milliseconds(20);
+/// A rank whose report is late is probed this often.
+constexpr auto kProbe = std::chrono::seconds(1);
 constexpr std::string_view kFailed = "failed: ";
 
 fs::path report_path(const fs::path& directory, int rank) {
@@ -37,12 +41,25 @@ void publish(const fs::path& path, const std::string& text) {
   fs::rename(unnamed, path);
 }
 
-std::string await_report(const fs::path& path, std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+/// Throws PeerError if the rank is dead, or its report does not appear in the world's timeout.
+std::string await_report(const fs::path& path, comm::RankWorld& world, int rank) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + world.timeout();
+  auto probe = Clock::now() + kProbe;
   while (!fs::exists(path)) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      throw PeerError(join_text("another rank has not written its part: ", path.string(),
-                                " did not appear in ", timeout.count() / 1000, " s"));
+    if (Clock::now() > deadline) {
+      throw PeerError(join_text("rank ", rank, " has not written its part: ", path.string(),
+                                " did not appear in ", world.timeout().count() / 1000, " s"));
+    }
+    if (Clock::now() > probe) {
+      try {
+        comm::require_alive(world, std::span(&rank, 1));
+      } catch (const PeerError& error) {
+        if (fs::exists(path)) break;  // its last act
+        throw PeerError(join_text("rank ", rank,
+                                  " has not written its part of the checkpoint: ", error.what()));
+      }
+      probe = Clock::now() + kProbe;
     }
     std::this_thread::sleep_for(kPoll);
   }
@@ -94,7 +111,7 @@ struct AsyncSaver::Running {
   void finish(const fs::path& saving) {
     std::vector<std::string> reports;
     for (int rank = 0; rank < world->size(); ++rank) {
-      reports.push_back(await_report(report_path(saving, rank), world->timeout()));
+      reports.push_back(await_report(report_path(saving, rank), *world, rank));
       if (reports.back().starts_with(kFailed)) {
         throw PeerError(join_text("rank ", rank, ": ", reports.back().substr(kFailed.size())));
       }

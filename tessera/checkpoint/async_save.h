@@ -20,7 +20,8 @@ namespace tessera {
 /// The checkpoint is complete, and in its place, as with save(): written beside, synced, renamed.
 /// The threads of the ranks meet through small files in the new directory and send no messages, so
 /// the program's own collectives are not disturbed. An error of a save is thrown by the next save()
-/// or wait(), on every rank. Memory: one copy of what this rank writes.
+/// or wait(), on every rank; the death of a rank is found in seconds. Memory: one copy of what this
+/// rank writes.
 class AsyncSaver {
  public:
   struct Options {

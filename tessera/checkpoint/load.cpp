@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <regex>
 #include <span>
 
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/agree.h"
 #include "tessera/checkpoint/chunks.h"
+#include "tessera/checkpoint/stored_box.h"
 #include "tessera/checkpoint/stored_state.h"
 #include "tessera/dcp/check.h"
 #include "tessera/dtensor/dtensor.h"
@@ -155,29 +157,45 @@ void require_fit(const LoadReport& report, const LoadOptions& options, const fs:
   require(wrong.empty(), "load: ", directory.string(), " does not fit the state: ", wrong);
 }
 
-/// The part of two boxes that they share; nullopt if none.
-std::optional<Box> intersection(const Box& a, const Box& b) {
-  Box out = a;
-  for (size_t d = 0; d < a.begin.size(); ++d) {
-    out.begin[d] = std::max(a.begin[d], b.begin[d]);
-    out.end[d] = std::min(a.end[d], b.end[d]);
-    if (out.begin[d] >= out.end[d]) return std::nullopt;
-  }
-  return out;
-}
-
 struct Copy {
   at::Tensor target;
   at::Tensor source;
 };
 
+/// Bytes that a rank checks and then copies.
+class LoadProgress {
+ public:
+  LoadProgress(const State& state, const LoadOptions& options) : report_(options.on_progress) {
+    if (!report_) return;
+    for (const auto& [name, value] : state) {
+      const auto* tensor = std::get_if<at::Tensor>(&value);
+      if (tensor == nullptr || !tensor->defined()) continue;
+      for (const auto& box : chunk_list(*tensor)) {
+        total_ += 2 * static_cast<uint64_t>(box.numel() * tensor->element_size());
+      }
+    }
+  }
+
+  void add(const at::Tensor& target) {
+    if (!report_) return;
+    done_ += static_cast<uint64_t>(target.nbytes());
+    report_(done_, total_);
+  }
+
+ private:
+  const std::function<void(uint64_t, uint64_t)>& report_;
+  uint64_t total_ = 0;
+  uint64_t done_ = 0;
+};
+
 /// What this rank takes of one tensor: verified, not yet copied.
 void plan_copies(const std::string& name, const at::Tensor& tensor, const dcp::TensorEntry& stored,
-                 StoredState& stored_state, const LoadOptions& options, std::vector<Copy>& out) {
+                 StoredState& stored_state, const LoadOptions& options, LoadProgress& progress,
+                 std::vector<Copy>& out) {
   dcp::check_chunks(name, stored, stored_state.path().string());
   for (const auto& held : chunk_list(tensor)) {
     for (const auto& chunk : stored.chunks) {
-      const auto part = intersection(held, chunk.box);
+      const auto part = checkpoint::intersection(held, chunk.box);
       if (!part) continue;
       at::Tensor source = stored_state.read(name, chunk, *part);
       const at::Tensor target = tensor_box(tensor, *part);
@@ -186,6 +204,7 @@ void plan_copies(const std::string& name, const at::Tensor& tensor, const dcp::T
           options.cast ? ""
                        : dtype_mismatch(name, static_cast<DType>(source.scalar_type()), target);
       require(wrong.empty(), "load: ", wrong);
+      progress.add(target);
       out.push_back({target, std::move(source)});
     }
   }
@@ -207,18 +226,20 @@ LoadReport load(State& state, const fs::path& directory, const LoadOptions& opti
   LoadReport report;
   std::vector<Copy> copies;
   std::map<std::string, PlainValue> values;
+  std::optional<LoadProgress> progress;
   checkpoint::on_all_ranks(*world, [&] {
     const auto stored = checkpoint::open_stored(directory, {options.verify});
     const Entries entries = rename_entries(stored->metadata(), options);
     report = compare(state, entries, options);
     require_fit(report, options, directory);
+    progress.emplace(state, options);
     for (const auto& [name, value] : state) {
       const auto found = entries.find(name);
       if (found == entries.end()) continue;
       const auto& [stored_name, entry] = found->second;
       if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
         plan_copies(stored_name, *tensor, std::get<dcp::TensorEntry>(*entry), *stored, options,
-                    copies);
+                    *progress, copies);
       } else {
         values.emplace(name, stored->read_value(stored_name, std::get<dcp::ValueEntry>(*entry)));
       }
@@ -229,7 +250,10 @@ LoadReport load(State& state, const fs::path& directory, const LoadOptions& opti
     if (tensor != nullptr) checkpoint::about_to_change(*tensor);
   }
   checkpoint::on_all_ranks(*world, [&] {
-    for (const auto& copy : copies) checkpoint::copy_elements(copy.target, copy.source);
+    for (const auto& copy : copies) {
+      checkpoint::copy_elements(copy.target, copy.source);
+      progress->add(copy.target);
+    }
   });
   for (auto& [name, value] : values) state[name] = std::move(value);
   return report;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,6 +30,9 @@ struct LoadOptions {
   bool cast = false;
   /// Every byte that is used is checked against its checksum first.
   bool verify = true;
+  /// Called while this rank reads: bytes that it has checked and bytes that it has copied, of twice
+  /// the bytes that it loads. For progress on a terminal.
+  std::function<void(uint64_t bytes, uint64_t total)> on_progress = {};
 };
 
 /// What a checkpoint and a state do not have in common.

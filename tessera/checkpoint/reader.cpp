@@ -2,6 +2,8 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
+
 #include "tessera/base/errors.h"
 #include "tessera/dcp/check.h"
 #include "tessera/files/crc32.h"
@@ -109,10 +111,29 @@ files::PlainValue CheckpointReader::read_value(const std::string& name,
   }
 }
 
-void CheckpointReader::verify_all() {
+void CheckpointReader::verify_all(const OnProgress& on_progress) {
+  constexpr uint64_t kStep = uint64_t{16} << 20;
+  uint64_t total = 0;
+  uint64_t done = 0;
+  const auto count = [&](uint64_t bytes) {
+    done += bytes;
+    if (on_progress) on_progress(done, total);
+  };
+  for (const auto& [name, sums] : checksums_) total += sums.size;
   for (const auto& [name, sums] : checksums_) {
     dcp::VerifiedFile& file = open(name);
-    file.verify(0, file.file()->bytes().size());
+    for (uint64_t at = 0; at < sums.size; at += kStep) {
+      const uint64_t length = std::min(kStep, sums.size - at);
+      file.verify(at, length);
+      count(length);
+    }
+  }
+  const bool by_items = checksums_.empty();  // of PyTorch: each item has its own
+  for (const auto& [name, entry] : metadata_.entries) {
+    const auto* tensor = std::get_if<dcp::TensorEntry>(&entry);
+    for (size_t i = 0; by_items && tensor != nullptr && i < tensor->chunks.size(); ++i) {
+      total += tensor->chunks[i].item.length;
+    }
   }
   for (const auto& [name, entry] : metadata_.entries) {
     if (const auto* value = std::get_if<dcp::ValueEntry>(&entry)) {
@@ -123,6 +144,7 @@ void CheckpointReader::verify_all() {
     dcp::check_chunks(name, tensor, (directory_ / dcp::kMetadataFile).string());
     for (const auto& chunk : tensor.chunks) {
       if (chunk.box.numel() > 0) read(name, chunk, chunk.box);
+      if (by_items) count(chunk.item.length);
     }
   }
 }

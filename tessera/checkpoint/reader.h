@@ -27,7 +27,7 @@ class CheckpointReader final : public StoredState {
   bool has_checksums() const override { return has_checksums_; }
   at::Tensor read(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
   files::PlainValue read_value(const std::string& name, const dcp::ValueEntry& entry) override;
-  void verify_all() override;
+  void verify_all(const OnProgress& on_progress) override;
 
  private:
   dcp::VerifiedFile& open(const std::string& file);

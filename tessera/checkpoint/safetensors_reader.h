@@ -25,7 +25,7 @@ class SafetensorsReader final : public StoredState {
   bool has_checksums() const override { return false; }
   at::Tensor read(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
   files::PlainValue read_value(const std::string& name, const dcp::ValueEntry& entry) override;
-  void verify_all() override {}
+  void verify_all(const OnProgress&) override {}
 
  private:
   void add_file(const std::filesystem::path& directory, const std::string& name);

@@ -30,8 +30,8 @@ struct SaveOptions {
   std::map<std::string, dcp::Path> paths = {};
   /// Called when a stage is reached; an exception from it fails the save on every rank.
   std::function<void(SaveStage)> on_stage = {};
-  /// Called while this rank writes its file, after each item: bytes written, of all that it writes.
-  /// For progress on a terminal.
+  /// Called while this rank writes its file, about once a mebibyte: bytes written, of all that it
+  /// writes. For progress on a terminal.
   std::function<void(uint64_t bytes, uint64_t total)> on_progress = {};
 };
 

@@ -2,7 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -34,7 +36,9 @@ class StoredState {
   virtual at::Tensor read(const std::string& name, const dcp::Chunk& chunk, const Box& part) = 0;
   virtual files::PlainValue read_value(const std::string& name, const dcp::ValueEntry& entry) = 0;
   /// Reads every byte that has a checksum; throws InvalidArgument for the first that is damaged.
-  virtual void verify_all() = 0;
+  /// `on_progress` may be empty: bytes that have been read, of all.
+  using OnProgress = std::function<void(uint64_t bytes, uint64_t total)>;
+  virtual void verify_all(const OnProgress& on_progress) = 0;
 };
 
 /// Opens what is at `path`: a directory with .metadata; a .safetensors file; a directory with a

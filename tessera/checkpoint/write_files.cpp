@@ -57,11 +57,24 @@ std::vector<StateValue> my_parts(const State& state, const StatePlan& plan) {
 
 std::string write_my_file(const StatePlan& plan, const std::vector<StateValue>& parts, int rank,
                           const fs::path& directory, const OnProgress& on_progress) {
+  std::vector<ItemContents> items;
+  for (const auto& part : parts) {
+    if (const auto* tensor = std::get_if<at::Tensor>(&part)) {
+      items.push_back({[tensor](const auto& sink) { visit_bytes(*tensor, sink); },
+                       static_cast<uint64_t>(tensor->nbytes())});
+    } else {
+      items.push_back({std::get<PlainValue>(part)});
+    }
+  }
+  return write_items_file(plan, items, rank, directory, on_progress);
+}
+
+std::string write_items_file(const StatePlan& plan, const std::vector<ItemContents>& contents,
+                             int rank, const fs::path& directory, const OnProgress& on_progress) {
   const std::string name = join_text("__", rank, "_0.distcp");
   uint64_t total = 0;
-  for (const auto& part : parts) {
-    if (const auto* tensor = std::get_if<at::Tensor>(&part)) total += tensor->nbytes();
-  }
+  for (const auto& item : contents) total += item.bytes;
+  uint64_t done = 0;
   files::BlockSums sums;
   files::OutputFile file(directory / name, {.sums = &sums, .early_write_back = true});
   Json items = Json::array();
@@ -69,15 +82,21 @@ std::string write_my_file(const StatePlan& plan, const std::vector<StateValue>& 
     const auto& write = plan.mine[i];
     align(file);
     dcp::StoredItem item;
-    if (const auto* value = std::get_if<PlainValue>(&parts[i])) {
+    if (const auto* value = std::get_if<PlainValue>(&contents[i].contents)) {
       item = dcp::write_value_item(file, name, *value);
     } else {
-      item = dcp::write_tensor_item(
-          file, name, plan.entries[write.entry].dtype, sizes_of(write.box),
-          [&](const auto& sink) { visit_bytes(std::get<at::Tensor>(parts[i]), sink); });
+      const auto& visit = std::get<dcp::WriteBytes>(contents[i].contents);
+      const auto counted = [&](const auto& sink) {
+        visit([&](std::span<const std::byte> part) {
+          sink(part);
+          done += part.size();
+          if (on_progress) on_progress(done, total);
+        });
+      };
+      item = dcp::write_tensor_item(file, name, plan.entries[write.entry].dtype,
+                                    sizes_of(write.box), counted);
     }
     items.push_back({write.entry, write.box.begin, write.box.end, item.offset, item.length});
-    if (on_progress) on_progress(std::min<uint64_t>(file.position(), total), total);
   }
   const uint64_t size = file.position();
   file.close({.sync = true});

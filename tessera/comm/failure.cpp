@@ -28,6 +28,21 @@ void close_links(RankWorld& world) {
   state.abort_links();
 }
 
+void require_alive(RankWorld& world, std::span<const int> ranks) {
+  const auto board = world.observers().state()->board_now();
+  if (board == nullptr || ranks.empty()) return;
+  const auto roll = board->call_roll(ranks);
+  if (!roll) return;  // the store is gone: collectives find out why
+  if (!roll->left.empty()) {
+    throw PeerError(
+        join_text("rank ", world.rank(), ": ", board->ranks_text(roll->left), " left the world"));
+  }
+  if (!roll->missing.empty()) {
+    throw PeerError(join_text("rank ", world.rank(), ": ", board->ranks_text(roll->missing),
+                              " did not answer: killed, stopped or disconnected"));
+  }
+}
+
 void close_links() {
   if (const auto world = process_world_if_any()) close_links(*world);
 }

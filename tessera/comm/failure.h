@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -34,6 +35,12 @@ void report_endings();
 /// did.
 void close_links(RankWorld& world);
 void close_links();  ///< of this process's world
+
+/// Throws PeerError that names those of `ranks` whose process was killed, is stopped or has ended;
+/// returns if all are alive. For waits that exchange no messages, which would otherwise last until
+/// their timeout. Takes some milliseconds, with silent ranks a few seconds. Ranks of this process
+/// (threads) end together and are not checked.
+void require_alive(RankWorld& world, std::span<const int> ranks);
 
 /// Runs `body`. If it throws, reports the failure to the other ranks and rethrows.
 template <typename Body>

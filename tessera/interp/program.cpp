@@ -74,7 +74,7 @@ class Program::Impl {
   Impl(program::ExportedProgram exported, std::shared_ptr<const program::Archive> archive,
        const ProgramOptions& options)
       : exported_(std::move(exported)), archive_(std::move(archive)), groups_(options.groups) {
-    program::verify(exported_, join_text(path(), ": models/model.json"));
+    program::verify(exported_, join_text(path(), ": models/", options.model, ".json"));
     executor_.emplace(interp::compile(
         exported_,
         {.device = options.device,
@@ -243,7 +243,7 @@ Program::~Program() = default;
 
 Program Program::load(const std::filesystem::path& path, const ProgramOptions& options) {
   auto archive = in_file(path.string(), [&] { return program::Archive::open(path); });
-  auto exported = in_file(path.string(), [&] { return archive->read_program(); });
+  auto exported = in_file(path.string(), [&] { return archive->read_program(options.model); });
   return from(std::move(exported), std::move(archive), options);
 }
 

@@ -34,6 +34,8 @@ struct ProgramOptions {
   /// By the name that the program's collectives use: the process group that they run on. Other
   /// names must be known to c10d when the program is loaded.
   std::map<std::string, std::shared_ptr<const comm::Group>> groups{};
+  /// Which program of a file that holds several.
+  std::string model = "model";
 };
 
 /// An exported program (`.pt2`) that can be run, without Python.

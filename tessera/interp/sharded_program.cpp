@@ -22,7 +22,7 @@ std::vector<std::optional<size_t>> places_of(const std::vector<ProgramPort>& por
   for (const auto& port : ports) {
     const auto found = std::ranges::find(tensors, port.name, &ManifestTensor::name);
     if (found == tensors.end()) {
-      require(!port.tensor, path, ": ", port, " is not in the manifest of its directory");
+      require(!port.tensor, path, ": ", port, " is not in the manifest");
       out.emplace_back();
       continue;
     }
@@ -30,7 +30,7 @@ std::vector<std::optional<size_t>> places_of(const std::vector<ProgramPort>& por
         port.tensor && port.tensor->dtype == found->dtype &&
             port.tensor->sizes.size() == found->shape.size(),
         path, ": ", port, " is ", dtype_name(found->dtype), " ",
-        [&] { return shape_text(found->shape); }, " in the manifest of its directory");
+        [&] { return shape_text(found->shape); }, " in the manifest");
     out.emplace_back(found - tensors.begin());
   }
   return out;
@@ -49,27 +49,23 @@ Sharding replicated(const Sharding& sharding) {
 
 }  // namespace
 
-ShardedProgram ShardedProgram::load(const std::filesystem::path& directory,
+ShardedProgram ShardedProgram::load(const std::filesystem::path& path,
                                     std::shared_ptr<comm::RankWorld> world,
                                     const ProgramOptions& options) {
-  Manifest manifest = Manifest::read(directory);
+  Manifest manifest = Manifest::read(path);
   if (!world) world = comm::current_world();
-  require(world->size() == manifest.mesh.size(), directory.string(), " is sharded for ",
-          manifest.mesh, ", ", manifest.mesh.size(), " ranks, but there are ", world->size(),
+  require(world->size() == manifest.mesh.size(), path.string(), " is sharded for ", manifest.mesh,
+          ", ", manifest.mesh.size(), " ranks, but there are ", world->size(),
           "; start as many (tessera run does)");
   const auto& mine = manifest.program_of(world->rank());
-  if (mine.model != "model") {
-    throw NotSupported(join_text(directory.string(), ": rank ", mine.rank, " has program ",
-                                 mine.model, " of ", mine.file,
-                                 "; files of several programs are not supported"));
-  }
   ProgramOptions all = options;
+  all.model = mine.model;
   for (const auto& group : manifest.groups) {
     if (std::ranges::find(group.ranks, world->rank()) == group.ranks.end()) continue;
     all.groups.emplace(group.name, world->group(group.ranks));
   }
   DeviceMesh mesh = comm::init_device_mesh(manifest.mesh.to_text(), world);
-  Program program = Program::load(directory / mine.file, all);
+  Program program = Program::load(mine.file_in(path), all);
   return {std::move(manifest), std::move(mesh), std::move(program)};
 }
 

@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-/// One rank's part of a program that was sharded into a directory (`tessera shard`), with the
+/// One rank's part of a program that `tessera shard` wrote, as a directory or as one file, with the
 /// process groups of its collectives.
 ///
 ///   // in every rank, started by `tessera launch -n 4`, torchrun, ...
@@ -25,7 +25,7 @@ class ShardedProgram {
  public:
   /// `world`: default comm::current_world(). Its size must be that of the mesh that the program was
   /// sharded for. `options.groups` are added to those of the manifest.
-  static ShardedProgram load(const std::filesystem::path& directory,
+  static ShardedProgram load(const std::filesystem::path& path,
                              std::shared_ptr<comm::RankWorld> world = nullptr,
                              const ProgramOptions& options = {});
 

@@ -61,14 +61,14 @@ const Sharding& placed(const ChoiceNetwork::Input& input, const Solution& soluti
 }
 
 /// The best solution that places all weights of a role otherwise.
-Solution without(const ChoiceNetwork& choices, const CostNetwork& network, const Solution& chosen,
-                 const Role& role, const SearchOptions& options) {
+Solution without(PlanSearch& search, const ChoiceNetwork& choices, const CostNetwork& network,
+                 const Solution& chosen, const Role& role) {
   auto keep = choices.all_states();
   for (const auto* input : role.inputs) {
     const auto v = static_cast<size_t>(input->variable);
     std::erase(keep[v], chosen.states[v]);
   }
-  return search_within(choices, network, keep, options);
+  return search.run(network, keep);
 }
 
 std::string time_text(double seconds) {
@@ -95,8 +95,9 @@ void add_reasons(const ProgramView& view, ChoiceNetwork& choices, const Limited&
   auto roles = roles_of(view, choices);
   roles.resize(std::min(roles.size(), options.reasons));
   double least = std::numeric_limits<double>::infinity();
+  PlanSearch search(choices, options.choose.search);
   for (const Role& role : roles) {
-    const Solution other = without(choices, network, found.solution, role, options.choose.search);
+    const Solution other = without(search, choices, network, found.solution, role);
     AutoPlan::Reason reason{role.name, placed(*role.inputs[0], found.solution).placements_text(),
                             "none", other.cost - cost};
     if (std::isfinite(other.cost)) {

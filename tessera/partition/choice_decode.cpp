@@ -2,6 +2,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/partition/choice_network.h"
+#include "tessera/partition/merge_moves.h"
 
 namespace tessera::partition {
 namespace {
@@ -17,31 +18,6 @@ std::string row_text(const NodeRow& row) {
   for (const auto& s : row.results) out += " " + s.placements_text();
   return out;
 }
-
-/// The forms in which a value is at hand, and how they come about.
-class Forms {
- public:
-  Forms(ValueId id, Sharding produced, MoveCosts& moves)
-      : id_(id), moves_(moves), at_hand_({std::move(produced)}) {}
-
-  /// Makes the form from the cheapest that there is.
-  void make(const Sharding& to, size_t reader, std::vector<Redistribution>& out) {
-    if (std::ranges::find(at_hand_, to) != at_hand_.end()) return;
-    const Sharding* from = &at_hand_.front();
-    for (const auto& s : at_hand_) {
-      if (moves_(s, to).seconds < moves_(*from, to).seconds) from = &s;
-    }
-    const MoveCost& cost = moves_(*from, to);
-    ensure(cost.seconds < std::numeric_limits<double>::infinity(), "a move that is not allowed");
-    out.push_back({id_, *from, to, reader, cost.seconds, cost.bytes});
-    at_hand_.push_back(to);
-  }
-
- private:
-  ValueId id_;
-  MoveCosts& moves_;
-  std::vector<Sharding> at_hand_;
-};
 
 }  // namespace
 
@@ -87,21 +63,34 @@ void ChoiceNetwork::set_moves(const Solution& solution, Assignment& out) {
   for (uint32_t v = 0; v < out.values.size(); ++v) {
     const ValueId id{v};
     if (!out.values[v].defined() || view_.readers(id).empty()) continue;
-    Forms forms(id, out.values[v], moves_);
-    Sharding copy;
+    Copies state{out.values[v], {}};
     if (const auto found = states_.find(v); found != states_.end()) {
       const auto& [variable, states] = found->second;
-      copy = (*states)[static_cast<size_t>(solution.states[static_cast<size_t>(variable)])].copy;
+      state = (*states)[static_cast<size_t>(solution.states[static_cast<size_t>(variable)])];
     }
-    std::vector<Redistribution> made;
+    // All read what is pinned, or what is made of it.
+    const bool pinned = state.only_copy && state.copy != out.values[v];
+    const Sharding& base = pinned ? state.copy : out.values[v];
+    std::vector<NeededForm> needed;
+    size_t first = view_.nodes();
     for (const auto& reader : view_.readers(id)) {
       const bool is_output = reader.node == view_.nodes();
-      const Sharding& needed = is_output ? out.outputs[reader.operand]
-                                         : out.nodes[reader.node].operands[reader.operand].needed;
-      if (needed == out.values[v]) continue;
-      if (copy.defined()) forms.make(copy, reader.node, made);
-      forms.make(needed, reader.node, made);
+      const Sharding& form = is_output ? out.outputs[reader.operand]
+                                       : out.nodes[reader.node].operands[reader.operand].needed;
+      first = std::min(first, reader.node);
+      if (form == base) continue;
+      const auto known = std::ranges::find(needed, form, &NeededForm::sharding);
+      if (known == needed.end()) {
+        needed.push_back({form, reader.node});
+      } else {
+        known->first_reader = std::min(known->first_reader, reader.node);
+      }
     }
+    if (pinned) {
+      const MoveCost& cost = moves_(out.values[v], base);
+      out.redistributions.push_back({id, out.values[v], base, first, cost.seconds, cost.bytes});
+    }
+    const auto made = merge_moves(id, base, std::move(needed), state.copy, moves_);
     out.redistributions.insert(out.redistributions.end(), made.begin(), made.end());
   }
   std::ranges::stable_sort(out.redistributions, {}, &Redistribution::first_reader);

@@ -7,6 +7,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/files/json_cursor.h"
 #include "tessera/files/mapped_file.h"
+#include "tessera/program/archive.h"
 
 namespace tessera::partition {
 namespace {
@@ -45,7 +46,8 @@ std::vector<RankProgram> read_ranks(const JsonCursor& json, const DeviceMesh& me
   }
   std::vector<RankProgram> out;
   for (const JsonCursor one : json) {
-    RankProgram program{rank_in(one.at("rank"), mesh), plain_name(one.at("file")), "model"};
+    RankProgram program{rank_in(one.at("rank"), mesh), "", "model"};
+    if (const auto file = one.find("file")) program.file = plain_name(*file);
     if (const auto model = one.find("model")) program.model = plain_name(*model);
     if (program.rank != mesh.ranks()[out.size()]) {
       one.fail(join_text("is of rank ", program.rank, " where that of rank ",
@@ -130,7 +132,10 @@ const RankProgram& Manifest::program_of(int rank) const {
 std::string Manifest::to_json() const {
   Json programs = Json::array();
   for (const auto& one : ranks) {
-    programs.push_back({{"rank", one.rank}, {"file", one.file}, {"model", one.model}});
+    Json program = {{"rank", one.rank}};
+    if (!one.file.empty()) program["file"] = one.file;
+    program["model"] = one.model;
+    programs.push_back(std::move(program));
   }
   Json all_groups = Json::array();
   for (const auto& group : groups) {
@@ -168,15 +173,36 @@ Manifest Manifest::parse(std::string_view text, std::string_view document) {
   return out;
 }
 
-Manifest Manifest::read(const std::filesystem::path& directory) {
-  const auto file = files::MappedFile::open(directory / kManifestName);
-  const auto bytes = file->bytes();
-  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file->path());
+Manifest Manifest::read(const std::filesystem::path& path) {
+  const bool single = std::filesystem::is_regular_file(path);
+  Manifest out;
+  if (single) {
+    const auto archive = program::Archive::open(path);
+    const auto* record = archive->record(kManifestRecord);
+    require(record != nullptr, path.string(), " is no sharded program: it has no record ",
+            kManifestRecord);
+    out = parse(archive->zip().text(*record), join_text(path.string(), ": ", kManifestRecord));
+  } else {
+    const auto file = files::MappedFile::open(path / kManifestName);
+    const auto bytes = file->bytes();
+    out = parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file->path());
+  }
+  for (const auto& one : out.ranks) {
+    require(one.file.empty() == single, path.string(), ": the program of rank ", one.rank,
+            single ? " is in another file" : " has no file");
+  }
+  return out;
 }
 
 bool is_sharded_program(const std::filesystem::path& path) {
   std::error_code ignored;
-  return std::filesystem::is_regular_file(path / kManifestName, ignored);
+  if (std::filesystem::is_regular_file(path / kManifestName, ignored)) return true;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  try {
+    return program::Archive::open(path)->record(kManifestRecord) != nullptr;
+  } catch (const Error&) {
+    return false;  // opening it as a program says what is wrong
+  }
 }
 
 }  // namespace tessera::partition

@@ -10,13 +10,16 @@
 #include "tessera/sharding/placement.h"
 #include "tessera/sharding/sharding.h"
 
-/// What a directory of a sharded program holds: DIR/manifest.json, beside one `.pt2` for each rank.
+/// What a sharded program consists of: DIR/manifest.json, beside one `.pt2` for each rank; or, in
+/// one `.pt2` that holds the programs of all ranks, the record extra/manifest.json.
 ///
 ///   {"format": "tessera.sharded_program", "version": 1, "source": "mlp.pt2", "mesh": "tp=2",
 ///    "ranks":   [{"rank": 0, "file": "rank_0.pt2", "model": "model"}, ...],
 ///    "groups":  [{"name": "0", "ranks": [0, 1]}],
 ///    "inputs":  [{"name": "x", "dtype": "f32", "shape": [8, -1], "placements": "R"}],
 ///    "outputs": [{"name": "output", "dtype": "f32", "shape": [8, -1], "placements": "R"}]}
+///
+/// In a single file the ranks have no "file" and a "model" of their own: "rank_0", "rank_1", ...
 ///
 /// To run it, start a process for each rank, register a process group under the name of each group
 /// that the rank is in, give every rank its part of each input, and run its file. Ranks call the
@@ -27,12 +30,19 @@
 namespace tessera::partition {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
+/// The name in a file of all ranks.
+inline constexpr std::string_view kManifestRecord = "extra/manifest.json";
 
 /// Where the program of one rank is.
 struct RankProgram {
   int rank = 0;
-  std::string file;             ///< a plain file name in the directory: "rank_0.pt2"
+  std::string file;  ///< a plain file name in the directory: "rank_0.pt2"; "" in a single file
   std::string model = "model";  ///< which program of the file: the record models/<model>.json
+
+  /// The file of this program, of a sharded program in `path`.
+  std::filesystem::path file_in(const std::filesystem::path& path) const {
+    return file.empty() ? path : path / file;
+  }
 };
 
 /// The ranks behind a group name of `_c10d_functional` ops. "0" is Python's name for the group of
@@ -68,11 +78,11 @@ struct Manifest {
   std::string to_json() const;
   /// `document` is for messages. InvalidArgument names the place and what is wrong with it.
   static Manifest parse(std::string_view text, std::string_view document);
-  /// Reads DIR/manifest.json.
-  static Manifest read(const std::filesystem::path& directory);
+  /// Reads DIR/manifest.json, or the manifest in a file of all ranks.
+  static Manifest read(const std::filesystem::path& path);
 };
 
-/// True for a directory that has a manifest.
+/// True for a directory or a `.pt2` that has a manifest.
 bool is_sharded_program(const std::filesystem::path& path);
 
 }  // namespace tessera::partition

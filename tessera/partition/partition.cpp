@@ -21,14 +21,15 @@ program::ExportedProgram PartitionedProgram::of_rank(int rank) const {
 
 void PartitionedProgram::save_rank(int rank, const std::filesystem::path& file) const {
   program::ExportedProgram local = of_rank(rank);
-  const auto records =
-      shard_weights(local, program_, *archive_, assignment_, mesh().with_own_rank(rank), nullptr);
+  RecordNames names;
+  const auto records = shard_weights(local, program_, *archive_, assignment_,
+                                     mesh().with_own_rank(rank), nullptr, names);
   program::save(local, *archive_, file, records);
 }
 
-void PartitionedProgram::save(const std::filesystem::path& directory, WriteOptions options) const {
+void PartitionedProgram::save(const std::filesystem::path& path, WriteOptions options) const {
   options.rewrite = rewrite_;
-  write_sharded(*archive_, program_, assignment_, directory, options);
+  write_sharded(*archive_, program_, assignment_, path, options);
 }
 
 PartitionedProgram partition(std::shared_ptr<const program::Archive> archive,

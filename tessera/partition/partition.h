@@ -46,7 +46,7 @@ class PartitionedProgram {
   /// Writes the program of one rank, with its weights, as one `.pt2`.
   void save_rank(int rank, const std::filesystem::path& file) const;
   /// Writes the programs of all ranks; `options.rewrite` is ignored. See write_sharded.
-  void save(const std::filesystem::path& directory, WriteOptions options = {}) const;
+  void save(const std::filesystem::path& path, WriteOptions options = {}) const;
 
  private:
   std::shared_ptr<const program::Archive> archive_;

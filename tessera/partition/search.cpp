@@ -19,81 +19,132 @@ States common(States a, std::span<const std::vector<int>> b) {
   return a;
 }
 
-class Searcher {
- public:
-  Searcher(const ChoiceNetwork& choices, const CostNetwork& network, int axes,
-           const SearchOptions& options)
-      : choices_(choices), network_(network), axes_(axes), options_(options) {}
-
-  Solution run(std::span<const std::vector<int>> keep) const {
-    Solution best = solve_within(
-        network_, keep,
-        {std::min(options_.small_table, options_.limits.table), options_.limits.cells});
-    if (best.exact || !std::isfinite(best.lower_bound)) return best;
-    improve(best, keep);
-    if (gap(best) <= options_.fair_gap) return best;
-    Solution more = solve_within(network_, keep, options_.limits);
-    const bool better = more.cost < best.cost;
-    const double bound = std::max(best.lower_bound, more.lower_bound);
-    if (better) best = std::move(more);
-    best.lower_bound = bound;
-    if (!best.exact) improve(best, keep);
-    return best;
-  }
-
- private:
-  /// From the choice itself and from everything whole, beginning with either axis.
-  void improve(Solution& best, std::span<const std::vector<int>> keep) const {
-    if (axes_ < 2) return;
-    std::vector<Solution> starts = {best};
-    starts.push_back(choices_.whole());
-    starts[1].cost = network_.cost_of(starts[1].states);
-    for (const Solution& start : starts) {
-      for (int first = 0; first < axes_ && gap(best) > options_.good_gap; ++first) {
-        Solution found = in_turns(start, first, keep);
-        if (found.cost >= best.cost) continue;
-        best.cost = found.cost;
-        best.states = std::move(found.states);
-      }
+/// The network in which all other states are not allowed.
+CostNetwork limited_to(const CostNetwork& network, std::span<const std::vector<int>> keep) {
+  CostNetwork out = network;
+  for (size_t v = 0; v < keep.size(); ++v) {
+    const int states = network.states(static_cast<int>(v));
+    if (std::ssize(keep[v]) == states) continue;
+    for (int s = 0; s < states; ++s) {
+      if (std::ranges::find(keep[v], s) == keep[v].end())
+        out.add(static_cast<int>(v), s, std::numeric_limits<double>::infinity());
     }
   }
-
-  /// Exactly along one axis at a time, until no axis helps.
-  Solution in_turns(Solution now, int first, std::span<const std::vector<int>> keep) const {
-    constexpr int kRounds = 8;
-    for (int round = 0, idle = 0; round < kRounds && idle < axes_; ++round) {
-      const States along = common(choices_.states_along(now, (first + round) % axes_), keep);
-      const bool possible = std::ranges::none_of(along, &std::vector<int>::empty);
-      ++idle;
-      if (!possible) continue;
-      Solution next = solve_within(network_, along, options_.limits);
-      if (next.cost < now.cost * (1 - 1e-12)) {
-        now = std::move(next);
-        idle = 0;
-      }
-    }
-    return now;
-  }
-
-  const ChoiceNetwork& choices_;
-  const CostNetwork& network_;
-  int axes_;
-  const SearchOptions& options_;
-};
+  return out;
+}
 
 int axes_of(const ChoiceNetwork& choices) {
   return choices.inputs().empty() ? 1 : choices.inputs()[0].placements[0].mesh().ndim();
 }
 
+size_t count_of(const States& states) {
+  size_t sum = 0;
+  for (const auto& list : states) sum += list.size();
+  return sum;
+}
+
 }  // namespace
 
-Solution search_within(const ChoiceNetwork& choices, const CostNetwork& network,
-                       std::span<const std::vector<int>> keep, const SearchOptions& options) {
-  return Searcher(choices, network, axes_of(choices), options).run(keep);
+PlanSearch::PlanSearch(const ChoiceNetwork& choices, const SearchOptions& options)
+    : choices_(choices), options_(options), axes_(axes_of(choices)) {}
+PlanSearch::~PlanSearch() = default;
+
+Solution PlanSearch::run(const CostNetwork& network, std::span<const std::vector<int>> keep) {
+  if (axes_ > 1) return by_ascent(network, keep);
+  return solve_within(network, keep, options_.limits);
+}
+
+/// The best choice that is known before the search; infinite cost if there is none.
+Solution PlanSearch::start(const CostNetwork& network, std::span<const std::vector<int>> keep) {
+  Solution best = choices_.whole();
+  best.cost = network.cost_of(best.states);
+  if (!last_.empty() && network.cost_of(last_) < best.cost) {
+    best.states = last_;
+    best.cost = network.cost_of(last_);
+  }
+  if (!std::isfinite(best.cost)) best = solve_within(network, keep, options_.small);
+  if (!std::isfinite(best.cost) && !best.exact) best = solve_within(network, keep, options_.limits);
+  best.exact = false;
+  best.lower_bound = 0;
+  return best;
+}
+
+Solution PlanSearch::by_ascent(const CostNetwork& all, std::span<const std::vector<int>> keep) {
+  const CostNetwork network = limited_to(all, keep);
+  Solution best = start(network, keep);
+  if (!std::isfinite(best.cost)) return best;
+  if (ascent_ != nullptr && 2 * best.cost <= ascent_->large()) {
+    ascent_->set_unary(network);
+  } else {
+    ascent_ = std::make_unique<DualAscent>(network, best.cost);
+  }
+  constexpr int kBetweenTries = 4;
+  for (int round = 1; round <= options_.rounds && !best.exact; ++round) {
+    ascent_->round();
+    std::vector<int> states = ascent_->decode();
+    if (const double cost = network.cost_of(states); cost < best.cost) {
+      best.cost = cost;
+      best.states = std::move(states);
+    }
+    best.lower_bound = std::max(best.lower_bound, std::min(ascent_->bound(), best.cost));
+    if (round % kBetweenTries == 0) best.exact = try_exact(network, best);
+  }
+  if (!best.exact && gap(best) > options_.good_gap) improve(network, keep, best);
+  last_ = best.states;
+  return best;
+}
+
+/// Eliminates what is left of the states, if that is a small part of all.
+bool PlanSearch::try_exact(const CostNetwork& network, Solution& best) const {
+  constexpr double kLittle = 1e-9;  // so that the choice itself is left
+  const States left = ascent_->states_below(best.cost * (1 + kLittle));
+  const bool possible = std::ranges::none_of(left, &std::vector<int>::empty);
+  if (!possible || 2 * count_of(left) > count_of(choices_.all_states())) return false;
+  Solution found = solve_within(network, left, options_.small);
+  if (!found.exact) return false;
+  if (found.cost < best.cost) {
+    best.cost = found.cost;
+    best.states = std::move(found.states);
+  }
+  best.lower_bound = best.cost;
+  return true;
+}
+
+/// From the choice itself and from everything whole, beginning with either axis.
+void PlanSearch::improve(const CostNetwork& network, std::span<const std::vector<int>> keep,
+                         Solution& best) const {
+  std::vector<Solution> starts = {best, choices_.whole()};
+  starts[1].cost = network.cost_of(starts[1].states);
+  for (const Solution& from : starts) {
+    for (int first = 0; first < axes_ && gap(best) > options_.good_gap; ++first) {
+      Solution found = in_turns(network, from, first, keep);
+      if (found.cost >= best.cost) continue;
+      best.cost = found.cost;
+      best.states = std::move(found.states);
+    }
+  }
+}
+
+/// Exactly along one axis at a time, until no axis helps.
+Solution PlanSearch::in_turns(const CostNetwork& network, Solution now, int first,
+                              std::span<const std::vector<int>> keep) const {
+  constexpr int kRounds = 8;
+  for (int round = 0, idle = 0; round < kRounds && idle < axes_; ++round) {
+    const States along = common(choices_.states_along(now, (first + round) % axes_), keep);
+    const bool possible = std::ranges::none_of(along, &std::vector<int>::empty);
+    ++idle;
+    if (!possible) continue;
+    Solution next = solve_within(network, along, options_.limits);
+    if (next.cost < now.cost * (1 - 1e-12)) {
+      now = std::move(next);
+      idle = 0;
+    }
+  }
+  return now;
 }
 
 Solution search(const ChoiceNetwork& choices, const SearchOptions& options) {
-  return search_within(choices, choices.network(), choices.all_states(), options);
+  return PlanSearch(choices, options).run(choices.network(), choices.all_states());
 }
 
 CostNetwork priced(const ChoiceNetwork& choices, double price, double spread) {
@@ -144,8 +195,13 @@ namespace {
 /// all choices seen so far, few of each variable, with prices that differ from weight to weight.
 class PriceSearch {
  public:
-  PriceSearch(const ChoiceNetwork& choices, double most, const SearchOptions& options)
-      : choices_(choices), most_(most), options_(options), seen_(choices.all_states().size()) {
+  PriceSearch(const ChoiceNetwork& choices, double most, const SearchOptions& options,
+              PlanSearch& search)
+      : choices_(choices),
+        most_(most),
+        options_(options),
+        search_(search),
+        seen_(choices.all_states().size()) {
     best_.solution.cost = std::numeric_limits<double>::infinity();
   }
 
@@ -191,8 +247,7 @@ class PriceSearch {
   }
 
   Point solve_at(double price) {
-    Solution found =
-        search_within(choices_, priced(choices_, price, 0), choices_.all_states(), options_);
+    Solution found = search_.run(priced(choices_, price, 0), choices_.all_states());
     bound_ = std::max(bound_, found.lower_bound - price * most_);
     remember(found);
     const Point point = point_of(found);
@@ -234,6 +289,7 @@ class PriceSearch {
   const ChoiceNetwork& choices_;
   double most_;
   const SearchOptions& options_;
+  PlanSearch& search_;
   Limited best_;
   double bound_ = 0;
   double price_ = 0;  // at which the bound is highest, so far
@@ -245,11 +301,12 @@ class PriceSearch {
 
 Limited search_under(const ChoiceNetwork& choices, int64_t limit, const SearchOptions& options) {
   const auto most = static_cast<double>(limit);
-  Limited free{search(choices, options), 0};
+  PlanSearch search(choices, options);
+  Limited free{search.run(choices.network(), choices.all_states()), 0};
   const bool possible = std::isfinite(free.solution.cost) && fewest_weight_bytes(choices) <= most;
   if (!possible) free.solution.cost = std::numeric_limits<double>::infinity();
   if (!possible || weight_bytes(choices, free.solution) <= most) return free;
-  return PriceSearch(choices, most, options).run(free.solution);
+  return PriceSearch(choices, most, options, search).run(free.solution);
 }
 
 }  // namespace tessera::partition

@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <numeric>
-#include <set>
-#include <tuple>
 
 #include "tessera/base/errors.h"
 #include "tessera/base/shape.h"
@@ -172,9 +169,10 @@ RecordContents cut_record(const Archive& archive, const TensorMeta& meta, const 
 /// The records of one folder, "data/weights/" or "data/constants/".
 class Folder {
  public:
-  Folder(std::string prefix, program::SaveOptions& out) : prefix_(std::move(prefix)), out_(out) {}
+  Folder(std::string prefix, RecordNames::Folder& names, program::SaveOptions& out)
+      : prefix_(std::move(prefix)), names_(names), out_(out) {}
 
-  void keep(const Payload& payload) { taken_.insert(payload.path_name); }
+  void keep(const Payload& payload) { names_.taken.insert(payload.path_name); }
 
   void add_whole(const Archive& archive, const Payload& payload, Bytes bytes,
                  const ByteProgress& progress) {
@@ -183,11 +181,11 @@ class Folder {
 
   void add_cut(const Archive& archive, Payload& payload, const Payload& before,
                const Sharding& sharding, Bytes storage, const ByteProgress& progress) {
-    const auto key = std::tuple(before.path_name, before.meta->to_text(), layout_text(*before.meta),
-                                sharding.to_text());
-    auto [known, added] = cut_.emplace(key, before.path_name);
+    const std::vector<std::string> key = {before.path_name, before.meta->to_text(),
+                                          layout_text(*before.meta), part_text(sharding)};
+    auto [known, added] = names_.cut.emplace(key, before.path_name);
     if (added) {
-      for (int i = 1; !taken_.insert(known->second).second; ++i) {
+      for (int i = 1; !names_.taken.insert(known->second).second; ++i) {
         known->second = join_text(before.path_name, "_part", i);
       }
       out_.replace.emplace(prefix_ + known->second,
@@ -203,21 +201,34 @@ class Folder {
     return out;
   }
 
+  /// What this rank holds of each dim: "0-8 4-8".
+  static std::string part_text(const Sharding& sharding) {
+    std::string out;
+    const auto& coordinate = sharding.mesh().my_coordinate().value();
+    for (int d = 0; d < sharding.ndim(); ++d) {
+      for (const Interval& held : held_intervals(sharding, d, coordinate)) {
+        out += join_text(held.begin, "-", held.end, ",");
+      }
+      out += " ";
+    }
+    return out;
+  }
+
   std::string prefix_;
+  RecordNames::Folder& names_;
   program::SaveOptions& out_;
-  std::set<std::string> taken_;
-  std::map<std::tuple<std::string, std::string, std::string, std::string>, std::string> cut_;
 };
 
 }  // namespace
 
 program::SaveOptions shard_weights(ExportedProgram& local, const ExportedProgram& program,
                                    const Archive& archive, const Assignment& assignment,
-                                   const DeviceMesh& mesh, const ByteProgress& progress) {
+                                   const DeviceMesh& mesh, const ByteProgress& progress,
+                                   RecordNames& names) {
   program::SaveOptions out;
   const auto shard = [&](std::vector<Payload>& mine, const std::vector<Payload>& all,
-                         std::string prefix, const auto& bytes_of) {
-    Folder folder(std::move(prefix), out);
+                         std::string prefix, RecordNames::Folder& taken, const auto& bytes_of) {
+    Folder folder(std::move(prefix), taken, out);
     const auto sharding_of = [&](const Payload& payload) -> Sharding {
       const bool is_tensor = payload.meta && !payload.use_pickle;
       const auto found = sharding_of_weight(program, assignment, payload.name);
@@ -237,17 +248,11 @@ program::SaveOptions shard_weights(ExportedProgram& local, const ExportedProgram
       }
     }
   };
-  shard(local.weights, program.weights, "data/weights/",
+  shard(local.weights, program.weights, "data/weights/", names.weights,
         [&](const Payload& p) { return archive.bytes_of_weight(p); });
-  shard(local.constants, program.constants, "data/constants/",
+  shard(local.constants, program.constants, "data/constants/", names.constants,
         [&](const Payload& p) { return archive.bytes_of_constant(p); });
   return out;
-}
-
-uint64_t weight_bytes(const program::SaveOptions& records) {
-  uint64_t sum = 0;
-  for (const auto& [name, contents] : records.replace) sum += contents.size;
-  return sum;
 }
 
 }  // namespace tessera::partition

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <set>
 #include <system_error>
 #include <thread>
 
@@ -115,13 +116,73 @@ void in_parallel(size_t count, const Work& work) {
   if (error) std::rethrow_exception(error);
 }
 
-void check_target(const fs::path& directory, const WriteOptions& options) {
-  require(!directory.empty() && directory.has_filename(), "the output directory '",
-          directory.string(), "' has no name");
-  if (!fs::exists(directory)) return;
-  require(options.overwrite, directory.string(), " exists: choose another directory");
-  require(is_sharded_program(directory), directory.string(),
-          " is no sharded program and is not overwritten");
+void check_target(const fs::path& path, const WriteOptions& options) {
+  require(!path.empty() && path.has_filename(), "the output '", path.string(), "' has no name");
+  if (!fs::exists(path)) return;
+  require(options.overwrite, path.string(), " exists: choose another name");
+  require(is_sharded_program(path), path.string(), " is no sharded program and is not overwritten");
+  require(!options.single_file || !fs::is_directory(path), path.string(),
+          " is a directory and is not replaced by a file");
+}
+
+/// The programs of all ranks, with the contents of their records.
+struct RankPrograms {
+  std::vector<ExportedProgram> programs;
+  std::vector<program::SaveOptions> records;
+};
+
+/// `shared`: the names of the one archive that all are written to; otherwise each has its own.
+RankPrograms make_programs(const program::Archive& archive, const ExportedProgram& program,
+                           const Assignment& assignment, const RewriteOptions& rewrite,
+                           const ByteProgress& progress, RecordNames* shared) {
+  RankPrograms out;
+  for (const int rank : assignment.mesh.ranks()) {
+    RecordNames own;
+    out.programs.push_back(program_of_rank(program, assignment, rank, rewrite));
+    out.records.push_back(shard_weights(out.programs.back(), program, archive, assignment,
+                                        assignment.mesh.with_own_rank(rank), progress,
+                                        shared != nullptr ? *shared : own));
+  }
+  return out;
+}
+
+/// The bytes of tensors that are written; records of one name in one archive are written once.
+uint64_t bytes_to_write(const RankPrograms& ranks, bool one_archive) {
+  uint64_t sum = 0;
+  std::set<std::string> seen;
+  for (const auto& records : ranks.records) {
+    for (const auto& [name, contents] : records.replace) {
+      if (!one_archive || seen.insert(name).second) sum += contents.size;
+    }
+  }
+  return sum;
+}
+
+void write_directory(const program::Archive& archive, const RankPrograms& ranks,
+                     const Manifest& manifest, const fs::path& path) {
+  DirectoryAside aside(path);
+  in_parallel(ranks.programs.size(), [&](size_t i) {
+    program::save(ranks.programs[i], archive, aside.path() / manifest.ranks[i].file,
+                  ranks.records[i]);
+  });
+  files::OutputFile text(aside.path() / kManifestName);
+  text.write(manifest.to_json());
+  text.close();
+  aside.rename();
+}
+
+void write_file(const program::Archive& archive, const RankPrograms& ranks, Manifest manifest,
+                const fs::path& path) {
+  std::vector<program::NamedProgram> programs;
+  for (size_t i = 0; i < ranks.programs.size(); ++i) {
+    RankProgram& one = manifest.ranks[i];
+    one.file.clear();
+    one.model = join_text("rank_", one.rank);
+    programs.push_back({one.model, &ranks.programs[i], &ranks.records[i]});
+  }
+  std::error_code reported_by_open;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), reported_by_open);
+  program::save_all(programs, archive, path, {{std::string(kManifestRecord), manifest.to_json()}});
 }
 
 }  // namespace
@@ -165,8 +226,8 @@ Manifest manifest_of(const ExportedProgram& program, const Assignment& assignmen
 void write_sharded(const program::Archive& archive, const ExportedProgram& program,
                    const Assignment& assignment, const fs::path& given,
                    const WriteOptions& options) {
-  const fs::path directory = given.has_filename() ? given : given.parent_path();
-  check_target(directory, options);
+  const fs::path path = given.has_filename() ? given : given.parent_path();
+  check_target(path, options);
   const DeviceMesh& mesh = assignment.mesh;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     require(std::ranges::find(mesh.ranks(), rank) != mesh.ranks().end(),
@@ -181,22 +242,15 @@ void write_sharded(const program::Archive& archive, const ExportedProgram& progr
     progress.bytes += bytes;
     if (options.progress) options.progress(progress);
   };
-  std::vector<ExportedProgram> programs;
-  std::vector<program::SaveOptions> records;
-  for (const auto& one : manifest.ranks) {
-    programs.push_back(program_of_rank(program, assignment, one.rank, options.rewrite));
-    records.push_back(shard_weights(programs.back(), program, archive, assignment,
-                                    mesh.with_own_rank(one.rank), count));
-    progress.total += weight_bytes(records.back());
+  RecordNames shared;
+  const RankPrograms ranks = make_programs(archive, program, assignment, options.rewrite, count,
+                                           options.single_file ? &shared : nullptr);
+  progress.total = bytes_to_write(ranks, options.single_file);
+  if (options.single_file) {
+    write_file(archive, ranks, manifest, path);
+  } else {
+    write_directory(archive, ranks, manifest, path);
   }
-  DirectoryAside aside(directory);
-  in_parallel(programs.size(), [&](size_t i) {
-    program::save(programs[i], archive, aside.path() / manifest.ranks[i].file, records[i]);
-  });
-  files::OutputFile text(aside.path() / kManifestName);
-  text.write(manifest.to_json());
-  text.close();
-  aside.rename();
 }
 
 }  // namespace tessera::partition

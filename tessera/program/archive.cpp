@@ -67,11 +67,32 @@ std::string_view Archive::required_text(std::string_view name) const {
   return zip_.text(*found);
 }
 
-ExportedProgram Archive::read_program() const {
+std::vector<std::string> Archive::models() const {
+  constexpr std::string_view kFolder = "models/";
+  constexpr std::string_view kEnd = ".json";
+  std::vector<std::string> out;
+  for (const auto& record : zip_.records()) {
+    std::string_view name = std::string_view(record.name).substr(root_.size());
+    if (!name.starts_with(kFolder) || !name.ends_with(kEnd)) continue;
+    name.remove_prefix(kFolder.size());
+    name.remove_suffix(kEnd.size());
+    out.emplace_back(name);
+  }
+  return out;
+}
+
+ExportedProgram Archive::read_program(std::string_view model) const {
+  const std::string name = join_text("models/", model, ".json");
+  if (record(name) == nullptr) {
+    const auto others = models();
+    require(others.empty(), path(), " has no program '", model, "' but ", others.size(),
+            " others, as ", [&] { return others.front(); });
+  }
   return parse_program(
-      {.model = required_text("models/model.json"),
-       .weights_config = required_text("data/weights/model_weights_config.json"),
-       .constants_config = required_text("data/constants/model_constants_config.json")},
+      {.model = required_text(name),
+       .weights_config = required_text(join_text("data/weights/", model, "_weights_config.json")),
+       .constants_config =
+           required_text(join_text("data/constants/", model, "_constants_config.json"))},
       path());
 }
 

@@ -23,14 +23,19 @@ namespace tessera::program {
 ///   models/model.json                                  the program
 ///   data/sample_inputs/model.pt                        a pickle of the inputs of the export
 ///
+/// An archive may hold several programs: `model` in these names is then the name of each, and all
+/// share the records of tensors.
+///
 /// Tensors are read from the mapped file in place; nothing is copied.
 class Archive {
  public:
   /// Throws InvalidArgument for a file that is not an exported program.
   static std::shared_ptr<const Archive> open(const std::filesystem::path& path);
 
-  /// The program that the archive describes.
-  ExportedProgram read_program() const;
+  /// The program of this name; torch.export.save calls its only one "model".
+  ExportedProgram read_program(std::string_view model = "model") const;
+  /// Names of the programs, in the order of the archive.
+  std::vector<std::string> models() const;
 
   /// The bytes of a payload's record: the whole storage; the payload's meta describes which part is
   /// the tensor. Throws InvalidArgument for a record that is missing or too small.
@@ -74,5 +79,19 @@ inline void save(const ExportedProgram& program, const Archive& from,
                  const std::filesystem::path& path) {
   save(program, from, path, {});
 }
+
+/// One of the programs that are saved to one archive.
+struct NamedProgram {
+  std::string model;  ///< "rank_0"
+  const ExportedProgram* program = nullptr;
+  const SaveOptions* records = nullptr;
+};
+
+/// Writes several programs as one `.pt2`, which torch.export.pt2_archive.load_pt2 reads. A record
+/// of tensors that several of them name is written once. Each gets the sample inputs of `from`.
+/// `extra`: further records by name ("extra/notes.txt").
+void save_all(const std::vector<NamedProgram>& programs, const Archive& from,
+              const std::filesystem::path& path,
+              const std::map<std::string, std::string>& extra = {});
 
 }  // namespace tessera::program

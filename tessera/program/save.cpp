@@ -12,10 +12,12 @@ namespace {
 
 constexpr std::string_view kWeights = "data/weights/";
 constexpr std::string_view kConstants = "data/constants/";
-constexpr std::string_view kWeightsConfig = "data/weights/model_weights_config.json";
-constexpr std::string_view kConstantsConfig = "data/constants/model_constants_config.json";
-constexpr std::string_view kModel = "models/model.json";
+constexpr std::string_view kOnlyModel = "model";
 constexpr std::string_view kSerializationId = ".data/serialization_id";
+
+std::string sample_inputs_of(std::string_view model) {
+  return join_text("data/sample_inputs/", model, ".pt");
+}
 
 /// The final records of an archive, in the order in which PyTorch writes them.
 constexpr std::string_view kClosing[] = {"archive_format", "archive_version", ".data/version",
@@ -23,16 +25,34 @@ constexpr std::string_view kClosing[] = {"archive_format", "archive_version", ".
 
 class Saver {
  public:
-  Saver(const Archive& from, const std::filesystem::path& path, const SaveOptions& options)
-      : from_(from), options_(options), zip_(path) {}
+  Saver(const Archive& from, const std::filesystem::path& path) : from_(from), zip_(path) {}
 
-  void save(const ExportedProgram& program) {
+  void add(const NamedProgram& one) {
+    const ExportedProgram& program = *one.program;
     const ProgramRecords texts = print_program(program);
-    tensors(program.weights, kWeights);
-    text(kWeightsConfig, texts.weights_config);
-    tensors(program.constants, kConstants);
-    text(kConstantsConfig, texts.constants_config);
-    text(kModel, texts.model);
+    tensors(program.weights, *one.records, kWeights);
+    text(join_text(kWeights, one.model, "_weights_config.json"), texts.weights_config);
+    tensors(program.constants, *one.records, kConstants);
+    text(join_text(kConstants, one.model, "_constants_config.json"), texts.constants_config);
+    text(join_text("models/", one.model, ".json"), texts.model);
+    if (one.model == kOnlyModel) return;
+    const auto* sample = from_.record(sample_inputs_of(kOnlyModel));
+    if (sample != nullptr) {
+      text(sample_inputs_of(one.model), from_.zip().text(*sample));
+      done_.insert(sample_inputs_of(kOnlyModel));
+    }
+    done_.insert(join_text("models/", kOnlyModel, ".json"));
+  }
+
+  void text(std::string_view name, std::string_view contents) {
+    const auto* before = from_.record(name);
+    changed_ = changed_ || before == nullptr || from_.zip().text(*before) != contents;
+    note(contents);
+    zip_.add(full(name), contents);
+    done_.emplace(name);
+  }
+
+  void finish() {
     rest();
     for (const auto name : kClosing) {
       if (from_.record(name) != nullptr) copy(name);
@@ -51,20 +71,13 @@ class Saver {
     done_.emplace(name);
   }
 
-  void text(std::string_view name, std::string_view contents) {
-    const auto* before = from_.record(name);
-    changed_ = changed_ || before == nullptr || from_.zip().text(*before) != contents;
-    note(contents);
-    zip_.add(full(name), contents);
-    done_.emplace(name);
-  }
-
-  void tensors(const std::vector<Payload>& payloads, std::string_view folder) {
+  void tensors(const std::vector<Payload>& payloads, const SaveOptions& options,
+               std::string_view folder) {
     for (const auto& payload : payloads) {
       const std::string name = join_text(folder, payload.path_name);
-      if (done_.contains(name)) continue;  // tied
-      const auto replacement = options_.replace.find(name);
-      if (replacement == options_.replace.end()) {
+      if (done_.contains(name)) continue;  // tied, or of an earlier program too
+      const auto replacement = options.replace.find(name);
+      if (replacement == options.replace.end()) {
         copy(name);
         continue;
       }
@@ -105,7 +118,6 @@ class Saver {
   }
 
   const Archive& from_;
-  const SaveOptions& options_;
   files::ZipWriter zip_;
   std::set<std::string> done_;
   bool changed_ = false;
@@ -116,10 +128,18 @@ class Saver {
 
 void save(const ExportedProgram& program, const Archive& from, const std::filesystem::path& path,
           const SaveOptions& options) {
+  save_all({{std::string(kOnlyModel), &program, &options}}, from, path);
+}
+
+void save_all(const std::vector<NamedProgram>& programs, const Archive& from,
+              const std::filesystem::path& path, const std::map<std::string, std::string>& extra) {
   // Written to a temporary file and renamed: `path` may be the file that `from` has mapped.
   const std::filesystem::path unfinished = path.string() + ".unfinished";
   try {
-    Saver(from, unfinished, options).save(program);
+    Saver saver(from, unfinished);
+    for (const auto& one : programs) saver.add(one);
+    for (const auto& [name, contents] : extra) saver.text(name, contents);
+    saver.finish();
     std::filesystem::rename(unfinished, path);
   } catch (...) {
     std::error_code ignored;

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <thread>
 
@@ -120,6 +121,35 @@ TEST_P(KilledSave, LeavesALoadableCheckpoint) {
   run_ranks(2, [&](int) { save(state_of(3), path); });
   EXPECT_EQ(value_in(path), 3);
   EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{"ckpt"});
+}
+
+/// The last rank dies before its part is written; the first waits for it.
+const Scenario kDeadPeer("dies in a save in the background", [] {
+  const auto world = comm::process_world();
+  SaveOptions options;
+  options.on_stage = [&](SaveStage reached) {
+    const bool dies = world->rank() == world->size() - 1 && reached == SaveStage::written;
+    if (dies) ::kill(::getpid(), SIGKILL);
+  };
+  AsyncSaver saver;
+  saver.save(state_of(1), std::getenv("CHECKPOINT"), options);
+  testing::mark(testing::error_of([&] { saver.wait(); }));
+  std::_Exit(0);
+});
+
+TEST(KilledAsyncSave, EndsInSecondsWithTheRankThatDied) {
+  const TempDir dir;
+  const auto start = std::chrono::steady_clock::now();
+  const auto ended = testing::run_processes(
+      kDeadPeer,
+      {.size = 3,
+       .deadline = std::chrono::seconds(100),
+       .environment = {{"CHECKPOINT", (dir / "ckpt").string()}, {"TESSERA_TIMEOUT_S", "300"}}});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  EXPECT_EQ(ended[2].signal, SIGKILL);
+  EXPECT_TRUE(ended[0].says("PeerError: rank 2 has not written its part")) << ended[0].to_text();
+  EXPECT_TRUE(ended[1].ok() && ended[1].says("PeerError")) << ended[1].to_text();
+  EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{});  // nothing is left of it
 }
 
 }  // namespace kill_test

@@ -301,6 +301,35 @@ TEST(Save, SaysHowFarItIs) {
   });
 }
 
+// From rows of four ranks to columns of three, and to shards of two axes: each rank reads what it
+// holds, once to check it and once to copy it, and nothing else.
+TEST(Load, OnAnotherMeshReadsNoByteTwice) {
+  const SharedDir dir("once");
+  const at::Tensor full = numbers({12, 10});
+  test::run_ranks(4, [&](int) {
+    save({{"w", sharded(full, init_device_mesh("dp=4"), "S0")}}, dir / "a");
+  });
+  const std::vector<std::pair<std::string, std::string>> targets = {
+      {"tp=3", "S1"}, {"dp=2,tp=2", "S1,S0"}, {"dp=2,tp=2", "R,SS0(2)"}, {"tp=1", "R"}};
+  for (const auto& [mesh_text, placements] : targets) {
+    const int ranks = DeviceMesh::parse(mesh_text).size();
+    test::run_ranks(ranks, [&](int) {
+      State state = {{"w", sharded(at::zeros({12, 10}), init_device_mesh(mesh_text), placements)}};
+      const auto& tensor = std::get<at::Tensor>(state.at("w"));
+      uint64_t last = 0;
+      LoadOptions options;
+      options.on_progress = [&](uint64_t bytes, uint64_t total) {
+        EXPECT_GT(bytes, last);
+        last = bytes;
+        EXPECT_EQ(total, 2 * to_local(tensor).nbytes());
+      };
+      load(state, dir / "a", options);
+      EXPECT_EQ(last, 2 * to_local(tensor).nbytes());
+      EXPECT_TRUE(at::equal(full_tensor(tensor), full));
+    });
+  }
+}
+
 TEST(Load, RenamesByGlob) {
   const SharedDir dir("globs");
   test::run_ranks(2, [&](int) {

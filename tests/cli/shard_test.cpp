@@ -34,6 +34,29 @@ TEST(Shard, WritesAProgramForEachRankAndSaysWhatItCosts) {
   EXPECT_TRUE(std::filesystem::exists(dir / "out/rank_0.pt2"));
 }
 
+TEST(Shard, WritesOneFileThatCanBeInspectedRunAndVerified) {
+  const TempDir dir;
+  const std::string out = (dir / "all.pt2").string();
+  auto words = shard("llama_raw", "dp=2,tp=2", kPlans + "llama.json", out);
+  words.emplace_back("--single-file");
+  const CliResult written = run_cli(words);
+  ASSERT_EQ(written.exit_code, 0) << written.err;
+  EXPECT_NE(written.out.find("all.pt2"), std::string::npos) << written.out;
+  const CliResult shown = run_cli({"inspect", out});
+  ASSERT_EQ(shown.exit_code, 0) << shown.err;
+  for (const char* part : {"sharded for dp=2,tp=2", "rank_3", "inputs"}) {
+    EXPECT_NE(shown.out.find(part), std::string::npos) << part << "\n" << shown.out;
+  }
+  const CliResult ran = run_cli({"run", out, "--random", "0", "--json"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(nlohmann::json::parse(ran.out)["ranks"], 4);
+  const CliResult same = run_cli({"verify", kData + "llama_raw.pt2", out, "--json"});
+  ASSERT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_EQ(nlohmann::json::parse(same.out)["ok"], true);
+  const CliResult wrong = run_cli({"run", out, "-n", "2", "--random", "0"});
+  EXPECT_EQ(wrong.exit_code, 2) << wrong.err;
+}
+
 TEST(Shard, JsonHoldsTheManifestAndTheCosts) {
   const TempDir dir;
   auto words = shard("mlp_raw", "tp=2", kPlans + "mlp.json", dir / "out");

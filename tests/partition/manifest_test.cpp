@@ -10,7 +10,7 @@
 namespace tessera::partition {
 namespace manifest_test {
 
-using test::expect_error;
+using tessera::test::expect_error;
 
 Manifest example() {
   Manifest out;
@@ -86,8 +86,14 @@ TEST(Manifest, RefusesWhatDoesNotFitTheMesh) {
   expect_error<InvalidArgument>([] { Manifest::parse("[]", "m.json"); }, {"m.json"});
 }
 
+TEST(Manifest, OfADirectoryNamesFiles) {
+  const tessera::test::TempDir dir;
+  std::ofstream(dir / "manifest.json") << changed("\"file\": \"rank_2.pt2\",", "");
+  expect_error<InvalidArgument>([&] { Manifest::read(dir.path()); }, {"rank 2 has no file"});
+}
+
 TEST(Manifest, IsReadFromItsDirectory) {
-  const test::TempDir dir;
+  const tessera::test::TempDir dir;
   EXPECT_FALSE(is_sharded_program(dir.path()));
   expect_error<InvalidArgument>([&] { Manifest::read(dir.path()); }, {"manifest.json"});
   std::ofstream(dir / "manifest.json") << example().to_json();

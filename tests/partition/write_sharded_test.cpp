@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "tessera/program/verify.h"
@@ -138,6 +139,88 @@ TEST(WriteSharded, ADirectoryIsNotOverwrittenUnlessAsked) {
   std::filesystem::remove(sharded.directory / "manifest.json");
   expect_error<InvalidArgument>([&] { sharded.write({.overwrite = true}); },
                                 {"no sharded program"});
+}
+
+/// The same in one file.
+struct SingleFile : Sharded {
+  SingleFile() { directory = temp / "out.pt2"; }
+  void write(WriteOptions options = {}) {
+    options.single_file = true;
+    Sharded::write(options);
+  }
+};
+
+TEST(WriteSharded, ASingleFileHoldsThePartsOfAllRanks) {
+  Sharded parts;
+  parts.write();
+  SingleFile single;
+  single.write();
+  const auto archive = Archive::open(single.directory);
+  EXPECT_EQ(archive->models(), (std::vector<std::string>{"rank_0", "rank_1", "rank_2"}));
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto alone = parts.rank(rank);
+    const ExportedProgram expected = alone->read_program();
+    const ExportedProgram found = archive->read_program(join_text("rank_", rank));
+    EXPECT_EQ(program::problems_of(found), std::vector<std::string>());
+    ASSERT_EQ(found.weights.size(), expected.weights.size());
+    for (size_t i = 0; i < found.weights.size(); ++i) {
+      EXPECT_EQ(floats(archive->bytes_of_weight(found.weights[i])),
+                floats(alone->bytes_of_weight(expected.weights[i])))
+          << rank << " " << found.weights[i].name;
+    }
+    for (size_t i = 0; i < found.constants.size(); ++i) {
+      EXPECT_TRUE(std::ranges::equal(archive->bytes_of_constant(found.constants[i]),
+                                     alone->bytes_of_constant(expected.constants[i])));
+    }
+  }
+  const Manifest manifest = Manifest::read(single.directory);
+  EXPECT_EQ(manifest.program_of(2).model, "rank_2");
+  EXPECT_EQ(manifest.program_of(2).file_in(single.directory), single.directory);
+  expect_error<InvalidArgument>([&] { (void)archive->read_program(); }, {"no program 'model'"});
+}
+
+// 4 ranks, of which two and two hold the same shards.
+TEST(WriteSharded, ASingleFileStoresOnceWhatRanksHoldAlike) {
+  SingleFile single;
+  single.assignment = greedy_assignment(single.program, DeviceMesh::parse("dp=2,tp=2"),
+                                        {{"embed.weight", "R,S0"}, {"head.weight", "R,S0"}});
+  uint64_t total = 0;
+  uint64_t written = 0;
+  single.write({.progress = [&](const WriteProgress& progress) {
+    total = progress.total;
+    written = progress.bytes;
+  }});
+  EXPECT_EQ(written, total);
+  const auto archive = Archive::open(single.directory);
+  const auto record_of = [&](int rank, const char* name) {
+    return archive->read_program(join_text("rank_", rank)).find_payload(name)->path_name;
+  };
+  EXPECT_EQ(record_of(0, "embed.weight"), record_of(2, "embed.weight"));
+  EXPECT_EQ(record_of(1, "embed.weight"), record_of(3, "embed.weight"));
+  EXPECT_NE(record_of(0, "embed.weight"), record_of(1, "embed.weight"));
+  EXPECT_EQ(record_of(0, "qkv.weight"), record_of(3, "qkv.weight"));  // replicated
+  uint64_t weights = 0;
+  for (const auto& record : single.archive->zip().records()) {
+    const bool is_weight = record.name.find("data/weights/weight_") != std::string::npos;
+    const bool is_constant = record.name.find("data/constants/tensor_") != std::string::npos;
+    if (is_weight || is_constant) weights += record.size;
+  }
+  EXPECT_EQ(written, weights);  // nothing is there twice
+}
+
+TEST(WriteSharded, ASingleFileIsReplacedOnlyIfItIsASharded) {
+  SingleFile single;
+  EXPECT_THROW(single.write({.progress = [](const WriteProgress&) { throw 1; }}), int);
+  EXPECT_TRUE(std::filesystem::is_empty(single.temp.path()));
+  single.write();
+  expect_error<InvalidArgument>([&] { single.write(); }, {"out.pt2", "exists"});
+  single.write({.overwrite = true});
+  std::filesystem::copy_file(kData / "block.pt2", single.directory,
+                             std::filesystem::copy_options::overwrite_existing);
+  expect_error<InvalidArgument>([&] { single.write({.overwrite = true}); }, {"no sharded program"});
+  std::filesystem::remove(single.directory);
+  static_cast<Sharded&>(single).write();  // a directory of that name
+  expect_error<InvalidArgument>([&] { single.write({.overwrite = true}); }, {"is a directory"});
 }
 
 TEST(WriteSharded, RanksCountFromZero) {

@@ -1,5 +1,7 @@
 """torch.distributed.checkpoint saves sharded tensors, and loads them placed otherwise."""
 
+import pathlib
+
 import pytest
 import torch
 
@@ -113,6 +115,33 @@ def test_the_questions_of_a_checkpoint_are_answered_by_sharded_tensors_alone(ran
 
     first, second = ranks(2, body)
     assert first.isdisjoint(second) and len(first | second) == 40 and 8 < len(first) < 32
+
+
+def test_replicated_tensors_are_spread_over_the_files_of_all_ranks(beside_torch, tmp_path):
+    """Every holder offers its boxes, and PyTorch's planner, which alone knows who takes part (no_dist, a process
+    group), gives each to the rank that has least: once in all, about as much for each."""
+    folder = str(tmp_path / "even")
+    beside_torch(
+        2,
+        f"""
+        import torch.distributed.checkpoint as dcp
+
+        mesh = tessera.mesh_from_torch(init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)))
+        state = {{f"w{{i}}": tessera.distribute_tensor(torch.full((64, 64), float(i)), mesh, "R") for i in range(12)}}
+        dcp.save(state, checkpoint_id={folder!r})
+        alone = {{name: tessera.to_local(value) for name, value in state.items()}}
+        if rank == 0:  # one rank by itself has all of it
+            dcp.save(state, checkpoint_id={folder!r} + "_alone", no_dist=True)
+        torch.distributed.barrier()
+        for where in ({folder!r}, {folder!r} + "_alone"):
+            loaded = {{name: torch.zeros_like(value) for name, value in alone.items()}}
+            dcp.load(loaded, checkpoint_id=where)
+            assert all(torch.equal(loaded[name], alone[name]) for name in alone)
+        """,
+    )
+    sizes = [file.stat().st_size for file in pathlib.Path(folder).glob("*.distcp")]
+    assert len(sizes) == 2 and sum(sizes) < 12 * 64 * 64 * 4 * 1.3  # each tensor once
+    assert max(sizes) < 1.1 * min(sizes)
 
 
 VALUES = """

@@ -218,3 +218,82 @@ def test_a_sharded_directory_runs_from_python(tmp_path):
         assert max(differences) < 1e-10
     with pytest.raises(tessera.InvalidArgument, match="2 ranks, but there are 1"):
         tessera.load_sharded_program(tmp_path / "gpt")
+
+
+def test_a_single_file_of_all_ranks_is_read_here_and_by_python(tmp_path):
+    """One archive: the same parts as files of ranks, which PyTorch's reader of packages finds by name."""
+    from torch.export.pt2_archive._package import load_pt2
+
+    source, plan = DATA / "data" / "gpt_raw_dynamic.pt2", DATA / "plans" / "gpt.json"
+    single = tmp_path / "gpt_all.pt2"
+    tessera.shard_program(source, "tp=2", plan, directory=single, single_file=True)
+    tessera.shard_program(source, "tp=2", plan, directory=tmp_path / "gpt")
+    programs = load_pt2(single).exported_programs
+    assert sorted(programs) == ["rank_0", "rank_1"]
+    for rank in range(2):
+        alone = torch.export.load(tmp_path / "gpt" / f"rank_{rank}.pt2")
+        programs[f"rank_{rank}"].validate()
+        for name, weight in alone.state_dict.items():
+            assert torch.equal(weight, programs[f"rank_{rank}"].state_dict[name]), name
+    tokens = torch.randint(0, 60, (3, 5))
+    (expected,) = tessera.load_program(source).run([tokens])
+
+    def body(_rank):
+        return (tessera.load_sharded_program(single).run([tokens])[0] - expected).abs().max().item()
+
+    assert max(tessera.run_ranks(2, body)) < 1e-10
+    with pytest.raises(tessera.InvalidArgument, match="no program 'model'"):
+        tessera.load_program(single)
+
+
+class LookUps(nn.Module):
+    """Rows of a table by indices that are strided, transposed, repeated, none at all and one without dims."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 4, padding_idx=2)
+
+    def forward(self, tokens):
+        every_other = self.embed(tokens[:, ::2])
+        turned = self.embed(tokens.t())
+        spread = self.embed(tokens[0, 0].expand(3, 2))
+        return every_other, turned, spread, self.embed(tokens[:0]), self.embed(tokens[1, 1])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("core", [False, True], ids=["raw", "core"])
+def test_look_ups_of_any_layout_in_a_table_that_is_cut(tmp_path, ranks, core):
+    """10 rows over 2, 3 and 4 ranks: 5,5; 4,4,2; 3,3,3,1."""
+    torch.manual_seed(0)
+    model, tokens = LookUps().double(), torch.tensor([[0, 9, 2, 5], [3, 8, 7, 2]])
+    program = torch.export.export(model, (tokens,))
+    torch.export.save(program.run_decompositions() if core else program, tmp_path / "model.pt2")
+    tessera.shard_program(
+        tmp_path / "model.pt2", f"tp={ranks}", {"embed": "vocabulary"}, directory=tmp_path / "sharded"
+    )
+    expected = [t.detach() for t in model(tokens)]
+
+    def body(_rank):
+        program = tessera.load_sharded_program(tmp_path / "sharded")
+        return [t.clone() for t in program.run([tokens])]
+
+    for found in tessera.run_ranks(ranks, body):
+        for a, b in zip(expected, found, strict=True):
+            assert a.shape == b.shape and torch.equal(a, b)
+
+
+def test_what_cannot_be_divided_is_refused_before_anything_is_written(tmp_path):
+    """The reason names the weight; neither a directory nor a file is left, not even for a moment's name."""
+    torch.export.save(exported(), tmp_path / "model.pt2")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for single in (False, True):
+        with pytest.raises(tessera.InvalidArgument, match="up.*too few elements|too few elements.*up"):
+            tessera.shard_program(
+                tmp_path / "model.pt2",
+                "tp=32",  # 16 columns
+                {"up": "colwise", "down": "rowwise"},
+                directory=folder / "sharded",
+                single_file=single,
+            )
+        assert not list(folder.iterdir())
