@@ -198,6 +198,11 @@ void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding
   if (used_by_style && !sharding.has_partial()) add_use_key(tensor);
 }
 
+void become_plain(const at::Tensor& tensor, const at::Tensor& plain) {
+  require(sharded_meta(plain) == nullptr, "become_plain: the value is itself sharded");
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(plain.getIntrusivePtr());
+}
+
 void add_use_key(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const ShardedMeta meta = meta_of(impl);
