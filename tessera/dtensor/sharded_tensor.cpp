@@ -9,6 +9,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
+#include "tessera/dtensor/kept_gathers.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/remembered.h"
@@ -136,6 +137,7 @@ void ShardedImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& f
 
 void ShardedImpl::release_resources() {
   drop_copies(this);
+  drop_gathers(this);
   meta_ = ShardedMeta();
   TensorImpl::release_resources();
 }
