@@ -35,6 +35,14 @@ def check_splittable(style: ParallelStyle, module: nn.Module) -> None:
     )
 
 
+def _check_overlap(style: ParallelStyle, module: nn.Module, pieces: int) -> None:
+    if pieces < 1 or (pieces > 1 and not isinstance(module, nn.Linear)):
+        raise _C.InvalidArgument(
+            f"{type(style).__name__}(overlap={pieces}) for {type(module).__name__}: a number of pieces, "
+            "and for nn.Linear"
+        )
+
+
 class ColwiseParallel(ParallelStyle):
     """The module's output features over the ranks: rows of a Linear's weight and bias, columns of an
     Embedding's, output channels of a convolution.
@@ -43,7 +51,11 @@ class ColwiseParallel(ParallelStyle):
     has its rows of each: 3 for fused queries, keys and values, 2 for gate and up. The module's own
     chunk(3, -1) of the local output is then right. `heads` is the number of heads of each part: a
     multiple of the ranks, so that each has whole ones. Fewer are replicated, which needs
-    use_local_output=False: a rank's local queries do not know which of the heads are theirs."""
+    use_local_output=False: a rank's local queries do not know which of the heads are theirs.
+
+    `overlap` is async tensor parallelism, for inputs [batch, sequence, features] that are sharded over
+    the sequence: they are gathered in so many pieces of the batch, each multiplied while the next is in
+    flight."""
 
     def __init__(
         self,
@@ -53,6 +65,7 @@ class ColwiseParallel(ParallelStyle):
         use_local_output: bool = True,
         parts: int = 1,
         heads: int = 0,
+        overlap: int = 1,
     ) -> None:
         self.input_layouts = (input_layouts or Replicate(),)
         self.output_layouts = (output_layouts or Shard(-1),)
@@ -61,6 +74,7 @@ class ColwiseParallel(ParallelStyle):
         self.use_local_output = use_local_output
         self.parts = parts
         self.heads = heads
+        self.overlap = overlap
 
     def _weight_layout(self, module: nn.Module, ranks: int) -> Layout:
         dim = 1 if isinstance(module, nn.Embedding) or _has_inputs_first(module) else 0
@@ -83,6 +97,7 @@ class ColwiseParallel(ParallelStyle):
 
     def _check(self, module: nn.Module, ranks: int) -> None:
         check_splittable(self, module)
+        _check_overlap(self, module, self.overlap)
         self._weight_layout(module, ranks)
 
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
@@ -93,7 +108,12 @@ class ColwiseParallel(ParallelStyle):
         if not isinstance(weight, Replicate):
             bias = Shard(0) if self.parts == 1 else StridedShard(0, self.parts)
         self._distribute(module, mesh, {"weight": weight, "bias": bias})
-        hook_input(module, lambda x: placed(sharded(x, mesh, self.input_layouts[0]), Replicate()))
+        given = self.input_layouts[0]
+        if self.overlap > 1:
+            _C.overlap_weight(module.weight, mesh, self.overlap)
+            hook_input(module, lambda x: sharded(x, mesh, given))
+        else:
+            hook_input(module, lambda x: placed(sharded(x, mesh, given), Replicate()))
         # The op's own layout: over channels, in parts, or replicated.
         has_own = _is_convolution(module) or self.parts != 1 or isinstance(weight, Replicate)
         own = self._own_output and has_own
@@ -109,7 +129,8 @@ class ColwiseParallel(ParallelStyle):
 
 class RowwiseParallel(ParallelStyle):
     """The module's input features over the ranks: columns of a Linear's weight, the vocabulary of an
-    Embedding. The results are added up; the bias is added once."""
+    Embedding. The results are added up; the bias is added once. With `overlap`, results that are to be
+    sharded over the sequence are reduced in so many pieces, each while the next is multiplied."""
 
     def __init__(
         self,
@@ -117,13 +138,16 @@ class RowwiseParallel(ParallelStyle):
         input_layouts: Layout = None,
         output_layouts: Layout = None,
         use_local_output: bool = True,
+        overlap: int = 1,
     ) -> None:
         self.input_layouts = (input_layouts or Shard(-1),)
         self.output_layouts = (output_layouts or Replicate(),)
         self.use_local_output = use_local_output
+        self.overlap = overlap
 
     def _check(self, module: nn.Module, ranks: int) -> None:
         check_splittable(self, module)
+        _check_overlap(self, module, self.overlap)
 
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
         check_splittable(self, module)
@@ -140,6 +164,8 @@ class RowwiseParallel(ParallelStyle):
             given = Replicate()  # PyTorch's users say so; indexes have no features
         # The features of all ranks together are the weight's.
         size = None if given != desired else module.weight.shape[dim]
+        if self.overlap > 1:
+            _C.overlap_weight(module.weight, mesh, self.overlap, self.output_layouts[0])
         hook_input(module, lambda x: placed(sharded(x, mesh, given, size), desired))
         hook_output(module, self.output_layouts[0], self.use_local_output)
         return module

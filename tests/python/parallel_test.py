@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import warnings
 
 import pytest
 import torch
@@ -319,15 +320,16 @@ def test_a_plan_after_fully_shard_that_is_wrong_changes_nothing():
 
 
 def test_compat_warns_about_a_path_that_matches_nothing():
-    def body(rank):
-        mesh = tessera.init_device_mesh("tp=2")
+    def body(rank):  # one rank: threads share the filters of warnings
+        mesh = tessera.init_device_mesh("tp=1")
         with pytest.warns(UserWarning, match="could not be resolved"):
             compat.parallelize_module(Block(), mesh, {"nothing": compat.ColwiseParallel()})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            compat.parallelize_module(Block(), mesh, {"up": compat.ColwiseParallel()})
         return True
 
-    tessera.run_ranks(1, lambda rank: compat.parallelize_module(
-        Block(), tessera.init_device_mesh("tp=1"), {"up": compat.ColwiseParallel()}))
-    assert tessera.run_ranks(2, body)[0]
+    assert tessera.run_ranks(1, body)[0]
 
 
 FAMILIES = {"Llama": {}, "Qwen2": {}, "Qwen3": {"head_dim": 4},
@@ -364,3 +366,41 @@ def test_plans_of_transformers_are_accepted(family):
     for got in tessera.run_ranks(2, body):
         for name, value in expected.items():
             torch.testing.assert_close(got[name], value, rtol=0, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("places", [6, 7])
+def test_overlapped_products_give_the_same(places):
+    """Async tensor parallelism: a batch of 3 in pieces of 2 and 1, over 2 ranks."""
+    torch.manual_seed(1)
+    plain = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 6), nn.Linear(6, 8)).double()
+    x = torch.arange(24 * places, dtype=torch.float64).reshape(3, places, 8).sin()
+    expected = copy.deepcopy(plain)
+    expected(x).square().sum().backward()
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = tessera.parallelize_module(copy.deepcopy(plain), mesh, {
+            "0": tessera.SequenceParallel(),
+            "1": tessera.ColwiseParallel(input_layouts=tessera.Shard(1), overlap=2),
+            "2": tessera.RowwiseParallel(output_layouts=tessera.Shard(1), overlap=2),
+        })
+        with tessera.Recorder() as recorder:
+            y = model(x.chunk(2, 1)[rank])
+        sent = recorder.count("all_gather", "tp"), recorder.count("reduce_scatter", "tp")
+        torch.testing.assert_close(y, expected(x).chunk(2, 1)[rank])
+        y.square().sum().backward()
+        for own, other in zip(model.parameters(), expected.parameters()):
+            torch.testing.assert_close(tessera.full_tensor(own.grad), other.grad)
+        return sent
+
+    assert tessera.run_ranks(2, body) == [(2, 2)] * 2
+
+
+def test_overlap_needs_a_linear():
+    def body(rank):
+        with pytest.raises(tessera.InvalidArgument, match="for nn.Linear"):
+            tessera.parallelize_module(nn.Embedding(4, 4), tessera.init_device_mesh("tp=2"),
+                                       tessera.ColwiseParallel(overlap=2))
+        return True
+
+    assert all(tessera.run_ranks(2, body))
