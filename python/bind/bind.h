@@ -39,6 +39,7 @@ void bind_partition(py::module_& m);
 void bind_checkpoint(py::module_& m);
 void bind_context_parallel(py::module_& m);
 void bind_expert_parallel(py::module_& m);
+void bind_parallel(py::module_& m);
 
 /// Arguments as a user writes them: "S0,R", [Shard(0), Replicate()], one placement for one axis,
 /// ours or PyTorch's.

@@ -1,5 +1,6 @@
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <map>
 
 #include "bind/bind.h"
@@ -225,6 +226,28 @@ void bind_control(py::module_& m) {
   m.def("set_backward_prefetch", prefetch<&set_modules_to_backward_prefetch>);
 }
 
+/// For parallelize_module after fully_shard.
+void bind_groups(py::module_& m) {
+  using fsdp::ParamGroup;
+  py::class_<ParamGroup, std::shared_ptr<ParamGroup>>(m, "ParamGroup")
+      .def("suspend", &ParamGroup::suspend, NoGil())
+      .def("resume", &ParamGroup::resume, NoGil());
+  m.def("parameter_groups", [](const std::vector<at::Tensor>& parameters) {
+    std::vector<std::shared_ptr<ParamGroup>> out;  // in the order of the parameters
+    for (const at::Tensor& parameter : parameters) {
+      const auto group = fsdp::group_of_parameter(parameter);
+      if (group != nullptr && std::ranges::find(out, group) == out.end()) out.push_back(group);
+    }
+    return out;
+  });
+  m.def("is_parallel_on", [](const at::Tensor& parameter, const DeviceMesh& mesh) {
+    const auto place = fsdp::place_of_parameter(parameter);
+    if (place.group == nullptr) return false;
+    const auto& inner = place.group->inner(place.index);
+    return inner && inner->mesh() == mesh;
+  });
+}
+
 }  // namespace
 
 void bind_fsdp(py::module_& m) {
@@ -263,6 +286,7 @@ void bind_fsdp(py::module_& m) {
     convert_shards(parameters, convert);
   });
   m.def("replace_parameter", &replace_parameter);
+  bind_groups(m);
   m.def("in_group",
         [](const at::Tensor& parameter) { return fsdp::group_of_parameter(parameter) != nullptr; });
   m.def("sharded_groups", [](const ModuleMirror& mirror) {

@@ -20,4 +20,5 @@ PYBIND11_MODULE(_C, m) {
   bind_checkpoint(m);
   bind_context_parallel(m);
   bind_expert_parallel(m);
+  bind_parallel(m);
 }

@@ -32,6 +32,18 @@
 /// exists.
 namespace tessera::dtensor {
 
+/// Lazy tensors that share memory, such as the parameters of one fully_shard call.
+class LazyGroup {
+ public:
+  virtual ~LazyGroup() = default;
+
+  /// Makes the tensors ordinary ones in place, with their unsharded values, so that they can be
+  /// sharded over further axes (distribute_). They must have no gradient. Collective.
+  virtual void suspend() = 0;
+  /// Makes them lazy again, and keeps the axes that they are sharded over now.
+  virtual void resume() = 0;
+};
+
 class LazyLocal {
  public:
   LazyLocal();
@@ -53,6 +65,10 @@ class LazyLocal {
   /// Allocates uninitialized memory on `device` for shards that are on meta, and for all shards
   /// that share memory with them. Returns false if the tensor is filled like any other one.
   virtual bool to_empty(c10::Device) { return false; }
+  /// The sharding of unsharded() over other axes; nullopt: it is plain.
+  virtual std::optional<Sharding> unsharded_sharding() const { return std::nullopt; }
+  /// nullptr if the tensor cannot be suspended.
+  virtual std::shared_ptr<LazyGroup> group() { return nullptr; }
   /// The dtype of unsharded(); nullopt: the dtype that the tensor reports.
   virtual std::optional<at::ScalarType> compute_dtype() const { return std::nullopt; }
 
@@ -82,6 +98,10 @@ class LazyLocal {
 /// its shards: it reports the compute device, because its gradients are produced there.
 void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding,
             std::shared_ptr<LazyLocal> lazy, c10::Device device);
+
+/// The inverse of become(): makes a sharded tensor a plain one in place, with the value and memory
+/// of `plain`.
+void become_plain(const at::Tensor& tensor, const at::Tensor& plain);
 
 /// The shards of a lazy tensor in the dtype that it reports. Must not be written to.
 at::Tensor shards_to_read(const at::Tensor& tensor, LazyLocal& lazy);

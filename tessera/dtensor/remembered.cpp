@@ -153,6 +153,14 @@ at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to) {
   return made;
 }
 
+at::Tensor find_redistributed(const at::Tensor& tensor, const Sharding& to) {
+  return find_copy(tensor, [&](const Sharding& sharding) { return sharding == to; });
+}
+
+void keep_redistributed(const at::Tensor& tensor, const Sharding& to, const at::Tensor& copy) {
+  if (can_keep(tensor) && !copy.is_inference()) keep_copy(tensor, to, copy);
+}
+
 at::Tensor find_reduced(const at::Tensor& tensor) {
   return find_copy(tensor, [](const Sharding& sharding) { return !sharding.has_partial(); });
 }

@@ -23,6 +23,11 @@ constexpr size_t kMostTensors = 16;
 /// uses are added and made to have that sharding.
 at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to);
 
+/// The kept copy with this sharding; undefined if there is none.
+at::Tensor find_redistributed(const at::Tensor& tensor, const Sharding& to);
+/// Keeps a copy that the caller made, as redistribute_once does.
+void keep_redistributed(const at::Tensor& tensor, const Sharding& to, const at::Tensor& copy);
+
 /// A kept copy that is not Partial; undefined if there is none.
 at::Tensor find_reduced(const at::Tensor& tensor);
 

@@ -12,6 +12,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
 #include "tessera/comm/world.h"
+#include "tessera/dtensor/kept_gathers.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/remembered.h"
@@ -159,6 +160,7 @@ void ShardedImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& f
 
 void ShardedImpl::release_resources() {
   drop_copies(this);
+  drop_gathers(this);
   meta_ = ShardedMeta();
   TensorImpl::release_resources();
 }
@@ -220,6 +222,11 @@ void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding
   const bool used_by_style = impl->key_set().has(kUseKey);
   impl->shallow_copy_from(made);
   if (used_by_style && !sharding.has_partial()) add_use_key(tensor);
+}
+
+void become_plain(const at::Tensor& tensor, const at::Tensor& plain) {
+  require(sharded_meta(plain) == nullptr, "become_plain: the value is itself sharded");
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(plain.getIntrusivePtr());
 }
 
 void add_use_key(const at::Tensor& tensor) {

@@ -13,7 +13,6 @@
 #include "tessera/dtensor/buckets.h"
 #include "tessera/dtensor/dispatch/lazy_dtypes.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/lazy.h"
 #include "tessera/fsdp/gather_scheduler.h"
 
 namespace tessera::fsdp {
@@ -39,7 +38,9 @@ class HeldParameter final : public dtensor::LazyLocal {
     group_->to_empty(device);
     return true;
   }
-  const std::shared_ptr<ParamGroup>& group() const { return group_; }
+  std::optional<Sharding> unsharded_sharding() const override { return group_->inner(index_); }
+  std::shared_ptr<dtensor::LazyGroup> group() override { return group_; }
+  const std::shared_ptr<ParamGroup>& param_group() const { return group_; }
   size_t index() const { return index_; }
 
  private:
@@ -69,7 +70,7 @@ std::shared_ptr<ParamGroup> group_of_parameter(const at::Tensor& tensor) {
 PlaceOfParameter place_of_parameter(const at::Tensor& tensor) {
   const auto* held = dynamic_cast<const HeldParameter*>(dtensor::lazy_local(tensor));
   if (held == nullptr) return {};
-  return {held->group(), held->index()};
+  return {held->param_group(), held->index()};
 }
 
 ParamGroup::ParamGroup(std::shared_ptr<GatherScheduler> scheduler, DataMesh mesh,
@@ -136,6 +137,7 @@ void ParamGroup::take(const std::vector<Taken>& taken) {
   std::vector<Sharding> outers;
   for (const Taken& item : taken) {
     Param param;
+    param.dim = item.dim;
     if (is_dtensor(item.tensor)) param.inner = sharding(item.tensor);
     const auto whole =
         param.inner ? param.inner->local_shape() : std::span<const int64_t>(item.tensor.sizes());

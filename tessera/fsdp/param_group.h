@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "tessera/dtensor/lazy.h"
 #include "tessera/fsdp/bucket.h"
 #include "tessera/fsdp/data_mesh.h"
 #include "tessera/fsdp/flat_layout.h"
@@ -24,7 +25,8 @@ namespace tessera::fsdp {
 
 class GatherScheduler;
 
-class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
+class ParamGroup final : public dtensor::LazyGroup,
+                         public std::enable_shared_from_this<ParamGroup> {
  public:
   /// A parameter before fully_shard: plain, or sharded over tensor-parallel axes.
   struct Taken {
@@ -37,7 +39,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   static std::shared_ptr<ParamGroup> create(std::shared_ptr<GatherScheduler> scheduler,
                                             DataMesh mesh, const std::vector<Taken>& taken,
                                             GroupOptions options);
-  ~ParamGroup();
+  ~ParamGroup() override;
   ParamGroup(const ParamGroup&) = delete;
   ParamGroup& operator=(const ParamGroup&) = delete;
 
@@ -120,6 +122,12 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Makes `tensor` the parameter, with the value that the group stores.
   void replace_parameter(size_t param, const at::Tensor& tensor);
 
+  // Between steps, so that parallelize_module can follow fully_shard (param_group_suspend.cpp).
+  void suspend() override;
+  void resume() override;
+  /// The sharding of the gathered parameter over tensor-parallel axes, if any.
+  const std::optional<Sharding>& inner(size_t param) const { return params_[param].inner; }
+
   /// The caller ensures that the other members of its bucket get the same options (control.cpp).
   void set_options(GroupOptions options);
 
@@ -128,6 +136,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     WeakTensor tensor{at::Tensor().getIntrusivePtr()};
     Sharding sharding;              // at rest
     std::optional<Sharding> inner;  // of the gathered tensor, over tensor-parallel axes
+    int dim = 0;                    // sharded over the data axes; kWhole: none
     at::Tensor shard;
     at::Tensor kept;       // full gradient of backwards that did not reduce
     at::Tensor kept_part;  // of backwards that did not reduce over replicas
@@ -164,6 +173,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::shared_ptr<const FlatLayout> reduce_layout_;  // with the dtype of the reduction
   std::vector<Param> params_;
   std::vector<at::Tensor> pieces_;
+  std::vector<at::Tensor> suspended_;  // the parameters, between suspend() and resume()
   std::shared_ptr<Bucket> bucket_;
   size_t place_in_bucket_ = 0;
   size_t first_param_ = 0;

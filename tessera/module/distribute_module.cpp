@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/module/forget_accumulator.h"
 
@@ -15,6 +16,14 @@ at::Tensor distributed(const at::Tensor& tensor, const DeviceMesh& mesh,
                        const std::vector<Placement>& placements, const DistributeOptions& options) {
   if (!is_dtensor(tensor)) return distribute_tensor(tensor.detach(), mesh, placements, options);
   return redistribute(tensor.detach(), mesh, placements);
+}
+
+/// Of a parameter of fully_shard, the mesh of its other axes.
+bool is_on_mesh(const at::Tensor& tensor, const DeviceMesh& mesh) {
+  const dtensor::LazyLocal* lazy = dtensor::lazy_local(tensor);
+  if (lazy == nullptr) return device_mesh(tensor) == mesh;
+  const auto unsharded = lazy->unsharded_sharding();
+  return unsharded && unsharded->mesh() == mesh;
 }
 
 }  // namespace
@@ -50,7 +59,7 @@ void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
         distribute_(tensor, mesh, replicated, options);
         continue;
       }
-      require(device_mesh(tensor) == mesh, "distribute_module: ", what, " ", item.key(), " is ",
+      require(is_on_mesh(tensor, mesh), "distribute_module: ", what, " ", item.key(), " is ",
               sharding(tensor), ", on another mesh than ", mesh,
               "; a module is distributed once, redistribute its parameters to move them");
     }

@@ -1,5 +1,7 @@
 #include "tessera/parallel/anchor.h"
 
+#include <ATen/ops/add.h>
+
 #include <algorithm>
 #include <array>
 
@@ -7,6 +9,7 @@
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/remembered.h"
 #include "tessera/observe/call_site.h"
+#include "tessera/parallel/overlapped_linear.h"
 
 namespace tessera::parallel {
 namespace {
@@ -87,6 +90,33 @@ at::Tensor placed(const Anchor& anchor, const at::Tensor& result) {
   return to == has ? result : redistribute(result, to);
 }
 
+/// Runs linear or matmul with its communication overlapped, if that applies.
+bool run_overlapped(const Anchor& anchor, const AnchorOp& op, const dtensor::StyledCall& call) {
+  if (anchor.overlap <= 1 || (op.name != "aten::linear" && op.name != "aten::matmul")) return false;
+  const at::Tensor given = call.argument(op.input).toTensor();
+  const at::Tensor weight = call.argument(op.weight).toTensor();
+  const at::Tensor matrix = op.in_by_out ? weight.t() : weight;
+  std::optional<at::Tensor> result;
+  if (!anchor.input_by_features) {
+    const at::Tensor input = is_dtensor(given) ? given : as_sharded(anchor, given);
+    const int axis = axis_in(sharding(input).mesh(), anchor);
+    result = gather_linear(input, matrix, axis, anchor.overlap);
+  } else if (anchor.output) {
+    const at::Tensor input = prepared(anchor, given, weight);
+    const int axis = axis_in(sharding(input).mesh(), anchor);
+    result = linear_scatter(input, matrix, axis, *anchor.output, anchor.overlap);
+  }
+  if (!result) return false;
+  const size_t arguments = call.op.schema().arguments().size();
+  const at::Tensor bias = op.name == "aten::linear" && call.argument(2).isTensor()
+                              ? call.argument(2).toTensor()
+                              : at::Tensor();
+  if (bias.defined()) result = at::add(*result, bias);
+  torch::jit::drop(call.stack, arguments);
+  torch::jit::push(call.stack, placed(anchor, *result));
+  return true;
+}
+
 class AnchoredStyle final : public dtensor::WeightStyle {
  public:
   AnchoredStyle(std::vector<Anchor> anchors, bool is_transpose)
@@ -99,6 +129,7 @@ class AnchoredStyle final : public dtensor::WeightStyle {
         std::ranges::find_if(anchors_, [&](const Anchor& one) { return is_for(one, *op); });
     if (anchor == anchors_.end()) return false;
     const comm::CallSite site({.op = anchor->text});
+    if (run_overlapped(*anchor, *op, call)) return true;
     c10::IValue& input = call.argument(op->input);
     input = prepared(*anchor, input.toTensor(), call.argument(op->weight).toTensor());
     call.run();

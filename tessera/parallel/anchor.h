@@ -33,6 +33,7 @@ struct Anchor {
   std::optional<Placement> output = std::nullopt;
   /// The weight is used as it is by mm(x, weight), and transposed by linear.
   bool in_by_out = false;
+  int64_t overlap = 1;  ///< pieces of async tensor parallelism
 };
 
 /// The style of a weight. A weight that two modules share (embedding and output head) has an anchor

@@ -228,6 +228,8 @@ std::vector<PlacedParameter> resolve_plan(torch::nn::Module& module, const Devic
     split.anchor.axis = axis;
     split.anchor.text = styled.style->to_text();
     split.anchor.in_by_out = family == OpFamily::linear && styled.style->in_by_out;
+    require(styled.style->overlap >= 1, styled, ": ", styled.style->overlap, " pieces");
+    split.anchor.overlap = styled.style->overlap;
     const std::string prefix = styled.path.empty() ? "" : styled.path + ".";
     add_parameter(out, {prefix + "weight", weight, split.weight, {split.anchor}});
     const at::Tensor bias = own_parameter(*styled.module, "bias");

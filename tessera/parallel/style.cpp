@@ -18,6 +18,7 @@ std::string Style::to_text() const {
   if (parts != 1) add(parts, " parts");
   if (heads != 0) add(heads, " heads");
   if (in_by_out) add("weight in by out");
+  if (overlap != 1) add(overlap, " overlapped pieces");
   if (kind == Kind::sequence) add("dim ", sequence_dim);
   return join_text(kNames[static_cast<size_t>(kind)], "(", options, ")");
 }
@@ -32,6 +33,7 @@ parallel::Style ColwiseParallel(const ColwiseOptions& options) {
   out.parts = options.parts;
   out.heads = options.heads;
   out.in_by_out = options.in_by_out;
+  out.overlap = options.overlap;
   return out;
 }
 
@@ -41,6 +43,7 @@ parallel::Style RowwiseParallel(const RowwiseOptions& options) {
   out.input_layout = options.input_layout;
   out.output_layout = options.output_layout;
   out.in_by_out = options.in_by_out;
+  out.overlap = options.overlap;
   return out;
 }
 

@@ -30,6 +30,7 @@ struct Style {
   int64_t heads = 0;       ///< 0: no heads; else ranks hold whole heads
   bool in_by_out = false;  ///< the weight is [in, out], as mm takes it, not [out, in]
   int sequence_dim = 1;    ///< of kind sequence
+  int64_t overlap = 1;     ///< pieces; 1: communication and product follow each other
 
   std::string to_text() const;
 };
@@ -50,6 +51,10 @@ struct ColwiseOptions {
   /// fewer KV heads than ranks): the weight is then replicated.
   int64_t heads = 0;
   bool in_by_out = false;  ///< the weight is [in, out] (GPT-2's Conv1D), used as mm(x, weight)
+  /// Async tensor parallelism, for an input [batch, sequence, features] that is sharded over the
+  /// sequence: gathered in so many pieces of the batch, each multiplied while the next is in flight
+  /// (overlapped_linear.h). 1: one message, then one product.
+  int64_t overlap = 1;
 };
 
 /// The output features of a module over the ranks: rows of a Linear's [out, in] weight and of its
@@ -62,6 +67,8 @@ struct RowwiseOptions {
   std::optional<Placement> input_layout = std::nullopt;
   Placement output_layout = Replicate();
   bool in_by_out = false;
+  /// The same for output_layout Shard(1): each piece is reduced while the next is multiplied.
+  int64_t overlap = 1;
 };
 
 /// The input features over the ranks: columns of a Linear's weight, the rows (vocabulary) of an

@@ -1,5 +1,6 @@
 // An MLP, a GPT block and a Llama block in plain torch::nn, made parallel by a plan alone.
 #include "tests/parallel/parallel_cases.h"
+#include "tests/support/processes.h"
 
 namespace tessera::test {
 namespace blocks_test {
@@ -106,25 +107,38 @@ void check_messages(const BlockCase& subject, const Instance& instance, const at
   for (const auto& item : instance.module->named_parameters()) item.value().mutable_grad().reset();
 }
 
-/// With `counts`, what a step sends is compared with the case's counts too.
+struct Numbers {
+  at::Tensor x = test_numbers({kBatch, kPlaces, kWidth}, 5);
+  at::Tensor target = test_numbers({kBatch, kPlaces, kWidth}, 6);
+};
+
+RunResults train_alone(const BlockCase& subject) {
+  const Numbers numbers;
+  const Instance alone = subject.make();
+  set_parameters(*alone.module, 9);
+  return train(alone, numbers.x, numbers.target);
+}
+
+/// The part of one rank. With `counts`, what a step sends is compared with the case's counts too.
+void check_on_rank(const BlockCase& subject, int ranks, bool by_sequence, bool counts,
+                   const RunResults& expected) {
+  const Numbers numbers;
+  const DeviceMesh mesh = comm::init_device_mesh("tp=" + std::to_string(ranks));
+  const Instance instance = subject.make();
+  set_parameters(*instance.module, 9);
+  parallelize_module(*instance.module, mesh, subject.plan(by_sequence));
+  const at::Tensor x = placed_input(numbers.x, mesh, by_sequence);
+  const at::Tensor target = placed_input(numbers.target, mesh, by_sequence);
+  if (counts) check_messages(subject, instance, x, target, by_sequence);
+  expect_same(train(instance, x, target), expected);
+}
+
 void check_block(const BlockCase& subject, int ranks, bool by_sequence, bool counts = true) {
   SCOPED_TRACE(subject.name + " over " + std::to_string(ranks) +
                (by_sequence ? " by sequence" : ""));
-  const at::Tensor x = test_numbers({kBatch, kPlaces, kWidth}, 5);
-  const at::Tensor target = test_numbers({kBatch, kPlaces, kWidth}, 6);
-  const Instance alone = subject.make();
-  set_parameters(*alone.module, 9);
-  const RunResults expected = train(alone, x, target);
-  test::run_ranks(ranks, [&](int) {
-    const DeviceMesh mesh = comm::init_device_mesh("tp=" + std::to_string(ranks));
-    const Instance instance = subject.make();
-    set_parameters(*instance.module, 9);
-    parallelize_module(*instance.module, mesh, subject.plan(by_sequence));
-    const at::Tensor own_x = placed_input(x, mesh, by_sequence);
-    const at::Tensor own_target = placed_input(target, mesh, by_sequence);
-    if (counts) check_messages(subject, instance, own_x, own_target, by_sequence);
-    expect_same(train(instance, own_x, own_target), expected);
-  });
+  const RunResults expected = train_alone(subject);
+  test::run_ranks(ranks,
+                  [&](int) { check_on_rank(subject, ranks, by_sequence, counts, expected); });
 }
 
 TEST(Blocks, AnMlpTrainsAsOnOneRank) {
@@ -150,6 +164,27 @@ TEST(Blocks, GroupedQueriesWithFewerKeysThanRanksTrainAsOnOneRank) {
   for (const auto& [kv_heads, ranks] : {std::pair{2, 4}, std::pair{1, 2}, std::pair{4, 2}}) {
     check_block(llama(kv_heads), ranks, /*by_sequence=*/false, /*counts=*/false);
   }
+}
+
+void check_all_on_process(int ranks) {
+  for (const BlockCase& subject : {mlp(), gpt(), llama(kHeads)}) {
+    const RunResults expected = train_alone(subject);
+    for (const bool by_sequence : {false, true}) {
+      check_on_rank(subject, ranks, by_sequence, /*counts=*/true, expected);
+    }
+  }
+}
+
+const testing::Scenario kOnTwo("blocks on two", [] { check_all_on_process(2); });
+const testing::Scenario kOnThree("blocks on three", [] { check_all_on_process(3); });
+const testing::Scenario kOnFour("blocks on four", [] { check_all_on_process(4); });
+
+TEST(Blocks, OnProcessesAllTrainAsOnOneRank) {
+  using testing::failures;
+  using testing::run_processes;
+  EXPECT_EQ(failures(run_processes(kOnTwo, {.size = 2})), "");
+  EXPECT_EQ(failures(run_processes(kOnThree, {.size = 3})), "");
+  EXPECT_EQ(failures(run_processes(kOnFour, {.size = 4})), "");
 }
 
 }  // namespace blocks_test

@@ -18,7 +18,7 @@
 namespace tessera {
 namespace parallel_cuda_test {
 
-class ParallelCuda : public testing::Test {
+class ParallelCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";

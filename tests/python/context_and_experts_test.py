@@ -1,11 +1,15 @@
 """Context and expert parallelism: what ranks compute together is what one computes alone."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import tessera
 from tessera.compat import experimental
+from tessera.compat import parallel as compat_parallel
+from tessera.compat.experimental import _attention as compat_attention
 
 METHODS = ["ring", "all_gather", "all_to_all"]
 
@@ -183,6 +187,101 @@ def test_experts_equal_one_rank(capacity):
     assert kept == kept_by_four and dropped == dropped_by_four
     assert (dropped > 0) == (capacity is not None)
     assert "rows of experts" in text
+
+
+class Wrapped(torch.nn.Module):
+    """A module around attention, which _ContextParallel is for."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+
+def attention_inputs(length, heads=2):
+    shape = (2, heads, length, 4)
+    return [torch.randn(shape, dtype=torch.float64).requires_grad_() for _ in range(3)]
+
+
+def check_style(rank, size, kind, function, whole, balanced, kwargs, wanted):
+    """The style on this rank's part of the sequence, against `wanted`: result and gradients."""
+    mesh = tessera.init_device_mesh(f"cp={size}")
+    length = whole[0].shape[2]
+    balancer = experimental._HeadTailLoadBalancer(length, size, "cpu") if balanced else None
+    buffers = [x.detach() for x in whole] + list(kwargs.values())
+    parts = experimental._context_parallel_shard(mesh, buffers, [2] * len(buffers), balancer)
+    local = [part.clone().requires_grad_(whole[0].requires_grad) for part in parts[:3]]
+    kwargs = dict(zip(kwargs, parts[3:]))
+    style = compat_attention._ContextParallel(2, kind)
+    module = compat_parallel.parallelize_module(Wrapped(function), mesh, style)
+    out = module(local[0], local[1], value=local[2], **kwargs)
+    results = [out.detach()]
+    if out.requires_grad:
+        out.square().sum().backward()
+        results += [x.grad for x in local]
+    got = experimental.context_parallel_unshard(
+        mesh, results, [2] * len(results),
+        balancer or compat_attention._LoadBalancer(tessera.SequenceOrder(), length, "cpu"))
+    for own, other in zip(got, wanted, strict=True):
+        assert_close(own, other)
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize("rotate", ["allgather", "alltoall"])
+def test_the_style_of_context_parallelism_for_sdpa(ranks, balanced, rotate):
+    function = functools.partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)
+    whole = attention_inputs(8)
+    out = function(*whole)
+    out.square().sum().backward()
+    wanted = [out.detach(), *(x.grad for x in whole)]
+    experimental.set_rotate_method(rotate)
+    try:
+        kind = experimental._ContextParallel.AttentionType.SDPA
+        ranks(2, lambda rank: check_style(rank, 2, kind, function, whole, balanced, {}, wanted))
+    finally:
+        experimental.set_rotate_method("allgather")
+
+
+def check_flex(rank, size, balanced):
+    from torch.nn.attention import flex_attention as flex
+
+    torch.manual_seed(0)
+    whole = [x.detach() for x in attention_inputs(256, heads=1)]  # no gradients on the CPU
+    mask = flex.create_block_mask(lambda b, h, q, k: q >= k, None, None, 256, 256, device="cpu")
+    wanted = [flex.flex_attention(*whole, block_mask=mask)]
+    kind = experimental._ContextParallel.AttentionType.FLEX
+    masks = {"block_mask": mask}
+    check_style(rank, size, kind, flex.flex_attention, whole, balanced, masks, wanted)
+
+
+def test_gathered_keys_get_the_gradients_of_all_ranks(ranks):
+    def attend(query, key, value):
+        return torch.softmax(query @ key.transpose(-1, -2), -1) @ value
+
+    whole = attention_inputs(7)
+    out = attend(*whole)
+    out.square().sum().backward()
+    wanted = [out.detach(), *(x.grad for x in whole)]
+    kind = experimental._ContextParallel.AttentionType.FLEX
+    ranks(2, lambda rank: check_style(rank, 2, kind, attend, whole, True, {}, wanted))
+
+
+def test_the_style_of_context_parallelism_for_flex_attention(torchrun):
+    """On processes: tracing a mask is not for several threads at a time."""
+    torchrun(
+        2,
+        """
+        import torch
+        import torch.distributed as dist
+        from context_and_experts_test import check_flex
+        dist.init_process_group("gloo")
+        for balanced in (False, True):
+            check_flex(dist.get_rank(), 2, balanced)
+        dist.destroy_process_group()
+        """,
+    )
 
 
 ON_PROCESSES = """

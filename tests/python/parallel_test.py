@@ -1,6 +1,8 @@
 """parallelize_module on torch.nn modules: styles, plans, and what a step sends."""
 
 import copy
+import importlib
+import warnings
 
 import pytest
 import torch
@@ -189,20 +191,145 @@ def test_compat_has_all_names_of_pytorch():
     import torch.distributed.tensor.parallel as theirs
 
     assert set(theirs.__all__) == set(compat.__all__)
-    for name in theirs.__all__:
-        assert getattr(compat, name) is not None
+    names = {name for name in dir(theirs) if not name.startswith("_")}
+    submodules = ("api", "style", "loss", "input_reshard")
+    assert names <= set(dir(compat)) | {"input_reshard", "fsdp", "ddp"}, names - set(dir(compat))
+    for name in submodules:
+        own = importlib.import_module(f"tessera.compat.parallel.{name}")
+        peer = importlib.import_module(f"torch.distributed.tensor.parallel.{name}")
+        assert set(peer.__all__) == set(own.__all__), name
+
+
+class FusedAttention(nn.Module):
+    """One matrix for queries, keys and values."""
+
+    def __init__(self, width=8, heads=4):
+        super().__init__()
+        self.head_size = width // heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x):
+        q, k, v = (part.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+                   for part in self.qkv(x).chunk(3, -1))
+        return self.out(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_fused_projections_are_split_by_heads(local):
+    torch.manual_seed(2)
+    plain = FusedAttention().double()
+    x = torch.arange(80, dtype=torch.float64).reshape(2, 5, 8).sin()
+    expected = copy.deepcopy(plain)
+    out = expected(x)
+    out.square().sum().backward()
+
+    def body(rank):
+        model = copy.deepcopy(plain)
+        tessera.parallelize_module(model, tessera.init_device_mesh("tp=2"), {
+            "qkv": tessera.ColwiseParallel(parts=3, heads=4, use_local_output=local),
+            "out": tessera.RowwiseParallel(),
+        })
+        y = model(x)
+        torch.testing.assert_close(y, out)
+        y.square().sum().backward()
+        for own, other in zip(model.parameters(), expected.parameters()):
+            torch.testing.assert_close(tessera.full_tensor(own.grad), other.grad)
+        return True
+
+    assert all(tessera.run_ranks(2, body))
+
+
+def test_heads_and_parts_must_divide_before_anything_changes():
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=3")
+        said = []
+        for style in (tessera.ColwiseParallel(parts=5), tessera.ColwiseParallel(parts=3, heads=3, ),
+                      tessera.ColwiseParallel(parts=3, heads=4), tessera.ColwiseParallel(heads=1)):
+            model = FusedAttention()
+            with pytest.raises(tessera.InvalidArgument) as error:
+                tessera.parallelize_module(model, mesh, {"out": tessera.RowwiseParallel(), "qkv": style})
+            said.append(str(error.value))
+            assert not any(tessera.is_dtensor(p) for p in model.parameters())
+        return said
+
+    said = tessera.run_ranks(3, body)[0]
+    assert "24 outputs are not 5 equal parts" in said[0]
+    assert "8 outputs are not 3 equal heads" in said[1]
+    assert "4 heads cannot be divided over 3 ranks" in said[2]
+    assert "use_local_output=False replicates them" in said[3]
+
+
+@pytest.mark.parametrize("mesh_text", ["dp=2,tp=2", "dp=3,tp=2", "dp=2,tp=3"])
+def test_fully_shard_and_a_plan_in_either_order(mesh_text):
+    x = torch.arange(6 * 5 * 8, dtype=torch.float64).reshape(6, 5, 8).sin()
+
+    plain = nn.Sequential(nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 8), nn.LayerNorm(8)).double()
+
+    def steps(model, part):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        for _ in range(10):
+            optimizer.zero_grad()
+            model(part).square().mean().backward()
+            optimizer.step()
+        return [tessera.full_tensor(p.detach()) if tessera.is_dtensor(p) else p.detach()
+                for p in model.parameters()]
+
+    expected = steps(copy.deepcopy(plain), x)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh(mesh_text)
+        part = x.chunk(mesh.size(0))[mesh["dp"].get_local_rank()]
+        placed = []
+        for plan_first in (True, False):
+            model = copy.deepcopy(plain)
+            actions = [
+                lambda: tessera.parallelize_module(model, mesh["tp"], {
+                    "0": tessera.ColwiseParallel(), "2": tessera.RowwiseParallel()}),
+                lambda: [tessera.fully_shard(model[2], mesh["dp"]), tessera.fully_shard(model, mesh["dp"])],
+            ]
+            for act in actions if plan_first else reversed(actions):
+                act()
+            placed.append([str(tessera.sharding(p)) for p in model.parameters()])
+            for got, value in zip(steps(model, part), expected):
+                torch.testing.assert_close(got, value, rtol=0, atol=1e-9)
+        assert placed[0] == placed[1]
+        return True
+
+    ranks = 1
+    for axis in mesh_text.split(","):
+        ranks *= int(axis.split("=")[1])
+    assert all(tessera.run_ranks(ranks, body))
+
+
+def test_a_plan_after_fully_shard_that_is_wrong_changes_nothing():
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2,tp=2")
+        model = tessera.fully_shard(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), mesh["dp"])
+        for over, plan in ((mesh["tp"], {"0": tessera.ColwiseParallel(), "2": tessera.RowwiseParallel()}),
+                           (mesh["dp"], {"0": tessera.ColwiseParallel()})):
+            with pytest.raises(tessera.InvalidArgument):
+                tessera.parallelize_module(model, over, plan)
+            assert all(tessera.device_mesh(p) == mesh["dp"] for p in model.parameters())
+        model(torch.ones(1, 4)).sum().backward()
+        with pytest.raises(tessera.InvalidArgument, match="has a gradient"):
+            tessera.parallelize_module(model, mesh["tp"], {"0": tessera.ColwiseParallel()})
+        return True
+
+    assert all(tessera.run_ranks(4, body))
 
 
 def test_compat_warns_about_a_path_that_matches_nothing():
-    def body(rank):
-        mesh = tessera.init_device_mesh("tp=2")
+    def body(rank):  # one rank: threads share the filters of warnings
+        mesh = tessera.init_device_mesh("tp=1")
         with pytest.warns(UserWarning, match="could not be resolved"):
             compat.parallelize_module(Block(), mesh, {"nothing": compat.ColwiseParallel()})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            compat.parallelize_module(Block(), mesh, {"up": compat.ColwiseParallel()})
         return True
 
-    tessera.run_ranks(1, lambda rank: compat.parallelize_module(
-        Block(), tessera.init_device_mesh("tp=1"), {"up": compat.ColwiseParallel()}))
-    assert tessera.run_ranks(2, body)[0]
+    assert tessera.run_ranks(1, body)[0]
 
 
 FAMILIES = {"Llama": {}, "Qwen2": {}, "Qwen3": {"head_dim": 4},
@@ -239,3 +366,41 @@ def test_plans_of_transformers_are_accepted(family):
     for got in tessera.run_ranks(2, body):
         for name, value in expected.items():
             torch.testing.assert_close(got[name], value, rtol=0, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("places", [6, 7])
+def test_overlapped_products_give_the_same(places):
+    """Async tensor parallelism: a batch of 3 in pieces of 2 and 1, over 2 ranks."""
+    torch.manual_seed(1)
+    plain = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 6), nn.Linear(6, 8)).double()
+    x = torch.arange(24 * places, dtype=torch.float64).reshape(3, places, 8).sin()
+    expected = copy.deepcopy(plain)
+    expected(x).square().sum().backward()
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = tessera.parallelize_module(copy.deepcopy(plain), mesh, {
+            "0": tessera.SequenceParallel(),
+            "1": tessera.ColwiseParallel(input_layouts=tessera.Shard(1), overlap=2),
+            "2": tessera.RowwiseParallel(output_layouts=tessera.Shard(1), overlap=2),
+        })
+        with tessera.Recorder() as recorder:
+            y = model(x.chunk(2, 1)[rank])
+        sent = recorder.count("all_gather", "tp"), recorder.count("reduce_scatter", "tp")
+        torch.testing.assert_close(y, expected(x).chunk(2, 1)[rank])
+        y.square().sum().backward()
+        for own, other in zip(model.parameters(), expected.parameters()):
+            torch.testing.assert_close(tessera.full_tensor(own.grad), other.grad)
+        return sent
+
+    assert tessera.run_ranks(2, body) == [(2, 2)] * 2
+
+
+def test_overlap_needs_a_linear():
+    def body(rank):
+        with pytest.raises(tessera.InvalidArgument, match="for nn.Linear"):
+            tessera.parallelize_module(nn.Embedding(4, 4), tessera.init_device_mesh("tp=2"),
+                                       tessera.ColwiseParallel(overlap=2))
+        return True
+
+    assert all(tessera.run_ranks(2, body))

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Literal
 
 import torch
+from torch import nn
+from torch.utils import _pytree as pytree
 
 from .. import context as _context
-from .._C import SequenceOrder, reorder_sequence, restore_sequence
+from .._C import ContextScope, SequenceOrder, reorder_sequence, restore_sequence
 from ..mesh import mesh_from_torch
-from ..placement import Shard
-from ..tensor import distribute_tensor, from_local, full_tensor, to_local
+from ..parallel_style import ParallelStyle
+from ..placement import Partial, Replicate, Shard
+from ..tensor import (
+    distribute_tensor,
+    from_local,
+    full_tensor,
+    is_dtensor,
+    redistribute,
+    to_local,
+)
 
 
 class _RotateMethod(Enum):
@@ -95,19 +105,138 @@ def context_parallel(
     )
 
 
+@dataclass
+class _ShardOptions:
+    """How the last _context_parallel_shard laid the sequence out."""
+
+    order: SequenceOrder = field(default_factory=SequenceOrder)
+
+
+_shard_options = _ShardOptions()
+
+
+def _enable_context_parallel_dispatcher() -> None:
+    """Does nothing: sharded tensors have rules for attention at any time."""
+
+
+def _disable_context_parallel_dispatcher() -> None:
+    """Does nothing, as _enable_context_parallel_dispatcher."""
+
+
+def _block_mask_of_rank(mask: Any, mesh: Any, order: SequenceOrder) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask  # imports the compiler
+
+    queries, keys = mask.seq_lengths
+    rows = -(-queries // mesh.size())
+    begin = min(rows * mesh.get_local_rank(), queries)
+    device = mask.kv_num_blocks.device
+    of_query = order.indices(queries)[begin : begin + rows].to(device)
+    of_key = order.indices(keys).to(device)
+
+    def by_position(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return mask.mask_mod(batch, head, of_query[query], of_key[key])
+
+    batch, heads = mask.kv_num_blocks.shape[:2]
+    return create_block_mask(
+        by_position,
+        batch if batch > 1 else None,
+        heads if heads > 1 else None,
+        len(of_query),
+        keys,
+        device=device,
+        BLOCK_SIZE=mask.BLOCK_SIZE,
+    )
+
+
+class _ContextParallel(ParallelStyle):
+    """For a module that calls attention with its arguments (query, key, value, ...), which are this
+    rank's part of the sequence. SDPA: scaled_dot_product_attention works over all ranks of the mesh,
+    by the rotation of _cp_options. FLEX: keys and values are gathered, and the module's flex_attention
+    needs the block mask that _context_parallel_shard makes."""
+
+    class AttentionType(Enum):
+        FLEX = "flex_attention"
+        SDPA = "scaled_dot_product_attention"
+
+    def __init__(self, seq_dim: int, attention_type: AttentionType) -> None:
+        self.seq_dim = seq_dim
+        self.attention_type = attention_type
+
+    def _parameters(self, module: nn.Module) -> list[nn.Parameter]:
+        return []
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        mesh = mesh_from_torch(device_mesh)
+        if self.attention_type == self.AttentionType.FLEX:
+            module.register_forward_pre_hook(self._gather_keys(mesh), with_kwargs=True)
+        elif self.attention_type == self.AttentionType.SDPA:
+            self._rotate(module, mesh)
+        else:
+            raise ValueError(f"Unknown attention type: {self.attention_type}")
+        return module
+
+    def _gather_keys(self, mesh: Any) -> Callable[..., Any]:
+        def gathered(part: torch.Tensor) -> torch.Tensor:
+            whole = redistribute(from_local(part, mesh, [Shard(self.seq_dim)]), [Replicate()])
+            return to_local(whole, grad_placements=[Partial()])
+
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            values = dict(zip(("query", "key", "value"), args)) | kwargs
+            values |= {name: gathered(values[name]) for name in ("key", "value")}
+            names = ("query", "key", "value")[: len(args)]
+            return (*(values.pop(name) for name in names), *args[3:]), values
+
+        return hook
+
+    def _rotate(self, module: nn.Module, mesh: Any) -> None:
+        entered: list[Any] = []
+
+        def sharded(value: Any) -> Any:
+            is_plain = isinstance(value, torch.Tensor) and not is_dtensor(value)
+            return from_local(value, mesh, [Shard(self.seq_dim)]) if is_plain else value
+
+        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            gathers = _cp_options.rotate_method is _RotateMethod.ALL_GATHER
+            scope = ContextScope(
+                mesh.mesh_dim_names[0],
+                "all_gather" if gathers else "ring",
+                _shard_options.order,
+                [],
+                "automatic",
+            )
+            scope.__enter__()
+            entered.append(scope)
+            return tuple(map(sharded, args)), {name: sharded(v) for name, v in kwargs.items()}
+
+        def leave(_: nn.Module, __: Any, outputs: Any) -> Any:
+            entered.pop().__exit__(None, None, None)
+            return pytree.tree_map_only(
+                torch.Tensor, lambda out: to_local(out) if is_dtensor(out) else out, outputs
+            )
+
+        module.register_forward_pre_hook(enter, with_kwargs=True)
+        module.register_forward_hook(leave, always_call=True)
+
+
 def _context_parallel_shard(
     mesh: Any,
-    buffers: Sequence[torch.Tensor],
+    buffers: Sequence[Any],
     seq_dims: Sequence[int],
     load_balancer: _LoadBalancer | None = None,
-) -> list[torch.Tensor]:
-    """This rank's part of each buffer, in the order of the balancer."""
+) -> list[Any]:
+    """This rank's part of each buffer, in the order of the balancer. A BlockMask becomes that of this
+    rank's queries and all keys; its dim is not used. As in PyTorch, it says whether _ContextParallel
+    takes the sequence as balanced."""
     if len(buffers) != len(seq_dims):
         raise ValueError("`seq_dims` must have the same number of elements as `buffers`.")
     cp = mesh_from_torch(mesh)
     order = load_balancer.order if load_balancer else SequenceOrder()
+    _shard_options.order = order
     out = []
     for buffer, dim in zip(buffers, seq_dims, strict=True):
+        if not isinstance(buffer, torch.Tensor):
+            out.append(_block_mask_of_rank(buffer, cp, order))
+            continue
         laid_out = reorder_sequence(buffer, dim, order)
         part = distribute_tensor(laid_out, cp, [Shard(dim % buffer.dim())], src_data_rank=None)
         out.append(to_local(part))

@@ -7,6 +7,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/kept_gathers.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/overlap.h"
 #include "tessera/exec/redistribute.h"
@@ -46,6 +47,21 @@ at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t 
     return copy_sharing_elements(moved, target, local, from);
   }
   return strided_as(moved, target);
+}
+
+/// local_operand, or the local tensor that a previous op made of the same operand.
+at::Tensor local_operand_once(const OpEntry& entry, const Decision& decision, size_t index,
+                              const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  const bool may_keep = decision.moves && !entry.is_view && meta != nullptr &&
+                        index < decision.operands.size() && decision.operands[index].defined() &&
+                        decision.operands[index] != meta->sharding() &&
+                        std::ranges::find(decision.write_back, index) == decision.write_back.end();
+  if (!may_keep) return local_operand(entry, decision, index, tensor);
+  if (at::Tensor kept = find_gather(tensor, decision.operands[index]); kept.defined()) return kept;
+  at::Tensor local = local_operand(entry, decision, index, tensor);
+  keep_gather(tensor, decision.operands[index], local);
+  return local;
 }
 
 void scale_result(const Decision& decision, size_t index, const at::Tensor& local) {
@@ -141,7 +157,7 @@ void to_local_args(const OpEntry& entry, const Decision& decision, Stack& stack)
     c10::IValue& value = stack[base + i];
     if (entry.args[i] == ArgKind::tensor) {
       if (value.isTensor()) {
-        value = local_operand(entry, decision, operand, value.toTensor());
+        value = local_operand_once(entry, decision, operand, value.toTensor());
       }
       ++operand;
     } else if (entry.args[i] == ArgKind::tensor_list && !value.isNone()) {
@@ -150,7 +166,7 @@ void to_local_args(const OpEntry& entry, const Decision& decision, Stack& stack)
         const auto list = value.toTensorList();
         locals.reserve(list.size());
         for (const at::Tensor& tensor : list) {
-          locals.push_back(local_operand(entry, decision, operand++, tensor));
+          locals.push_back(local_operand_once(entry, decision, operand++, tensor));
         }
         value = std::move(locals);
       } else {
@@ -159,7 +175,7 @@ void to_local_args(const OpEntry& entry, const Decision& decision, Stack& stack)
           if (item.isNone()) {
             locals.push_back(std::nullopt);
           } else {
-            locals.push_back(local_operand(entry, decision, operand, item.toTensor()));
+            locals.push_back(local_operand_once(entry, decision, operand, item.toTensor()));
           }
           ++operand;
         }

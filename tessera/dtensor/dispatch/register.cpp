@@ -16,6 +16,7 @@
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/lazy_dtypes.h"
 #include "tessera/dtensor/dispatch/linear_gradient.h"
+#include "tessera/dtensor/dispatch/matmul_kernel.h"
 #include "tessera/dtensor/dispatch/placed_gradient.h"
 #include "tessera/dtensor/dispatch/typed_kernel.h"
 #include "tessera/dtensor/dispatch/use_kernel.h"
@@ -136,6 +137,7 @@ void register_kernels() {
       if (is_composite(*op)) {
         for (const auto key : {kKey, c10::DispatchKey::AutogradPrivateUse3}) {
           if (auto kernel = dtype_kernel(name)) add_kernel(name, key, *std::move(kernel));
+          if (name == c10::OperatorName("aten::matmul", "")) add_kernel(name, key, matmul_kernel());
         }
       }
       if (!takes(*op, name)) continue;

@@ -4,7 +4,6 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/comm/world.h"
 #include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"

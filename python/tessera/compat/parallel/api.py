@@ -1,4 +1,4 @@
-"""The names of torch.distributed.tensor.parallel."""
+"""The names of torch.distributed.tensor.parallel.api."""
 
 from __future__ import annotations
 
@@ -8,19 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from ..parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    PrepareModuleInputOutput,
-    PrepareModuleOutput,
-    RowwiseParallel,
-    SequenceParallel,
-    _matching,
-    loss_parallel,
-)
-from ..parallel import parallelize_module as _parallelize_module
-from .device_mesh import mesh_or_entered
+from ...parallel import ParallelStyle, matching_modules
+from ...parallel import parallelize_module as _parallelize_module
+from ..device_mesh import mesh_or_entered
 
 
 def parallelize_module(
@@ -36,7 +26,7 @@ def parallelize_module(
     if isinstance(parallelize_plan, Mapping):
         matched = {}
         for path, style in parallelize_plan.items():
-            if any(True for _ in _matching(module, path)):
+            if any(True for _ in matching_modules(module, path)):
                 matched[path] = style
             else:
                 warnings.warn(f"Parallelize plan key '{path}' could not be resolved", stacklevel=2)
@@ -44,14 +34,4 @@ def parallelize_module(
     return _parallelize_module(module, mesh, parallelize_plan, src_data_rank=src_data_rank)
 
 
-__all__ = [
-    "ColwiseParallel",
-    "ParallelStyle",
-    "PrepareModuleInput",
-    "PrepareModuleInputOutput",
-    "PrepareModuleOutput",
-    "RowwiseParallel",
-    "SequenceParallel",
-    "loss_parallel",
-    "parallelize_module",
-]
+__all__ = ["parallelize_module"]

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from .. import _C
-from .. import module as _module
-from ..partition import tensor_parallel_transformation as _transformation
-from ..policy import implicit_replication
-from ..rules import register_rule
-from ._context_parallel import (
+from ... import _C
+from ... import module as _module
+from ...partition import tensor_parallel_transformation as _transformation
+from ...policy import implicit_replication
+from ...rules import register_rule
+from .._context_parallel import (
     _context_parallel_shard,
+    _ContextParallel,
     _cp_options,
     _HeadTailLoadBalancer,
     _PerDocumentHeadTailLoadBalancer,
@@ -24,7 +25,7 @@ from ._context_parallel import (
     context_parallel_unshard,
     set_rotate_method,
 )
-from ._dtensor_spec import spec_of_sharding
+from .._dtensor_spec import spec_of_sharding
 
 
 def local_map(
@@ -134,6 +135,7 @@ def tensor_parallel_transformation(
 
 
 __all__ = [
+    "_ContextParallel",
     "_HeadTailLoadBalancer",
     "_PerDocumentHeadTailLoadBalancer",
     "_RotateMethod",

@@ -1,0 +1,101 @@
+"""What a parallel style is, and the layouts of what goes in and out of a module."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .placement import Replicate, Shard
+from .tensor import distribute_, from_local, is_dtensor, placements, redistribute, to_local
+
+Layout = Any  # a Placement, or None for what is left alone
+
+
+def sharded(
+    tensor: torch.Tensor, mesh: Any, layout: Layout, size: int | None = None
+) -> torch.Tensor:
+    """A plain tensor as the part of a sharded one. Once for all modules that get the same tensor, so
+    that their gradients are added up before they are reduced. `size` is that of the sharded dim, all
+    ranks together; without it the ranks tell each other theirs, which takes a message."""
+    if is_dtensor(tensor):
+        return tensor
+    grad = tensor.requires_grad and torch.is_grad_enabled()
+    # A leaf's node would refer to the leaf, and neither would be freed.
+    keeps = grad and not tensor.is_leaf
+    key = (mesh, repr(layout), tensor._version) if keeps else None
+    if keeps:
+        kept = getattr(tensor, "_tessera_sharded", None)
+        if kept is not None and kept[0] == key:
+            return kept[1]
+    shape = None
+    if size is not None and isinstance(layout, Shard):
+        shape = list(tensor.shape)
+        shape[layout.dim] = size
+    out = from_local(tensor, mesh, [layout], shape=shape)
+    if keeps:
+        tensor._tessera_sharded = (key, out)
+    return out
+
+
+def placed(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+    if placements(tensor)[0] == _on_dims(layout, tensor):
+        return tensor
+    return redistribute(tensor, [layout])
+
+
+def _on_dims(layout: Layout, tensor: torch.Tensor) -> Layout:
+    if isinstance(layout, Shard) and layout.dim < 0:
+        return Shard(layout.dim + tensor.dim())
+    return layout
+
+
+class ParallelStyle(ABC):
+    """What parallelize_module does with one module. A subclass has _apply(module, device_mesh)."""
+
+    src_data_rank: int | None = 0
+
+    @abstractmethod
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module: ...
+
+    def _check(self, module: nn.Module, ranks: int) -> None:
+        """Raises if the style cannot be applied to the module. Before any module changes."""
+
+    def _parameters(self, module: nn.Module) -> list[nn.Parameter]:
+        """Those that _apply may distribute."""
+        return list(module.parameters())
+
+    def _distribute(self, module: nn.Module, mesh: Any, layouts: Mapping[str, Layout]) -> None:
+        for name, parameter in module.named_parameters(recurse=False):
+            layout = layouts.get(name, Replicate())
+            distribute_(parameter, mesh, [layout], src_data_rank=self.src_data_rank)
+
+
+def as_tuple(layouts: Any) -> tuple[Layout, ...]:
+    if isinstance(layouts, (tuple, list)):
+        return tuple(layouts)
+    return (layouts,)
+
+
+def hook_input(module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def hook(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (change(inputs[0]), *inputs[1:])
+
+    module.register_forward_pre_hook(hook)
+
+
+def hook_output(module: nn.Module, layout: Layout | None, use_local_output: bool) -> None:
+    def place(output: Any) -> Any:
+        if not is_dtensor(output):
+            return output
+        if layout is not None:
+            output = placed(output, layout)
+        return to_local(output) if use_local_output else output
+
+    def hook(_: nn.Module, __: Any, output: Any) -> Any:
+        return place(output) if isinstance(output, torch.Tensor) else output
+
+    module.register_forward_hook(hook)

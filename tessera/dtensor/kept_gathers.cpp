@@ -1,0 +1,102 @@
+#include "tessera/dtensor/kept_gathers.h"
+
+#include <array>
+
+#include "tessera/dtensor/sharded_tensor.h"
+
+namespace tessera::dtensor {
+namespace {
+
+using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+struct KeptGather {
+  WeakImpl of{at::Tensor().getIntrusivePtr()};  ///< keeps the address from being reused
+  const c10::TensorImpl* address = nullptr;
+  int64_t version = 0;        ///< of the tensor
+  int64_t part_version = 0;   ///< of its local tensor
+  int64_t local_version = 0;  ///< of `local`
+  Sharding to;
+  at::Tensor local;
+};
+
+/// Whether this thread has kept any. Separate, since reading it needs no check for initialization:
+/// every freed tensor does.
+constinit thread_local bool keeps_any = false;
+
+/// Filled in turn. A slot stays taken when its tensor is freed, since ranks may free theirs at
+/// different times; only its memory is released.
+struct LastGathers {
+  ~LastGathers() { keeps_any = false; }  // tensors may be freed after this, at thread exit
+
+  std::array<KeptGather, kMostGathers> slots;
+  size_t next = 0;
+};
+
+thread_local LastGathers last_gathers;
+
+bool is_current(const KeptGather& kept, const at::Tensor& tensor) {
+  return kept.version == static_cast<int64_t>(tensor._version()) &&
+         kept.part_version == static_cast<int64_t>(sharded_meta(tensor)->local()._version()) &&
+         kept.local_version == static_cast<int64_t>(kept.local._version());
+}
+
+/// Whether an axis that shards becomes replicated.
+bool gathers(const Sharding& from, const Sharding& to) {
+  for (int axis = 0; axis < from.mesh().ndim() && from.mesh() == to.mesh(); ++axis) {
+    if (from.placement(axis).is_sharded() && to.placement(axis).is_replicate()) return true;
+  }
+  return false;
+}
+
+/// Gathers of parameters would outlive the step.
+bool can_keep_gather_of(const at::Tensor& tensor, const Sharding& to) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  return meta != nullptr && meta->lazy() == nullptr && !tensor.is_inference() &&
+         !meta->local().is_inference() && !meta->sharding().has_partial() &&
+         gathers(meta->sharding(), to) &&
+         typeid(*tensor.unsafeGetTensorImpl()) == typeid(ShardedImpl);
+}
+
+}  // namespace
+
+at::Tensor find_gather(const at::Tensor& tensor, const Sharding& to) {
+  if (!keeps_any || !can_keep_gather_of(tensor, to)) return {};
+  at::Tensor found;
+  for (KeptGather& kept : last_gathers.slots) {
+    if (!kept.local.defined()) continue;
+    if (kept.of.expired()) {  // freed by another thread
+      kept.local.reset();
+    } else if (kept.address == tensor.unsafeGetTensorImpl() && kept.to == to) {
+      if (is_current(kept, tensor)) {
+        found = kept.local;
+      } else {
+        kept.local.reset();
+      }
+    }
+  }
+  return found;
+}
+
+void keep_gather(const at::Tensor& tensor, const Sharding& to, const at::Tensor& local) {
+  if (!can_keep_gather_of(tensor, to) || local.is_inference()) return;
+  LastGathers& last = last_gathers;
+  keeps_any = true;
+  last.slots[last.next] = {
+      .of = WeakImpl(tensor.getIntrusivePtr()),
+      .address = tensor.unsafeGetTensorImpl(),
+      .version = static_cast<int64_t>(tensor._version()),
+      .part_version = static_cast<int64_t>(sharded_meta(tensor)->local()._version()),
+      .local_version = static_cast<int64_t>(local._version()),
+      .to = to,
+      .local = local};
+  last.next = (last.next + 1) % kMostGathers;
+}
+
+void drop_gathers(const c10::TensorImpl* tensor) noexcept {
+  if (!keeps_any) return;
+  for (KeptGather& kept : last_gathers.slots) {
+    if (kept.address == tensor) kept.local.reset();
+  }
+}
+
+}  // namespace tessera::dtensor

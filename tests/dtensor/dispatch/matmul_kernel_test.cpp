@@ -1,0 +1,54 @@
+// Products of sharded sequences with matrices.
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/observe/expect.h"
+#include "tessera/observe/recorder.h"
+#include "tests/support/ranks.h"
+#include "tests/support/training.h"
+
+namespace tessera::test {
+namespace matmul_kernel_test {
+
+/// torch::nn::Linear in C++ multiplies by matmul.
+TEST(Matmul, OfAShardedSequenceFoldsNothing) {
+  for (const int ranks : {2, 3}) {
+    test::run_ranks(ranks, [&](int) {
+      const DeviceMesh mesh = comm::init_device_mesh("tp=" + std::to_string(ranks));
+      const at::Tensor plain = test_numbers({2, 7, 6}, 1).requires_grad_();
+      const at::Tensor plain_w = test_numbers({6, 4}, 2).requires_grad_();
+      at::matmul(plain, plain_w).square().sum().backward();
+      const at::Tensor x = distribute_tensor(plain.detach(), mesh, {Shard(1)}).requires_grad_();
+      const at::Tensor w =
+          distribute_tensor(plain_w.detach(), mesh, {Replicate()}).requires_grad_();
+      comm::Recorder recorder(*comm::current_world());
+      const at::Tensor y = at::matmul(x, w);
+      EXPECT_EQ(placements(y)[0], Shard(1));
+      y.square().sum().backward();
+      EXPECT_EQ(comm::expect_comm(recorder, "nothing"), "") << recorder.to_text();
+      EXPECT_TRUE(full_tensor(x.grad()).allclose(plain.grad()));
+      EXPECT_TRUE(full_tensor(w.grad()).allclose(plain_w.grad()));
+    });
+  }
+}
+
+TEST(Matmul, OfAShardedSequenceHasSecondDerivatives) {
+  test::run_ranks(2, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    const auto second = [](const at::Tensor& x, const at::Tensor& w) {
+      const at::Tensor loss = at::matmul(x, w).pow(3).sum();
+      const at::Tensor grad = torch::autograd::grad({loss}, {x}, {}, true, true)[0];
+      return torch::autograd::grad({grad.square().sum()}, {w})[0];
+    };
+    const at::Tensor x = test_numbers({2, 5, 3}, 1), w = test_numbers({3, 4}, 2);
+    const at::Tensor expected = second(x.clone().requires_grad_(), w.clone().requires_grad_());
+    const at::Tensor got = second(distribute_tensor(x, mesh, {Shard(1)}).requires_grad_(),
+                                  distribute_tensor(w, mesh, {Replicate()}).requires_grad_());
+    EXPECT_TRUE(full_tensor(got).allclose(expected));
+  });
+}
+
+}  // namespace matmul_kernel_test
+}  // namespace tessera::test
