@@ -59,7 +59,7 @@ void print_shard(const ShardOptions& options, const ChosenShardings& chosen,
     rows.push_back(
         {"  " + file, bytes_text(static_cast<int64_t>(std::filesystem::file_size(file)))});
   }
-  std::cout << table_text(rows) << "weights cut\n";
+  std::cout << table_text(rows) << "sharded weights\n";
   rows.clear();
   for (const auto& w : explanation.weights) {
     if (w.placements.find('S') == std::string::npos) continue;
@@ -112,8 +112,8 @@ void run_shard(const ShardOptions& options) {
 
 void add_shard(CLI::App& app) {
   auto options = std::make_shared<ShardOptions>();
-  CLI::App* verb =
-      app.add_subcommand("shard", "Cuts an exported program into programs for the ranks of a mesh");
+  CLI::App* verb = app.add_subcommand(
+      "shard", "Partitions an exported program into programs for the ranks of a mesh");
   verb->add_option("program", options->choose.program, "M.pt2, written by torch.export.save")
       ->required();
   verb->add_option("--mesh", options->choose.mesh, "as tp=4 or dp=2,tp=4")->required();

@@ -348,8 +348,10 @@ void SocketTransport::end_message(Peer& peer) {
 void SocketTransport::begin_message(Peer& peer) {
   const auto posted = find_tag(peer.posted, peer.header.tag);
   if (posted == peer.posted.end() && peer.header.bytes > most_bytes()) {
-    fail(peer, join_text("the peer announces a message of ", peer.header.bytes,
-                         " bytes, more than this machine's memory: it does not speak as a rank"));
+    fail(peer,
+         join_text(
+             "the peer announces a message of ", peer.header.bytes,
+             " bytes, more than this machine's memory: the peer does not follow the protocol"));
   } else if (posted == peer.posted.end()) {
     const auto bytes = static_cast<int64_t>(peer.header.bytes);
     peer.coming = message_of(pooled_empty({bytes}, at::kByte), static_cast<int>(peer.header.tag));

@@ -159,7 +159,8 @@ void add_refused(const Rule& rule, const OpCall& call, Explanation& out) {
       return s.defined() && !s.placement(axis).is_replicate();
     });
     if (!cut) {
-      out.refused.push_back({name, "any", "what is replicated stays so: nobody asked for shards"});
+      out.refused.push_back(
+          {name, "any", "a replicated operand stays replicated: no operand is sharded"});
       continue;
     }
     add_unused_partials(rule, call, axis, out);

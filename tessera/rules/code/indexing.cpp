@@ -259,11 +259,11 @@ std::vector<Rule> indexing_rules() {
     out.push_back(written_rule(std::string("aten::") + op, what, std::move(write)));
   };
   constexpr const char* finds =
-      "code: the indexed dim is cut (mask), or whole, or the indexes are cut";
-  constexpr const char* picks = "code: the indexed dim is whole, or the indexes are cut";
+      "code: the indexed dim is sharded (mask), or whole, or the indexes are sharded";
+  constexpr const char* picks = "code: the indexed dim is whole, or the indexes are sharded";
   constexpr const char* places = "code: the indexed dim is whole";
   constexpr const char* takes =
-      "code: the indexed dim is cut (mask), or whole, or shares of the indexes add up";
+      "code: the indexed dim is sharded (mask), or whole, or partial sums over the indexes";
   constexpr const char* sums = "code: the indexed dim is whole, or shares of the indexes add up";
   add("gather", finds, gather);
   add("index_select", finds, index_select);
