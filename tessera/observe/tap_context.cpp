@@ -49,13 +49,14 @@ std::string who_is_missing(const TapContext& context, const TappedCall& call, st
   std::string out;
   const bool timed_out = says_timeout(what);
   if (!roll.missing.empty()) {
-    out += join_text("; no sign of life from ", board.ranks_text(roll.missing),
-                     timed_out ? " (stopped, or cut off: no link was closed)" : "");
+    out += join_text("; no sign of life from ", board.ranks_with_hosts(roll.missing),
+                     timed_out ? " (stopped or unreachable: no connection was closed)" : "");
   }
-  if (!roll.left.empty()) out += join_text("; ", board.ranks_text(roll.left), " left the world");
+  if (!roll.left.empty())
+    out += join_text("; ", board.ranks_with_hosts(roll.left), " left the world");
   const auto late = timed_out ? who_is_late(context, call, calls, roll) : std::vector<int>();
   if (!late.empty()) {
-    out += join_text("; alive, but not in this call: ", board.ranks_text(late));
+    out += join_text("; alive, but not in this call: ", board.ranks_with_hosts(late));
   }
   return out;
 }
@@ -72,7 +73,7 @@ std::string likely_cause(const TapContext& context, const TappedCall& call, std:
     return join_text("; the ranks disagree: ", *differs);
   }
   if (const auto ended = board->who_ended(context.group->ranks); !ended.empty()) {
-    return join_text("; ", board->ranks_text(ended),
+    return join_text("; ", board->ranks_with_hosts(ended),
                      " ended, as after the last call of its program, and will not take part");
   }
   const auto roll = board->call_roll(context.group->ranks);

@@ -10,7 +10,7 @@
 namespace tessera::partition {
 namespace manifest_test {
 
-using test::expect_error;
+using tessera::test::expect_error;
 
 Manifest example() {
   Manifest out;
@@ -87,7 +87,7 @@ TEST(Manifest, RefusesWhatDoesNotFitTheMesh) {
 }
 
 TEST(Manifest, IsReadFromItsDirectory) {
-  const test::TempDir dir;
+  const tessera::test::TempDir dir;
   EXPECT_FALSE(is_sharded_program(dir.path()));
   expect_error<InvalidArgument>([&] { Manifest::read(dir.path()); }, {"manifest.json"});
   std::ofstream(dir / "manifest.json") << example().to_json();

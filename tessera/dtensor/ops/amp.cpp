@@ -1,7 +1,6 @@
 // Gradient scaling: an overflow of a gradient on one rank is reported to all ranks.
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 
-#include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
@@ -27,12 +26,10 @@ at::Tensor same_everywhere(const OpEntry& entry, const at::Tensor& tensor, const
 /// The maximum of the flag over the ranks of a mesh, in place.
 void reduce_max(const DeviceMesh& mesh, const at::Tensor& flag) {
   if (mesh.size() == 1 || !mesh.contains_me()) return;
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
   std::vector<at::Tensor> flags = {flag};
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::MAX;
-  comm::group_of(mesh, axes)->backend(flag.device().type()).allreduce(flags, options)->wait();
+  comm::group_of(mesh)->backend(flag.device().type()).allreduce(flags, options)->wait();
 }
 
 /// _amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale): each rank unscales its

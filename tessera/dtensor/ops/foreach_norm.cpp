@@ -7,8 +7,8 @@
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/norm_of_parts.h"
 #include "tessera/dtensor/ops/install.h"
-#include "tessera/dtensor/ops/norm_of_parts.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 

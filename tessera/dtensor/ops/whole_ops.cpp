@@ -3,7 +3,6 @@
 #include <ATen/ops/isclose.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
-#include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
@@ -42,9 +41,7 @@ bool local_scalar(const OpEntry& entry, const c10::OperatorHandle& op, Stack& st
 /// Logical AND over the ranks of the mesh.
 bool agree(const DeviceMesh& mesh, bool mine, c10::Device device) {
   if (mesh.size() == 1 || !mesh.contains_me()) return mine;
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
-  const auto group = comm::group_of(mesh, axes);
+  const auto group = comm::group_of(mesh);
   std::vector<at::Tensor> flag = {at::empty({1}, at::TensorOptions(device).dtype(at::kInt))};
   flag[0].fill_(mine ? 1 : 0);
   c10d::AllreduceOptions options;

@@ -280,7 +280,7 @@ std::vector<Rule> dim_rules() {
         return dtype_bytes(from) == dtype_bytes(to) ? "* -> *" : "*L -> *M";
       }));
   out.push_back(written_rule(
-      "aten::renorm", "code: only the dim of the norms may be cut", [](const OpCall& call) {
+      "aten::renorm", "code: only the dim of the norms may be sharded", [](const OpCall& call) {
         const int ndim = tensor_of(call, "self").ndim();
         std::string line = letters_for(ndim);
         for (int d = 0; d < ndim; ++d) {
@@ -323,13 +323,7 @@ std::vector<Rule> dim_rules() {
                                       "aten::unfold_backward", &unfold_backward}}) {
     Rule rule = written_rule(op, "code: zeros around what comes in", write);
     rule.localise.push_back(local_shape_of_result("input_sizes"));
-    rule.infer = [](const OpCall& call) {
-      ResultMeta meta;
-      meta.shape = call.ints("input_sizes");
-      meta.stride = contiguous_stride(meta.shape);
-      meta.dtype = call.operands().front().dtype();
-      return std::vector<ResultMeta>{meta};
-    };
+    rule.infer = contiguous_input;
     out.push_back(std::move(rule));
   }
   Rule unbound = written_rule("aten::unbind.int", "code: a whole dim becomes a list", unbind);
