@@ -15,6 +15,7 @@
 #include "tessera/base/text.h"
 #include "tessera/collective/block_pool.h"
 #include "tessera/collective/deadline.h"
+#include "tessera/collective/timed_out.h"
 
 namespace tessera::comm {
 namespace {
@@ -151,9 +152,7 @@ bool SocketTransport::wait(Message& message, milliseconds timeout) {
   Lock lock(mutex_);
   while (!message.done) {
     if (std::exchange(message.interrupted, false)) return false;
-    if (Clock::now() >= deadline) {
-      throw std::runtime_error(join_text("no answer within ", timeout.count(), " ms"));
-    }
+    if (Clock::now() >= deadline) throw TimedOut(timeout);
     if (driving_) {
       changed_.wait_until(lock, deadline);
     } else {
