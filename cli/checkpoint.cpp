@@ -249,7 +249,7 @@ void add_checkpoint(CLI::App& app) {
   verb->add_option("--to", options->to, "dcp or safetensors; by default the other format")
       ->check(CLI::IsMember({"auto", "dcp", "safetensors"}));
   verb->add_flag("--tensors-only", options->tensors_only, "leave out values that are no tensors");
-  verb = add_verb(group, "reshard", "Writes it as so many ranks would, each a part of the rows",
+  verb = add_verb(group, "reshard", "Writes it as that many ranks would, each a part of the rows",
                   options, reshard);
   verb->add_option("target", options->other, "where to")->required();
   verb->add_option("-n,--ranks", options->ranks, "how many")

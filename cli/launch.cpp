@@ -161,7 +161,7 @@ void add_launch(CLI::App& app) {
       ->check(CLI::Range(0, kMost, "NONNEGATIVE"))
       ->capture_default_str();
   verb->add_option("--min-ranks", options->min_ranks,
-                   "each restart has a rank fewer, but at least so many; default: as many")
+                   "each restart has one rank fewer, down to this number; default: all")
       ->check(CLI::Range(1, kMost, "POSITIVE"));
   verb->prefix_command();
   verb->footer(kLaunchFooter);

@@ -22,7 +22,7 @@ constexpr int kLongestWaitMs = 100;
 /// Limit for each of a failed rank's last lines, which were already shown in full.
 constexpr size_t kMostOfALine = 1000;
 
-std::string ranks_text(int count) {
+std::string count_of_ranks(int count) {
   return std::to_string(count) + (count == 1 ? " rank" : " ranks");
 }
 
@@ -128,12 +128,12 @@ void RankJob::note_signals() {
   for (int number = 0; (number = signals_.next()) != 0;) {
     if (number == SIGCHLD) continue;  // handled by note_endings
     if (code_) {
-      say(signal_name(number) + " again: killing " + ranks_text(running()));
+      say(signal_name(number) + " again: killing " + count_of_ranks(running()));
       for (auto& member : members_) member.process.signal(SIGKILL);
       continue;
     }
     code_ = 128 + number;
-    say(signal_name(number) + ": ending " + ranks_text(running()));
+    say(signal_name(number) + ": ending " + count_of_ranks(running()));
     end_all(number);
   }
 }
@@ -153,7 +153,7 @@ void RankJob::note_endings() {
   code_ = first->process.poll_ending()->shell_code();
   report_death(*first);
   if (const int left = running(); left > 0) {
-    say("ending the other " + ranks_text(left));
+    say("ending the other " + count_of_ranks(left));
     end_all(SIGTERM);
   }
 }
@@ -203,7 +203,7 @@ void RankJob::enforce_deadline() {
   kill_time_.reset();
   const int left = running();
   if (left == 0) return;
-  say("killing " + ranks_text(left) + " that did not end in time");
+  say("killing " + count_of_ranks(left) + " that did not end in time");
   for (auto& member : members_) member.process.signal(SIGKILL);
 }
 

@@ -112,7 +112,7 @@ void add_run(CLI::App& app) {
   verb->add_option("--random", options->seed, "generate the inputs from this seed");
   verb->add_option("-o,--output", options->output, "write the outputs to this safetensors file");
   verb->add_option("--device", options->device, "cpu or cuda; default: as exported");
-  verb->add_option("--repeat", options->repeat, "run so many times; the last one is reported")
+  verb->add_option("--repeat", options->repeat, "run this many times; the last one is reported")
       ->check(CLI::Range(1, 1 << 30, "POSITIVE"))
       ->capture_default_str();
   verb->add_flag("--json", options->json, "machine-readable output");

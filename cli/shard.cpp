@@ -67,7 +67,7 @@ std::vector<std::vector<std::string>> file_rows(const std::filesystem::path& out
 void print_shard(const ShardOptions& options, const ChosenShardings& chosen,
                  const partition::ProgramExplanation& explanation) {
   std::cout << explanation.source << " for " << explanation.mesh << "\n";
-  std::cout << table_text(file_rows(options.output)) << "weights cut\n";
+  std::cout << table_text(file_rows(options.output)) << "sharded weights\n";
   std::vector<std::vector<std::string>> rows;
   for (const auto& w : explanation.weights) {
     if (w.placements.find('S') == std::string::npos) continue;
@@ -121,8 +121,8 @@ void run_shard(const ShardOptions& options) {
 
 void add_shard(CLI::App& app) {
   auto options = std::make_shared<ShardOptions>();
-  CLI::App* verb =
-      app.add_subcommand("shard", "Cuts an exported program into programs for the ranks of a mesh");
+  CLI::App* verb = app.add_subcommand(
+      "shard", "Partitions an exported program into programs for the ranks of a mesh");
   verb->add_option("program", options->choose.program, "M.pt2, written by torch.export.save")
       ->required();
   verb->add_option("--mesh", options->choose.mesh, "as tp=4 or dp=2,tp=4")->required();

@@ -1,6 +1,7 @@
-// Trains a two-layer perceptron whose hidden layer is cut over two ranks and whose batch is cut
-// over two more. The model, the loss and the optimizer are plain libtorch; four ranks are threads
-// of this process. The losses are those of the same program on one rank, and it says what was sent.
+// Trains a two-layer perceptron whose hidden layer is sharded over two ranks and whose batch is
+// sharded over two more. The model, the loss and the optimizer are plain libtorch; four ranks are
+// threads of this process. The losses are those of the same program on one rank, and it says what
+// was sent.
 #include <tessera/tessera.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>

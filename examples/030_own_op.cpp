@@ -1,5 +1,5 @@
 // An op of your own on sharded tensors: first without a word, then with a one-line rule, and a
-// guard that turns communication nobody wrote into an error with the line to write.
+// guard that turns communication the program did not request into an error with the line to write.
 #include <ATen/ops/mul.h>
 #include <ATen/ops/randn.h>
 #include <tessera/tessera.h>
@@ -55,7 +55,7 @@ void run(const char* title) {
 
 int main() {
   run("without a rule");
-  // Rows m and columns n of x, a factor for each row: cut either, or neither.
+  // Rows m and columns n of x, a factor for each row: shard either, or neither.
   register_rule("mylib::scale_rows", "mn, m -> mn ; linear 0 ; linear 1");
   run("with a rule");
 
@@ -64,7 +64,7 @@ int main() {
     const at::Tensor x = randn({6, 2}, mesh, {Shard(0)});
     const at::Tensor by = randn({6}, mesh, {Replicate()});
     const CommPolicy explicit_only(ImplicitComm::forbid);
-    scale_rows(x, by);  // a replicated factor is cut where it lies: nothing is sent
+    scale_rows(x, by);  // a replicated factor is sliced on each rank: nothing is sent
     try {
       x.cumsum(0);
     } catch (const NotSupported& error) {

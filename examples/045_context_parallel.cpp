@@ -1,4 +1,4 @@
-// Trains a causal transformer layer whose sequence is cut over four ranks. The model is plain
+// Trains a causal transformer layer whose sequence is sharded over four ranks. The model is plain
 // libtorch and calls scaled_dot_product_attention; inside a ContextParallel scope that call passes
 // keys and values around the ranks. The sequence is laid out in head-tail order, so that every rank
 // computes the same share of the causal triangle. The losses are those of one rank.

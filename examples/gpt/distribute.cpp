@@ -14,8 +14,8 @@ namespace {
 /// Nothing is sent to distribute a parameter: its values are drawn afterwards.
 const DistributeOptions kOwnData = {.source = std::nullopt};
 
-/// Two matrices in a row: the first is cut by outputs, the second by inputs, so that each rank of
-/// tp takes its heads or hidden units from one to the other and nothing is sent between them.
+/// Two matrices in a row: the first is sharded by outputs, the second by inputs, so that each rank
+/// of tp takes its heads or hidden units from one to the other and nothing is sent between them.
 ParallelPlan plan_over_tp(const Settings& settings) {
   const auto by_heads = ColwiseParallel({.heads = settings.heads});
   return {

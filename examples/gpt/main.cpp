@@ -1,5 +1,5 @@
-// Trains a small GPT on bytes of text, its batch and its state cut over the mesh axis dp and its
-// layers over tp, and compares with the same run on one rank.
+// Trains a small GPT on bytes of text, its batch and its state sharded over the mesh axis dp and
+// its layers over tp, and compares with the same run on one rank.
 //
 //   build/bin/tessera launch -n 4 build/examples/gpt --mesh dp=2,tp=2 --report report.html
 #include <tessera/comm/failure.h>

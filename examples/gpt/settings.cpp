@@ -19,7 +19,7 @@ struct Option {
 };
 
 std::vector<Option> options(Settings& s) {
-  return {{"--mesh", &s.mesh, "axes dp (cuts the batch) and tp (cuts the weights)"},
+  return {{"--mesh", &s.mesh, "axes dp (shards the batch) and tp (shards the weights)"},
           {"--text", &s.text, "what to learn"},
           {"--layers", &s.layers, "blocks"},
           {"--width", &s.width, "features of a byte"},

@@ -7,7 +7,7 @@
 namespace gpt {
 
 struct Settings {
-  std::string mesh = "dp=1,tp=1";  ///< axes dp (cuts the batch) and tp (cuts the weights)
+  std::string mesh = "dp=1,tp=1";  ///< axes dp (shards the batch) and tp (shards the weights)
   std::string text = "examples/gpt/text.txt";
 
   int64_t layers = 2;

@@ -103,7 +103,8 @@ struct WorldScope {
 };
 
 void bind_worlds(py::module_& m) {
-  py::class_<RankWorld, WorldPtr>(m, "World", "The ranks of a program, seen from one of them.")
+  py::class_<RankWorld, WorldPtr>(m, "World",
+                                  "The ranks of a program, and which of them this one is.")
       .def_property_readonly("rank", &RankWorld::rank)
       .def_property_readonly("size", &RankWorld::size)
       .def_property_readonly("kind", [](const RankWorld& w) { return kind_name(w.kind()); })

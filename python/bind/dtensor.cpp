@@ -81,7 +81,8 @@ void bind_redistribute(py::module_& m) {
       },
       NoGil());
   py::class_<PendingTensor>(m, "PendingTensor", "A redistribution under way.")
-      .def("wait", &PendingTensor::wait, NoGil(), "The tensor as it now lies; once.")
+      .def("wait", &PendingTensor::wait, NoGil(),
+           "Waits for the communication and returns the tensor; once.")
       .def("done", &PendingTensor::done, "Whether wait() would return at once.");
   m.def(
       "redistribute_async",

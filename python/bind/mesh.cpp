@@ -98,7 +98,7 @@ void bind_derived(py::class_<DeviceMesh>& mesh) {
 void bind_mesh(py::module_& m) {
   py::class_<DeviceMesh> mesh(m, "DeviceMesh", R"(Ranks laid out on named axes; an immutable value.
 
-    >>> mesh = tessera.DeviceMesh.parse("dp=2,tp=4")     # on paper: plans, does not communicate
+    >>> mesh = tessera.DeviceMesh.parse("dp=2,tp=4")     # no world: plans, does not communicate
     >>> mesh.shape, mesh.axis_names
     ((2, 4), ('dp', 'tp'))
     >>> mesh.with_own_rank(6).get_coordinate()

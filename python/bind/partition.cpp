@@ -7,7 +7,7 @@ namespace {
 
 partition::PartitionedProgram partitioned(const std::string& file, const std::string& mesh,
                                           const std::string& plan) {
-  // The mesh on paper: what is chosen depends on no live ranks.
+  // The mesh without its world: what is chosen depends on no live ranks.
   return partition::partition(file, DeviceMesh::parse(mesh), partition::Plan::parse(plan, "plan"));
 }
 

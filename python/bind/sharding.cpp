@@ -133,7 +133,7 @@ DType dtype_from(const py::object& dtype) {
 /// [(begin, end), ...] by dim: what a rank of the mesh holds, in the order of its local tensor.
 py::list boxes_of(const Sharding& sharding, std::optional<int> rank) {
   const auto at = rank ? rank : sharding.mesh().my_rank();
-  require(at.has_value(), "boxes of ", sharding, ": this mesh is seen from no rank; name one");
+  require(at.has_value(), "boxes of ", sharding, ": this mesh has no rank of its own; name one");
   const auto coordinate = sharding.mesh().coordinate_of(*at);
   require(coordinate.has_value(), "rank ", *at, " is not on mesh ", sharding.mesh());
   py::list out;
@@ -178,7 +178,7 @@ void bind_sharding(py::module_& m) {
     >>> s.placements, s.shape, s.local_shape
     ((Shard(0), Replicate()), (8, 16), (4, 16))
 
-Placements are read in mesh order; where axes cut a dim in another order, they say so themselves.
+Placements are read in mesh order; where axes shard a dim in another order, they say so themselves.
 
     >>> t = tessera.Sharding.parse("dp=2,tp=2 : S0#1,S0#0 : 8x16")
     >>> t.cut_order(0), t.placements

@@ -15,7 +15,7 @@ _PROGRAM = Path(__file__).parent / "bin" / "tessera"
 
 
 def _environment() -> dict[str, str]:
-    """The program finds a torch that is installed beside this package; another one it is told."""
+    """The program finds a torch that is installed beside this package; another one is passed to it."""
     environment = dict(os.environ)
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:

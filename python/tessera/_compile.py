@@ -1,6 +1,6 @@
 """torch.compile leaves code with sharded tensors to Python.
 
-What it compiles knows nothing of the dispatcher under sharded tensors, but it can be told of a tensor
+What it compiles knows nothing of the dispatcher under sharded tensors, but it can be informed of a tensor
 that it does not know: it asks for the tensor's memory, and one error makes it run the code as it is,
 with a warning, or with fullgraph=True fail and show the error.
 """

@@ -66,7 +66,7 @@ def _deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
 
 
 def _parameter_deepcopy(self: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
-    # The copy would be whole: it has no group that it could be let go with.
+    # The copy would be whole: it has no group that it could be freed with.
     if id(self) not in memo and _C.is_dtensor(self) and _C.in_group(self):
         raise _C.NotSupported(
             f"a parameter of fully_shard cannot be deep-copied ({_C.sharding(self)}): copy the module "

@@ -7,7 +7,7 @@
     loss(model(my_part_of_the_batch)).backward()  # gradients arrive averaged, as shards
 
 Parameters become sharded in place. An op that touches one gathers its group, and after the last use
-the group is let go; the module, its forward and the optimizer stay as they are.
+the group is resharded; the module, its forward and the optimizer stay as they are.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def fully_shard(
     """Makes one group of the parameters of a module that no group holds yet; or of those of several
     modules, or of a list of tensors.
 
-    The mesh has one axis, over which they are cut, or two: replicas of the first, cut over the
+    The mesh has one axis, over which they are sharded, or two: replicas of the first, sharded over the
     second. Parameters that are sharded already over other axes keep that: tensor parallelism.
 
         >>> def show(rank):
@@ -79,10 +79,10 @@ def fully_shard(
         >>> tessera.run_ranks(2, show)[0]
         (torch.Size([4, 3]), [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]])
 
-    `reshard_after_forward` lets go after forward and gathers again in backward; by default true, but
+    `reshard_after_forward` reshards after forward and gathers again in backward; by default true, but
     false for a module that has groups inside. A number of ranks, which divides that of the axis:
-    each keeps the part that it would have of so many. `shard_dim(name, parameter)` says which dim to
-    cut, by default 0; `shard_mesh(name, parameter)` over which mesh, where it is another (experts).
+    each keeps the part that it would have of that many. `shard_dim(name, parameter)` says which dim to
+    shard, by default 0; `shard_mesh(name, parameter)` over which mesh, where it is another (experts).
     `ignored_params` parameters stay as they are. The sum of the ranks' gradients is divided by
     `gradient_divide_factor`, by default the number of ranks, of which `gradient_predivide_factor`
     before they are summed. Groups that follow each other share collectives up to `merge_bytes`, by

@@ -18,13 +18,13 @@ from .fsdp import Modules, groups_of, mirror_of
 
 
 def unshard(module: Modules, *, recurse: bool = True) -> None:
-    """Gathers the module's groups now; they are let go as ever, or by reshard()."""
+    """Gathers the module's groups now; they are resharded as usual, or by reshard()."""
     _C.unshard(groups_of(module, recurse))
 
 
 def unshard_async(module: Modules, *, recurse: bool = True) -> UnshardHandle:
     """Starts to gather them. wait() of what is returned waits until they are there, unless they were
-    let go since; whatever touches a parameter does so too.
+    resharded since; whatever touches a parameter does so too.
 
         >>> def show(rank):
         ...     layer = tessera.fully_shard(torch.nn.Linear(3, 4), tessera.init_device_mesh("dp=2"))

@@ -57,7 +57,7 @@ def distribute_module(
 def reduce_gradients(parameters: torch.nn.Module | Iterable[torch.Tensor]) -> None:
     """From now on the gradient of each sharded parameter arrives placed as the parameter.
 
-    Without it a gradient stays as backward left it, often Partial over the axis that cuts the batch,
+    Without it a gradient stays as backward left it, often Partial over the axis that shards the batch,
     and is reduced at each use: three times by Adam. Before accumulating over several backwards do
     without.
     """

@@ -26,7 +26,7 @@ class _Kind(type(Placement)):  # type: ignore[misc]
 
 
 class Shard(Placement, metaclass=_Kind):
-    """Dim `dim` is cut over the ranks of the axis, as torch.chunk cuts: [10] over 4 is 3,3,3,1."""
+    """Dim `dim` is sharded over the ranks of the axis, as torch.chunk splits: [10] over 4 is 3,3,3,1."""
 
     _kinds = ("shard", "strided", "ragged")
 
@@ -35,7 +35,7 @@ class Shard(Placement, metaclass=_Kind):
 
 
 class StridedShard(Placement, metaclass=_Kind):
-    """Dim `dim` is cut in `split_factor` pieces, each of them over the ranks."""
+    """Dim `dim` is split in `split_factor` pieces, each sharded over the ranks."""
 
     _kinds = ("strided",)
 
@@ -44,7 +44,7 @@ class StridedShard(Placement, metaclass=_Kind):
 
 
 class RaggedShard(Placement, metaclass=_Kind):
-    """Dim `dim` is cut into parts of exactly these sizes."""
+    """Dim `dim` is split into parts of exactly these sizes."""
 
     _kinds = ("ragged",)
 

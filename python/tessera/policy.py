@@ -9,7 +9,7 @@ from . import _C
 
 
 def implicit_comm(policy: Literal["allow", "warn", "forbid"]) -> AbstractContextManager[Any]:
-    """What happens when an op needs communication that nobody wrote.
+    """What happens when an op needs communication that the caller did not request.
 
     "forbid" makes it an error that names the op, the shardings and the redistribute to write, before
     anything moves; "warn" says so once an op.

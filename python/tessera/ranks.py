@@ -144,7 +144,7 @@ def report_failure(why: str) -> None:
     """Tells the other ranks of this process's world that this one cannot go on, and why.
 
     They get a PeerError with the reason at once, where they would have waited for the timeout. An
-    exception that nobody catches is reported by itself. The world can communicate no more.
+    exception that is not caught is reported by itself. The world can communicate no more.
     """
     _C.report_failure(why)
 

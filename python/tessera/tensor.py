@@ -53,7 +53,7 @@ def distribute_tensor(
     """A sharded leaf tensor from a full one; every rank of the mesh calls it.
 
     The data of the mesh's rank number `src_data_rank` counts and is sent to the others; with None
-    each rank cuts its part out of its own copy and nothing is sent. A Parameter stays one.
+    each rank takes its shard of its own copy and nothing is sent. A Parameter stays one.
 
         >>> def show(rank):
         ...     mesh = tessera.init_device_mesh("tp=2")
@@ -95,7 +95,7 @@ def from_local(
     """The sharded tensor whose part on this rank is `local`, which it shares. Differentiable.
 
     Without `shape` the ranks tell each other their sizes (one small message), and parts that are not
-    as torch.chunk cuts are described exactly. `even=True` says that all are alike and saves the
+    as torch.chunk splits are described exactly. `even=True` says that all have one size and saves the
     message. `run_check` compares what should be equal between ranks.
 
         >>> def show(rank):
@@ -137,7 +137,7 @@ def redistribute(
     if mesh is None:
         if not _C.is_dtensor(tensor):
             raise _C.InvalidArgument(
-                f"redistribute of a plain tensor of shape {tuple(tensor.shape)}, which lies nowhere "
+                f"redistribute of a plain tensor of shape {tuple(tensor.shape)}, which is on no mesh "
                 "yet; make it a sharded one by distribute_tensor or from_local"
             )
         target = _C.device_mesh(tensor)

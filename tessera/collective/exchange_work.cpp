@@ -5,6 +5,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/collective/may_block.h"
+#include "tessera/collective/timed_out.h"
 
 namespace tessera::comm {
 
@@ -52,9 +53,7 @@ bool CallerWork::wait_looking(milliseconds after, std::function<void()> look) {
 
 bool CallerWork::wait(milliseconds timeout) {
   if (timeout == kNoTimeout) return complete();
-  return wait_looking(timeout, [timeout] {
-    throw std::runtime_error(join_text("no answer within ", timeout.count(), " ms"));
-  });
+  return wait_looking(timeout, [timeout] { throw TimedOut(timeout); });
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> CallerWork::getFuture() {

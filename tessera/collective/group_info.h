@@ -17,7 +17,4 @@ struct GroupInfo {
   std::string to_text() const;  ///< "group procs:0,1 (ranks 0,1)"
 };
 
-/// Compact text for names and messages: "0-3", "0,2,5", "0-12:4" (every fourth).
-std::string ranks_text(std::span<const int> ranks);
-
 }  // namespace tessera::comm

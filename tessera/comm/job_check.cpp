@@ -56,7 +56,7 @@ Job job_at(c10d::Store& store, const JobMember& mine) {
   if (mine.rank == 0) return parse_job(text_of(store.compareSet(kJob, {}, bytes_of(word))));
   if (!poll_until(mine.timeout, [&] { return store.check({kJob}); })) {
     throw PeerError(join_text("rank ", mine.rank, ": the start of the world at ", mine.where,
-                              ": rank(s) 0 did not come within ", mine.timeout.count(), " ms"));
+                              ": rank 0 did not arrive within ", mine.timeout.count(), " ms"));
   }
   return parse_job(text_of(store.get(kJob)));
 }

@@ -1,7 +1,9 @@
 // Connects meshes with worlds: the group of ranks along an axis.
+#include <numeric>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/ranks_text.h"
 #include "tessera/collective/group_info.h"
 #include "tessera/comm/adopt_mesh.h"
 #include "tessera/comm/processes.h"
@@ -54,7 +56,8 @@ DeviceMesh with_groups(const DeviceMesh& paper, std::shared_ptr<RankWorld> world
 RankWorld& world_of(const DeviceMesh& mesh) {
   const auto* world = dynamic_cast<const RankWorld*>(mesh.world().get());
   require(world != nullptr, "mesh ", mesh,
-          " is on paper: it has no ranks to talk to; make it with init_device_mesh");
+          " was parsed and belongs to no world, so it cannot communicate; make it with "
+          "init_device_mesh");
   // Meshes hold their world as const, since they do not change it. Creating a group only fills a
   // cache.
   return const_cast<RankWorld&>(*world);
@@ -70,6 +73,12 @@ std::shared_ptr<const Group> group_of(const DeviceMesh& mesh, std::span<const in
 std::shared_ptr<const Group> group_of(const DeviceMesh& mesh, std::string_view axis) {
   const int index = mesh.axis(axis);
   return group_of(mesh, std::span<const int>(&index, 1));
+}
+
+std::shared_ptr<const Group> group_of(const DeviceMesh& mesh) {
+  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
+  std::iota(axes.begin(), axes.end(), 0);
+  return group_of(mesh, axes);
 }
 
 DeviceMesh init_device_mesh(const std::string& device, std::span<const int> sizes,

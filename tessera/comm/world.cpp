@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/ranks_text.h"
 #include "tessera/collective/group_info.h"
 #include "tessera/collective/may_block.h"
 #include "tessera/comm/processes.h"

@@ -99,6 +99,8 @@ RankWorld& world_of(const DeviceMesh& mesh);
 /// My group along the given axes of a mesh, in the order given.
 std::shared_ptr<const Group> group_of(const DeviceMesh& mesh, std::span<const int> axes);
 std::shared_ptr<const Group> group_of(const DeviceMesh& mesh, std::string_view axis);
+/// The group of all ranks of a mesh, in mesh order.
+std::shared_ptr<const Group> group_of(const DeviceMesh& mesh);
 
 /// A mesh over ranks 0..n-1 of a world (default: current_world()); creates the groups of its axes.
 /// Must be called on every rank of the world, including those outside of the mesh. Names default to

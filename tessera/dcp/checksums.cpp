@@ -76,8 +76,8 @@ VerifiedFile::VerifiedFile(std::shared_ptr<const files::MappedFile> file,
     : file_(std::move(file)), sums_(std::move(sums)) {
   if (!sums_) return;
   require(sums_->size == file_->bytes().size(), file_->path(), " has ", file_->bytes().size(),
-          " bytes, not ", sums_->size, " as ", kChecksumFile, " says: it is cut off or of another ",
-          "checkpoint");
+          " bytes, not ", sums_->size, " as ", kChecksumFile,
+          " says: it is truncated or of another ", "checkpoint");
   verified_.resize(sums_->sums.size());
 }
 

@@ -30,7 +30,7 @@ ZipReader open_item(const std::shared_ptr<const files::MappedFile>& file, const 
   const uint64_t size = file->bytes().size();
   require(item.offset <= size && item.length <= size - item.offset, file->path(), " has ", size,
           " bytes, but an item is said to be at ", item.offset, " with ", item.length,
-          ": the file is cut off, or belongs to another checkpoint");
+          ": the file is truncated, or belongs to another checkpoint");
   return ZipReader(file, item.offset, item.length);
 }
 

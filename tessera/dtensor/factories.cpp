@@ -1,7 +1,5 @@
 #include "tessera/dtensor/factories.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/full.h>
@@ -10,8 +8,8 @@
 #include <cmath>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/held_indexes.h"
 #include "tessera/dtensor/sharded_tensor.h"
-#include "tessera/sharding/local_shape.h"
 
 namespace tessera {
 namespace {
@@ -54,16 +52,9 @@ at::Tensor empty_part(const Sharding& as) {
                    local_options(as));
 }
 
-/// The global indexes that this rank holds along a dim, as int64 on the mesh's device.
-at::Tensor held_indexes(const Sharding& as, int dim) {
-  const auto longs = at::TensorOptions(device_of(as.mesh())).dtype(at::kLong);
-  std::vector<at::Tensor> runs = {at::empty({0}, longs)};
-  if (const auto me = as.mesh().my_coordinate()) {
-    for (const auto& run : held_intervals(as, dim, *me)) {
-      runs.push_back(at::arange(run.begin, run.end, longs));
-    }
-  }
-  return at::cat(runs);
+/// The global indexes that this rank holds along a dim.
+at::Tensor indexes_of(const Sharding& as, int dim) {
+  return dtensor::held_indexes(as, dim, device_of(as.mesh()));
 }
 
 }  // namespace
@@ -127,7 +118,7 @@ at::Tensor arange(const at::Scalar& start, const at::Scalar& end, const at::Scal
   const at::ScalarType dtype =
       whole && !options.has_dtype() ? at::kLong : dtype_or_default(options);
   const Sharding as = place("arange", {count}, mesh, placements, dtype, options);
-  const at::Tensor index = held_indexes(as, 0);
+  const at::Tensor index = indexes_of(as, 0);
   const at::Tensor values =
       whole ? index.mul(step).add_(start) : index.to(at::kDouble).mul_(step).add_(start);
   return finish(values.to(dtype), as, options);
@@ -143,7 +134,7 @@ at::Tensor eye(int64_t rows, int64_t columns, const DeviceMesh& mesh, const Plac
                const at::TensorOptions& options) {
   const Sharding as =
       place("eye", {rows, columns}, mesh, placements, dtype_or_default(options), options);
-  const at::Tensor diagonal = held_indexes(as, 0).unsqueeze(1).eq(held_indexes(as, 1).unsqueeze(0));
+  const at::Tensor diagonal = indexes_of(as, 0).unsqueeze(1).eq(indexes_of(as, 1).unsqueeze(0));
   return finish(diagonal.to(static_cast<at::ScalarType>(as.dtype())), as, options);
 }
 

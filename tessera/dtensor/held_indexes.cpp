@@ -1,5 +1,9 @@
 #include "tessera/dtensor/held_indexes.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
 #include "tessera/base/shape.h"
 #include "tessera/sharding/local_shape.h"
 
@@ -14,14 +18,14 @@ std::vector<Interval> mine(const Sharding& sharding, int dim) {
 
 }  // namespace
 
-std::vector<std::vector<int64_t>> HeldIndexes::by_dim(const Sharding& sharding) {
-  std::vector<std::vector<int64_t>> out(static_cast<size_t>(sharding.ndim()));
-  for (int dim = 0; dim < sharding.ndim(); ++dim) {
-    for (const Interval& part : mine(sharding, dim)) {
-      for (int64_t i = part.begin; i < part.end; ++i) out[static_cast<size_t>(dim)].push_back(i);
-    }
+at::Tensor held_indexes(const Sharding& sharding, int dim, c10::Device device) {
+  const auto options = at::TensorOptions(device).dtype(at::kLong);
+  std::vector<at::Tensor> runs;
+  for (const Interval& part : mine(sharding, dim)) {
+    runs.push_back(at::arange(part.begin, part.end, options));
   }
-  return out;
+  if (runs.empty()) return at::empty({0}, options);
+  return runs.size() == 1 ? runs[0] : at::cat(runs);
 }
 
 HeldIndexes::HeldIndexes(const Sharding& sharding) {

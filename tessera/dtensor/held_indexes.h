@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -36,9 +38,6 @@ class HeldIndexes {
     }
   }
 
-  /// Per dim, the global index of each local index; their product set is the same elements.
-  static std::vector<std::vector<int64_t>> by_dim(const Sharding& sharding);
-
  private:
   struct Piece {
     int64_t index;
@@ -53,5 +52,8 @@ class HeldIndexes {
   int64_t rows_ = 1;
   int64_t row_size_ = 0;
 };
+
+/// The global index of each local index of a dim, as int64; empty on a rank outside the mesh.
+at::Tensor held_indexes(const Sharding& sharding, int dim, c10::Device device);
 
 }  // namespace tessera::dtensor

@@ -65,9 +65,7 @@ std::vector<PartMetadata> gather_metadata(const at::Tensor& local, const DeviceM
   constexpr auto kWords = static_cast<int64_t>(sizeof(PartMetadata) / sizeof(int64_t));
   at::Tensor mine = at::empty({kWords}, at::kLong);
   std::memcpy(mine.mutable_data_ptr(), &metadata, sizeof(PartMetadata));
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
-  const auto group = comm::group_of(mesh, axes);
+  const auto group = comm::group_of(mesh);
   if (mesh.device() == "cuda") mine = mine.to(local.device());
   at::Tensor all = at::empty({kWords * group->size()}, mine.options());
   const comm::CallSite site({.op = "from_local"});
@@ -216,9 +214,9 @@ void check_metadata(const at::Tensor& local, const DeviceMesh& mesh) {
   for (size_t r = 1; r < all.size(); ++r) {
     require(all[r].requires_grad == all[0].requires_grad, "from_local: of ranks ", mesh.ranks()[0],
             " and ", mesh.ranks()[r],
-            " one brings a tensor that requires a gradient, one does not");
+            " one passes a tensor that requires a gradient, the other does not");
     require(all[r].order == all[0].order, "from_local: ranks ", mesh.ranks()[0], " and ",
-            mesh.ranks()[r], " bring tensors whose dims lie in memory in different orders");
+            mesh.ranks()[r], " pass tensors whose dims have different orders in memory");
   }
 }
 

@@ -73,7 +73,8 @@ bool records_uses(const at::Tensor& tensor) {
 }
 
 bool can_keep(const at::Tensor& tensor) {
-  return !tensor.is_inference() && typeid(*tensor.unsafeGetTensorImpl()) == typeid(ShardedImpl);
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return !tensor.is_inference() && typeid(impl) == typeid(ShardedImpl);
 }
 
 /// Whether the copies were made of the tensor as it is, for the same use.

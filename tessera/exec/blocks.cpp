@@ -103,37 +103,9 @@ void copy_block(const Block& block, const char* from, char* to, int64_t bytes) {
   });
 }
 
-Overlap one_side(const Overlap& overlap, bool piece_first) {
-  Overlap out;
-  for (const auto& runs : overlap.runs) {
-    std::vector<SharedRun> mapped;
-    int64_t at = 0;
-    for (const auto& run : runs) {
-      mapped.push_back(piece_first ? SharedRun{at, run.to, run.length}
-                                   : SharedRun{run.from, at, run.length});
-      at += run.length;
-    }
-    out.runs.push_back(std::move(mapped));
-  }
-  return out;
-}
-
 }  // namespace
 
 int64_t Block::numel() const { return numel_of(sizes); }
-
-std::vector<int64_t> piece_shape(const Overlap& overlap) {
-  std::vector<int64_t> shape;
-  for (const auto& runs : overlap.runs) {
-    int64_t length = 0;
-    for (const auto& run : runs) length += run.length;
-    shape.push_back(length);
-  }
-  return shape;
-}
-
-Overlap part_to_piece(const Overlap& overlap) { return one_side(overlap, false); }
-Overlap piece_to_part(const Overlap& overlap) { return one_side(overlap, true); }
 
 void BlockCopy::add(const Overlap& overlap, std::span<const int64_t> from_shape,
                     int64_t from_offset, std::span<const int64_t> to_shape, int64_t to_offset) {

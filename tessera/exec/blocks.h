@@ -58,12 +58,4 @@ class BlockCopy {
   int64_t numel_ = 0;
 };
 
-/// The shape of the overlap's elements as a separate dense tensor.
-std::vector<int64_t> piece_shape(const Overlap& overlap);
-
-/// The overlap between a part and that separate tensor, so that `add` can pack (part -> piece) and
-/// unpack (piece -> part).
-Overlap part_to_piece(const Overlap& overlap);
-Overlap piece_to_part(const Overlap& overlap);
-
 }  // namespace tessera::exec

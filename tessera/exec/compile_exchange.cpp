@@ -12,28 +12,24 @@
 namespace tessera::exec {
 namespace {
 
-/// The pieces for each peer, concatenated, except for peer `without`.
-BlockCopy pack_pieces(const Action& action, std::span<const Overlap> to_peer,
+enum class Direction { pack, unpack };
+
+/// Copies between a local tensor of this shape and a buffer of the pieces for (or from) each peer,
+/// one after the other; peer `without` has none.
+BlockCopy copy_pieces(Direction direction, std::span<const int64_t> shape,
+                      std::span<const Overlap> pieces,
                       std::optional<size_t> without = std::nullopt) {
   BlockCopy out;
   int64_t at = 0;
-  for (size_t peer = 0; peer < to_peer.size(); ++peer) {
+  for (size_t peer = 0; peer < pieces.size(); ++peer) {
     if (peer == without) continue;
-    out.add(part_to_piece(to_peer[peer]), action.in_shape, 0, piece_shape(to_peer[peer]), at);
-    at += to_peer[peer].numel();
-  }
-  return out;
-}
-
-/// The same for received pieces.
-BlockCopy unpack_pieces(const Action& action, std::span<const Overlap> from_peer,
-                        std::optional<size_t> without = std::nullopt) {
-  BlockCopy out;
-  int64_t at = 0;
-  for (size_t peer = 0; peer < from_peer.size(); ++peer) {
-    if (peer == without) continue;
-    out.add(piece_to_part(from_peer[peer]), piece_shape(from_peer[peer]), at, action.out_shape, 0);
-    at += from_peer[peer].numel();
+    const Overlap& piece = pieces[peer];
+    if (direction == Direction::pack) {
+      out.add(piece.to_piece(), shape, 0, piece.shape(), at);
+    } else {
+      out.add(piece.from_piece(), piece.shape(), at, shape, 0);
+    }
+    at += piece.numel();
   }
   return out;
 }
@@ -48,8 +44,10 @@ void keep_apart(Action& action, std::span<const Overlap> to_peer,
   action.send_numel -= kept;
   action.receive_numel -= kept;
   // Separate buffers then contain only the messages.
-  if (action.packs) action.pack = pack_pieces(action, to_peer, me);
-  if (action.unpacks) action.unpack = unpack_pieces(action, from_peer, me);
+  if (action.packs) action.pack = copy_pieces(Direction::pack, action.in_shape, to_peer, me);
+  if (action.unpacks) {
+    action.unpack = copy_pieces(Direction::unpack, action.out_shape, from_peer, me);
+  }
   if (me == 0 && !action.packs) action.send_offset = kept;
   if (me == 0 && !action.unpacks) action.receive_offset = kept;
 }
@@ -104,8 +102,8 @@ void compile_exchange(Action& action, std::span<const Overlap> to_peer,
     action.receive_counts.push_back(shared.numel());
     action.receive_numel += shared.numel();
   }
-  action.pack = pack_pieces(action, to_peer);
-  action.unpack = unpack_pieces(action, from_peer);
+  action.pack = copy_pieces(Direction::pack, action.in_shape, to_peer);
+  action.unpack = copy_pieces(Direction::unpack, action.out_shape, from_peer);
   action.packs = !(action.send_numel == numel_of(action.in_shape) &&
                    action.pack.is_identity(action.send_numel));
   action.unpacks = !(action.receive_numel == numel_of(action.out_shape) &&

@@ -38,7 +38,7 @@ class PickleMachine {
 
   template <typename T>
   T read() {
-    if (bytes_.size() - next_ < sizeof(T)) fail("it is cut off");
+    if (bytes_.size() - next_ < sizeof(T)) fail("it is truncated");
     T value{};
     std::memcpy(&value, bytes_.data() + next_, sizeof(T));
     next_ += sizeof(T);
@@ -46,7 +46,7 @@ class PickleMachine {
   }
 
   std::string_view read_text(uint64_t size) {
-    if (bytes_.size() - next_ < size) fail("it is cut off");
+    if (bytes_.size() - next_ < size) fail("it is truncated");
     const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + next_, size);
     next_ += size;
     return text;
@@ -56,7 +56,7 @@ class PickleMachine {
     const std::string_view rest(reinterpret_cast<const char*>(bytes_.data()) + next_,
                                 bytes_.size() - next_);
     const size_t end = rest.find('\n');
-    if (end == std::string_view::npos) fail("it is cut off");
+    if (end == std::string_view::npos) fail("it is truncated");
     next_ += end + 1;
     return rest.substr(0, end);
   }

@@ -133,7 +133,7 @@ void ZipReader::read_directory(const Directory& directory) {
     const auto comment_size = read_at<uint16_t>(entries, at + 32);
     const size_t rest = size_t{name_size} + extra_size + comment_size;
     if (entries.size() - at - zip::kDirectoryEntrySize < rest) {
-      fail(join_text("entry ", i, " of its directory is cut off"));
+      fail(join_text("entry ", i, " of its directory is truncated"));
     }
     ZipRecord record;
     record.name = as_text(entries.subspan(at + zip::kDirectoryEntrySize, name_size));

@@ -19,7 +19,6 @@ class DataMesh {
   const DeviceMesh& mesh() const { return mesh_; }
   int shard_size() const { return shard_axis_ < 0 ? 1 : mesh_.size(shard_axis_); }
   int shard_rank() const { return shard_axis_ < 0 ? 0 : mesh_.local_rank(shard_axis_); }
-  int replicate_size() const { return replicate_axis_ < 0 ? 1 : mesh_.size(replicate_axis_); }
   /// The number of ranks that process different parts of the batch.
   int size() const { return mesh_.size(); }
 

@@ -129,7 +129,8 @@ OfMesh& of_mesh(std::vector<OfMesh>& all, const DataMesh& mesh) {
 DataParallelMesh by_axes(const DeviceMesh& mesh) {
   require(mesh.defined() && mesh.world() != nullptr, "fully_shard needs a mesh of real ranks");
   require(mesh.ndim() == 1 || mesh.ndim() == 2, "fully_shard over ", mesh,
-          ": one axis to cut over, or two, replicas and then the cut; take a part of the mesh, "
+          ": one axis to shard over, or two, the first for replicas and the second for shards; "
+          "take a part of the mesh, "
           "mesh[{\"dp\", \"fs\"}]");
   if (mesh.ndim() == 1) return ShardMesh(mesh);
   return HybridMesh(mesh);
@@ -178,7 +179,7 @@ void make_groups(const std::vector<Named>& all, const DataParallelMesh& main,
     for (const Named& item : one.items) {
       require(item.tensor.device() == first.tensor.device(), "fully_shard: ", item.name, " is on ",
               item.tensor.device().str(), ", ", first.name, " on ", first.tensor.device().str(),
-              "; a group lies on one device");
+              "; a group is on one device");
       taken.back().push_back({item.tensor, dim_to_cut(item, options), options.data.source});
     }
   }

@@ -13,7 +13,7 @@ void GroupOptions::set_reshard_after_forward(std::variant<bool, int> to, const D
   const int ranks = std::get<int>(to);
   const int all = mesh.shard_size();
   require(ranks >= 1 && ranks <= all && all % ranks == 0, "fully_shard: reshard_after_forward is ",
-          ranks, ", which does not divide the ", all, " ranks that parameters are cut over");
+          ranks, ", which does not divide the ", all, " ranks that parameters are sharded over");
   reshard_after_forward = ranks > 1 || all == 1;
   if (ranks > 1 && ranks < all) smaller_group = mesh.smaller_group(ranks);
 }

@@ -1,16 +1,14 @@
 #include "tessera/fsdp/memory_views.h"
 
+#include "tessera/collective/flat_view.h"
+
 namespace tessera::fsdp {
 
 at::Tensor placed(const at::Tensor& memory, int64_t byte_offset, at::IntArrayRef shape,
                   at::ScalarType dtype) {
-  const c10::TensorImpl& bytes = *memory.unsafeGetTensorImpl();
-  auto impl = c10::make_intrusive<c10::TensorImpl>(
-      c10::Storage(bytes.unsafe_storage()), bytes.key_set(), c10::scalarTypeToTypeMeta(dtype));
-  impl->set_sizes_contiguous(shape);
-  const int64_t from = bytes.storage_offset() + byte_offset;
-  impl->set_storage_offset(from / static_cast<int64_t>(c10::elementSize(dtype)));
-  return at::Tensor(std::move(impl));
+  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  return comm::storage_view(memory, shape, (memory.storage_offset() + byte_offset) / element,
+                            dtype);
 }
 
 at::Tensor as_numbers(at::Tensor memory, at::ScalarType dtype) {
@@ -24,13 +22,10 @@ at::Tensor as_numbers(at::Tensor memory, at::ScalarType dtype) {
 }
 
 at::Tensor part_of(const at::Tensor& flat, int64_t begin, at::IntArrayRef shape) {
-  const c10::TensorImpl& whole = *flat.unsafeGetTensorImpl();
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(whole.unsafe_storage()),
-                                                   whole.key_set(), whole.dtype());
-  impl->set_sizes_contiguous(shape);
-  impl->set_storage_offset(whole.storage_offset() + begin);
-  impl->set_version_counter(whole.version_counter());
-  return at::Tensor(std::move(impl));
+  const at::Tensor part =
+      comm::storage_view(flat, shape, flat.storage_offset() + begin, flat.scalar_type());
+  part.unsafeGetTensorImpl()->set_version_counter(flat.unsafeGetTensorImpl()->version_counter());
+  return part;
 }
 
 at::Tensor storageless(const at::Tensor& like) {

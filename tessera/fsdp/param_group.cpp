@@ -157,7 +157,7 @@ void ParamGroup::take(const std::vector<Taken>& taken) {
   for (size_t i = 0; i < params_.size(); ++i) {
     params_[i].shard.copy_(parts[i]);
     ensure(std::ranges::equal(params_[i].shard.sizes(), params_[i].sharding.local_shape()),
-           "a shard lies otherwise than its sharding says");
+           "the strides of a shard differ from those of its sharding");
     hold(taken[i].tensor, i);
   }
 }

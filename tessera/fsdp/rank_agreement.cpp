@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/comm/world.h"
@@ -27,9 +26,7 @@ at::Tensor gathered(const at::Tensor& mine, const comm::Group& group) {
 
 RankAgreement::RankAgreement(const DeviceMesh& mesh) : mesh_(mesh) {
   if (mesh.size() == 1) return;
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
-  group_ = comm::group_of(mesh, axes);
+  group_ = comm::group_of(mesh);
 }
 
 std::vector<int64_t> RankAgreement::exchange(int64_t needed) const {

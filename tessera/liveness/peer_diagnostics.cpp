@@ -197,7 +197,7 @@ void PeerDiagnostics::post_host(std::string_view host) noexcept {
   });
 }
 
-std::string PeerDiagnostics::ranks_text(std::span<const int> ranks) noexcept {
+std::string PeerDiagnostics::ranks_with_hosts(std::span<const int> ranks) noexcept {
   const std::vector<int> asked(ranks.begin(), ranks.end());
   const auto hosts =
       Line::run(line_, std::vector<std::string>(asked.size()), [asked](c10d::Store& store) {

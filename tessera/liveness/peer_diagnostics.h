@@ -59,7 +59,7 @@ class PeerDiagnostics {
   void post_host(std::string_view host) noexcept;
   /// "rank 2", "ranks 2,3"; with hosts if they were posted and the store responds: "ranks 2
   /// (node7), 3 (node7)".
-  std::string ranks_text(std::span<const int> ranks) noexcept;
+  std::string ranks_with_hosts(std::span<const int> ranks) noexcept;
   /// The rank that hosts the store: "rank 0", "rank 0 (10.0.0.1)".
   std::string store_host_text() const;
 

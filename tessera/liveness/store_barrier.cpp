@@ -76,7 +76,7 @@ bool StoreBarrier::attend(const std::string& word) const {
   }
   if (outcome == kSame || outcome == kDifferent) return outcome == kSame;
   throw PeerError(join_text("rank ", me, ": ", purpose, ": rank(s) ", outcome,
-                            " did not come within ", timeout.count(), " ms (of ranks ",
+                            " did not arrive within ", timeout.count(), " ms (of ranks ",
                             list_text(ranks), ")"));
 }
 

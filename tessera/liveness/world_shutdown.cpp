@@ -29,7 +29,7 @@ WorldShutdown::BarrierResult WorldShutdown::arrive_and_wait() {
       options_.patience + kSlowStore, BarrierResult::none, [self = shared_from_this()] {
         const Options& mine = self->options_;
         try {
-          StoreBarrier{*mine.store, "farewell",    "the end",  self->everyone_,
+          StoreBarrier{*mine.store, "shutdown",    "the shutdown", self->everyone_,
                        mine.rank,   mine.patience, *mine.board}
               .attend("");
           return BarrierResult::all_came;
@@ -42,7 +42,7 @@ WorldShutdown::BarrierResult WorldShutdown::arrive_and_wait() {
 WorldShutdown::BarrierResult WorldShutdown::cancel_barrier() {
   return call_with_timeout(kSlowStore, BarrierResult::none, [self = shared_from_this()] {
     const Options& mine = self->options_;
-    StoreBarrier{*mine.store, "farewell",    "the end",  self->everyone_,
+    StoreBarrier{*mine.store, "shutdown",    "the shutdown", self->everyone_,
                  mine.rank,   mine.patience, *mine.board}
         .call_off();
     return BarrierResult::some_did_not;

@@ -240,7 +240,7 @@ DeviceMesh DeviceMesh::concatenate(std::span<const DeviceMesh> parts) {
     require(same_root(*from->root, *derived.root) && part.my_rank() == first.my_rank() &&
                 part.world() == first.world() && part.device() == first.device(),
             "concatenate: ", part, " and ", first,
-            " are not cut from one mesh as one rank sees it");
+            " are not parts of one mesh with one rank as their own");
     axes.insert(axes.end(), part.axes().begin(), part.axes().end());
     derived.modes.insert(derived.modes.end(), from->modes.begin(), from->modes.end());
     int64_t own = 0;

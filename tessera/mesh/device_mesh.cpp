@@ -90,7 +90,7 @@ int DeviceMesh::local_rank(int axis) const {
     throw InvalidArgument(my_rank() ? join_text("rank ", *my_rank(), " is outside mesh ", to_text(),
                                                 " and has no place on its axes")
                                     : join_text("mesh ", to_text(),
-                                                " is on paper: it is seen from no rank; use "
+                                                " has no rank of its own (it was parsed); use "
                                                 "with_own_rank(rank) or init_device_mesh"));
   }
   return (*mine)[static_cast<size_t>(axis)];

@@ -1,4 +1,5 @@
 #include "tessera/base/errors.h"
+#include "tessera/base/ranks_text.h"
 #include "tessera/mesh/mesh_node.h"
 
 namespace tessera {
@@ -9,21 +10,6 @@ bool counts_from_zero(std::span<const int> ranks) {
     if (ranks[i] != static_cast<int>(i)) return false;
   }
   return true;
-}
-
-/// "0,2,4-7": a run of three or more consecutive ranks is written as a range.
-std::string ranks_text(std::span<const int> ranks) {
-  std::string out;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (end - i < 3) end = i + 1;
-    if (!out.empty()) out += ',';
-    append_text(out, ranks[i]);
-    if (end - i > 1) out += join_text("-", ranks[end - 1]);
-    i = end;
-  }
-  return out;
 }
 
 std::vector<int> parse_ranks(Scanner& scanner) {
@@ -59,7 +45,7 @@ std::string DeviceMesh::Node::to_text() const {
     if (i > 0) out += ',';
     out += join_text(axes[i].name, "=", axes[i].size);
   }
-  if (!counts_from_zero(ranks)) out += "@" + ranks_text(ranks);
+  if (!counts_from_zero(ranks)) out += "@" + ranks_text(ranks, RankRuns::consecutive);
   return out;
 }
 

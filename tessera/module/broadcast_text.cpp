@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
@@ -21,9 +20,7 @@ constexpr size_t kLongest = 4096;
 
 std::string broadcast_text(const DeviceMesh& mesh, const std::string& text) {
   if (mesh.size() == 1) return text;
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
-  const auto group = comm::group_of(mesh, axes);
+  const auto group = comm::group_of(mesh);
   std::vector<at::Tensor> message = {at::empty({static_cast<int64_t>(kLongest)}, at::kByte)};
   message[0].zero_();
   char* const bytes = reinterpret_cast<char*>(message[0].mutable_data_ptr<uint8_t>());

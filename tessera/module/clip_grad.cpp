@@ -2,28 +2,27 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>
 #include <map>
-#include <optional>
 #include <vector>
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/norm_of_parts.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/observe/call_site.h"
 
 namespace tessera {
 namespace {
 
-/// Sums of |x|^p, or the maximum of |x| for p = infinity.
+/// Accumulates what NormOfParts takes of each tensor: sums of |x|^p, or the maximum if p is inf.
 class PowerSum {
  public:
-  explicit PowerSum(double p) : p_(p) {}
+  explicit PowerSum(double p) : norm_{p} {}
 
   void add(const at::Tensor& power) {
     if (!sum_.defined()) {
@@ -31,25 +30,18 @@ class PowerSum {
       return;
     }
     const at::Tensor here = power.to(sum_.device());
-    sum_ = std::isinf(p_) ? at::maximum(sum_, here) : sum_ + here;
+    sum_ = norm_.reduction() == ReduceOp::max ? at::maximum(sum_, here) : sum_ + here;
   }
-  /// For a plain tensor, in at least float32: the square of a float16 overflows at 256.
+  /// For a plain tensor.
   at::Tensor of(const at::Tensor& x) const {
-    const bool half = x.scalar_type() == at::kHalf || x.scalar_type() == at::kBFloat16;
-    const auto dtype = half ? std::optional(at::kFloat) : std::nullopt;
-    if (x.numel() == 0) {
-      const auto real = x.is_complex() ? at::toRealValueType(x.scalar_type()) : x.scalar_type();
-      return at::zeros({}, x.options().dtype(dtype.value_or(real)));
-    }
-    const at::Tensor norm = at::linalg_vector_norm(x, p_, {}, /*keepdim=*/false, dtype);
-    return std::isinf(p_) || p_ == 1 ? norm : norm.pow(p_);
+    return norm_.of_part(x, c10::toRealValueType(x.scalar_type()), {});
   }
   const at::Tensor& value() const { return sum_; }
-  at::Tensor norm() const { return std::isinf(p_) || p_ == 1 ? sum_ : sum_.pow(1 / p_); }
-  double p() const { return p_; }
+  at::Tensor norm() const { return norm_.root(sum_); }
+  ReduceOp reduction() const { return norm_.reduction(); }
 
  private:
-  double p_;
+  dtensor::NormOfParts norm_;
   at::Tensor sum_;
 };
 
@@ -80,7 +72,7 @@ at::Tensor power_over_mesh(const OfMesh& group, double p) {
     for (const int axis : axes) {
       if (!sharding(gradient).placement(axis).is_sharded()) holders *= group.mesh.size(axis);
     }
-    sum.add(holders == 1 || std::isinf(p) ? power : power / holders);
+    sum.add(holders == 1 || sum.reduction() == ReduceOp::max ? power : power / holders);
   }
   if (axes.empty()) return sum.value();
   const at::Tensor mine = sum.value();
@@ -88,7 +80,7 @@ at::Tensor power_over_mesh(const OfMesh& group, double p) {
                        {}, {.dtype = static_cast<DType>(mine.scalar_type())});
   Sharding addend = whole;
   for (const int axis : axes) {
-    addend = addend.with(axis, Partial(std::isinf(p) ? ReduceOp::max : ReduceOp::sum));
+    addend = addend.with(axis, Partial(sum.reduction()));
   }
   const comm::CallSite site({.op = "clip_grad_norm_"});
   return to_local(redistribute(dtensor::wrap(mine, addend), whole));

@@ -60,7 +60,7 @@ void CollectiveCheck::await(const TapContext& context, const TappedCall& call,
   }
   if (absent.empty()) return;  // the last one arrived while we counted
   throw PeerError(join_text(call_text(context, call), ", call ", call.sequence, ": rank(s) ",
-                            absent, " did not come within ", timeout_.count(),
+                            absent, " did not arrive within ", timeout_.count(),
                             " ms (is checked mode on there?)"));
 }
 

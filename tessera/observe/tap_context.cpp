@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
+#include "tessera/collective/timed_out.h"
 #include "tessera/liveness/peer_diagnostics.h"
 
 namespace tessera::comm {
@@ -17,9 +18,16 @@ std::vector<RankCall> meet(const TapContext& context, const TappedCall& call,
                     {context.group->index, call.sequence, call.info});
 }
 
-bool says_timeout(std::string_view what) {
-  return what.find("imed out") != std::string_view::npos ||
-         what.find("no answer within") != std::string_view::npos;
+/// An error of the call that is being handled.
+struct CallError {
+  std::string what;
+  bool timed_out = false;
+};
+
+/// Of libtorch's backends. Gloo has no type for a timeout, only this text.
+CallError libtorch_error(std::string what) {
+  const bool timed_out = what.find("imed out") != std::string::npos;
+  return {std::move(what), timed_out};
 }
 
 /// For a call that timed out: the live ranks that never made it. In a large group, as far as this
@@ -43,25 +51,25 @@ std::vector<int> who_is_late(const TapContext& context, const TappedCall& call,
 
 /// The connections of a process that ended are closed, so a call ends immediately; those of a
 /// stopped one stay open until the timeout.
-std::string who_is_missing(const TapContext& context, const TappedCall& call, std::string_view what,
+std::string who_is_missing(const TapContext& context, const TappedCall& call, bool timed_out,
                            std::span<const RankCall> calls, const LivenessProbe::ProbeResult& roll,
                            PeerDiagnostics& board) {
   std::string out;
-  const bool timed_out = says_timeout(what);
   if (!roll.missing.empty()) {
-    out += join_text("; no sign of life from ", board.ranks_text(roll.missing),
-                     timed_out ? " (stopped, or cut off: no link was closed)" : "");
+    out += join_text("; no sign of life from ", board.ranks_with_hosts(roll.missing),
+                     timed_out ? " (stopped or unreachable: no connection was closed)" : "");
   }
-  if (!roll.left.empty()) out += join_text("; ", board.ranks_text(roll.left), " left the world");
+  if (!roll.left.empty())
+    out += join_text("; ", board.ranks_with_hosts(roll.left), " left the world");
   const auto late = timed_out ? who_is_late(context, call, calls, roll) : std::vector<int>();
   if (!late.empty()) {
-    out += join_text("; alive, but not in this call: ", board.ranks_text(late));
+    out += join_text("; alive, but not in this call: ", board.ranks_with_hosts(late));
   }
   return out;
 }
 
 /// What can be found out about a failed call; "" if nothing.
-std::string likely_cause(const TapContext& context, const TappedCall& call, std::string_view what) {
+std::string likely_cause(const TapContext& context, const TappedCall& call, bool timed_out) {
   const auto board = context.state->board_now();
   if (!board) return {};
   if (const auto first = board->first_failure(); first && first->rank != context.group->rank()) {
@@ -72,7 +80,7 @@ std::string likely_cause(const TapContext& context, const TappedCall& call, std:
     return join_text("; the ranks disagree: ", *differs);
   }
   if (const auto ended = board->who_ended(context.group->ranks); !ended.empty()) {
-    return join_text("; ", board->ranks_text(ended),
+    return join_text("; ", board->ranks_with_hosts(ended),
                      " ended, as after the last call of its program, and will not take part");
   }
   const auto roll = board->call_roll(context.group->ranks);
@@ -80,16 +88,16 @@ std::string likely_cause(const TapContext& context, const TappedCall& call, std:
     return join_text("; the store does not answer either, as if ", board->store_host_text(),
                      ", which hosts it, is gone");
   }
-  return who_is_missing(context, call, what, calls, *roll, *board);
+  return who_is_missing(context, call, timed_out, calls, *roll, *board);
 }
 
 [[noreturn]] void throw_peer_error(const TapContext& context, const TappedCall& call,
-                                   CallPhase phase, std::string_view what) {
+                                   CallPhase phase, const CallError& error) {
   context.state->failed = true;
   if (phase == CallPhase::query) {
-    throw PeerError(join_text(call_text(context, call), " failed: ", what));
+    throw PeerError(join_text(call_text(context, call), " failed: ", error.what));
   }
-  const std::string why = join_text(what, likely_cause(context, call, what));
+  const std::string why = join_text(error.what, likely_cause(context, call, error.timed_out));
   const auto board = context.state->board_now();
   if (board && call.sequence != 0 && phase != CallPhase::pause) {
     board->give_up(context.channel, call.sequence, why);
@@ -97,6 +105,7 @@ std::string likely_cause(const TapContext& context, const TappedCall& call, std:
   throw PeerError(join_text(call_text(context, call), " failed: ", why));
 }
 
+/// c10d::Backend reports a collective that a backend lacks as a plain c10::Error with such a text.
 bool says_unsupported(std::string_view what) {
   return what.find("not support") != std::string_view::npos ||
          what.find("not implement") != std::string_view::npos ||
@@ -119,19 +128,23 @@ void rethrow_as_tessera(const TapContext& context, const TappedCall& call, CallP
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& e) {
-    throw_peer_error(context, call, phase, e.what_without_backtrace());
+    throw_peer_error(context, call, phase, libtorch_error(e.what_without_backtrace()));
   } catch (const c10::OutOfMemoryError&) {
     throw;
+  } catch (const c10::NotImplementedError& e) {
+    throw NotSupported(join_text(call_text(context, call), ": ", e.what_without_backtrace()));
   } catch (const c10::Error& e) {
     const std::string what = e.what_without_backtrace();
     if (says_unsupported(what)) throw NotSupported(join_text(call_text(context, call), ": ", what));
     // Backends check their arguments before they start; later errors are of the connection.
-    if (phase != CallPhase::issue) throw_peer_error(context, call, phase, what);
+    if (phase != CallPhase::issue) throw_peer_error(context, call, phase, libtorch_error(what));
     throw InvalidArgument(join_text(call_text(context, call), ": ", what));
   } catch (const std::bad_alloc&) {
     throw;
+  } catch (const TimedOut& e) {
+    throw_peer_error(context, call, phase, {.what = e.what(), .timed_out = true});
   } catch (const std::exception& e) {
-    throw_peer_error(context, call, phase, e.what());
+    throw_peer_error(context, call, phase, libtorch_error(e.what()));
   }
 }
 

@@ -110,9 +110,10 @@ bool TapWork::wait_inner(std::chrono::milliseconds timeout) {
   for (;;) {
     try {
       return inner_->wait(piece);
-    } catch (const c10::Error& e) {
-      // c10d's message for: the work continues, only this wait ended.
-      if (!std::string_view(e.msg()).starts_with("Operation timed out!")) throw;
+    } catch (const c10::Error&) {
+      if (const auto error = inner_->exception()) std::rethrow_exception(error);
+      if (inner_->isCompleted()) return inner_->wait(kNoTimeout);  // it just did
+      // The work continues, only this wait ended.
     }
     look_around();
     piece = std::min(piece, kLookAgain);  // the others post their calls at about the same time

@@ -32,7 +32,7 @@ void check_axis(const Sharding& query, const Sharding& key, const Sharding& valu
   };
   require(!q.is_partial() && !k.is_partial() && !v.is_partial(), kWho, where,
           "; redistribute partial ones first");
-  require(k == v, kWho, where, "; keys and values must be placed alike");
+  require(k == v, kWho, where, "; keys and values must have the same placements");
   require(!q.is_sharded(3) && !k.is_sharded(3), kWho, where,
           "; the width of heads cannot be sharded, redistribute to S2 (rows) or S1 (heads)");
   if (k.is_sharded(kRowDim)) {

@@ -166,8 +166,8 @@ std::string AutoPlan::to_text() const {
   if (!next_best_differs.empty())
     out += "next best: " + next_best_differs + ", " + totals_text(next_best) + "\n";
   if (nothing_cut.seconds() > 0) {
-    out +=
-        "nothing cut: " + totals_text(nothing_cut) + (within_limit ? "\n" : ", above the limit\n");
+    out += "nothing sharded: " + totals_text(nothing_cut) +
+           (within_limit ? "\n" : ", above the limit\n");
   }
   if (gap() <= 0) return out + "no plan costs less\n";
   char text[64];

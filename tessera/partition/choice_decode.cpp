@@ -146,7 +146,7 @@ std::string ChoiceNetwork::why_impossible() {
                        why.empty() ? "" : ": ", why);
     }
   }
-  return "the placements that the plan asks for exclude each other";
+  return "the placements that the plan requests exclude each other";
 }
 
 }  // namespace tessera::partition

@@ -53,7 +53,7 @@ void ChoiceNetwork::add_inputs() {
     const auto id = argument.as<ValueId>();
     if (view_.tied(id) != id) continue;
     Input input{id, -1, rows_.of_input(id), view_.source(id) != ProgramView::Source::input};
-    require(!input.placements.empty(), "the plan cuts ", view_.name(id), ", ",
+    require(!input.placements.empty(), "the plan shards ", view_.name(id), ", ",
             view_.whole(id).to_text(), ", in a way that is not possible: too few elements, or a ",
             "size that need not be divisible");
     input.variable = network_.add_variable(static_cast<int>(input.placements.size()));

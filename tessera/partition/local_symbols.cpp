@@ -118,10 +118,10 @@ void check_divisible(Emitter& emit, const ExportedProgram& program, const Assign
     const std::string& name = program.graph.value(found->second.value).name;
     emit.effect("torch.ops.aten._assert_scalar.default",
                 {Emitter::named("self", {ArgKind::sym_bool, program::BoolOrValue(divides)}),
-                 Emitter::named("assert_msg",
-                                Argument::of_string(join_text("dim ", found->second.dim, " of ",
-                                                              name, " must be a multiple of ", by,
-                                                              ": it is cut over so many ranks")))});
+                 Emitter::named("assert_msg", Argument::of_string(join_text(
+                                                  "dim ", found->second.dim, " of ", name,
+                                                  " must be a multiple of ", by,
+                                                  ": it is sharded over that many ranks")))});
   }
 }
 

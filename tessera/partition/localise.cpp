@@ -157,7 +157,7 @@ bool emit_global_size(Emitter& emit, const NodePlace& place, const Node& node) {
   if (whole == mine) return false;
   const ValueId local = emit.sym_size(x, static_cast<int>(d));
   const auto* result = std::get_if<IntOrValue>(&node.outputs.at(0).data);
-  ensure(result != nullptr && whole % mine == 0, "a symbolic dim is cut unevenly");
+  ensure(result != nullptr && whole % mine == 0, "a symbolic dim is sharded unevenly");
   emit.define(std::get<ValueId>(*result), "_operator.mul",
               {Emitter::named("a", Emitter::size(local)),
                Emitter::named("b", Argument::of_int(whole / mine))});

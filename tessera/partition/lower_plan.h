@@ -11,12 +11,12 @@
 ///
 ///   all_reduce        _c10d_functional.all_reduce
 ///   all_gather        all_gather_into_tensor along dim 0, then the parts side by side (slice, cat)
-///                     where another dim is cut; uneven parts are padded before and cut after
+///                     where another dim is sharded; uneven parts are padded, and sliced after
 ///   reduce_scatter    the parts below each other (slice, pad, cat), reduce_scatter_tensor
 ///   all_to_all        the same with all_to_all_single; uneven parts travel flat
 ///   slice             slice;    keep_one  zeros_like on all ranks but the first;    rescale  mul
 ///
-/// Dims of symbolic size are cut evenly and never padded.
+/// Dims of symbolic size are sharded evenly and never padded.
 namespace tessera::partition {
 
 /// What is left to do once the messages of the last collective are needed: wait, and arrange what

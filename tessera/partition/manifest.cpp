@@ -97,7 +97,7 @@ ManifestTensor read_tensor(const JsonCursor& json, const DeviceMesh& mesh) {
   for (const Placement& p : out.placements) {
     if (p.is_partial()) placements.fail("is partial: sums cannot be passed or returned");
     if (p.is_sharded() && (p.dim() < 0 || p.dim() >= std::ssize(out.shape))) {
-      placements.fail("cuts a dim that the tensor does not have");
+      placements.fail("shards a dim that the tensor does not have");
     }
   }
   return out;

@@ -82,12 +82,12 @@ class Marker {
     const Placement& p = pin.placement;
     const Sharding& whole = view_.whole(id);
     if (p.is_sharded()) {
-      require(p.dim() < whole.ndim(), "the plan cuts dim ", p.dim(), " of ", what, ", which is ",
+      require(p.dim() < whole.ndim(), "the plan shards dim ", p.dim(), " of ", what, ", which is ",
               [&] { return shape_text(whole.shape()); });
       divide(what, id, p.dim(), mesh_.size(axis));
     }
     require(!p.is_partial() || view_.source(id) == ProgramView::Source::node, "the plan makes ",
-            what, " partial: graph inputs are whole or cut");
+            what, " partial: graph inputs are whole or sharded");
     if (const Pin* known = pins_.find(id, axis)) {
       require(known->allows(p) || pin.allows(known->placement), "the plan wants ", what, " as ", p,
               " and, by another name or pattern, as ", known->placement);
@@ -101,9 +101,9 @@ class Marker {
     if (view_.can_cut(id, dim, ranks)) return;
     const auto& size = view_.graph().value(id).tensor->sizes[static_cast<size_t>(dim)];
     const auto symbol = size.expression()->as_symbol();
-    require(symbol.has_value(), "the plan cuts dim ", dim, " of ", what, ", whose size is ", size,
+    require(symbol.has_value(), "the plan shards dim ", dim, " of ", what, ", whose size is ", size,
             ": only a size that is a single symbol can be asked to be divisible");
-    require(size.hint() && *size.hint() % ranks == 0, "the plan cuts dim ", dim, " of ", what,
+    require(size.hint() && *size.hint() % ranks == 0, "the plan shards dim ", dim, " of ", what,
             " over ", ranks, " ranks, and the program was exported with ", size, " = ",
             size.hint().value_or(0), ", which is no multiple");
     view_.assume_multiple(*symbol, ranks);
@@ -193,7 +193,7 @@ class Marker {
       pin(view_.name(id), id, axis_, {Shard(ndim - 2), false});
       any = true;
     }
-    require(any, "the plan cuts the sequence of ", path,
+    require(any, "the plan shards the sequence of ", path,
             ", from which no tensor of two or more dims comes");
   }
 
@@ -216,8 +216,8 @@ class Marker {
       require(
           ndim <= 1, "the plan has ", style_name(style), " for ", name, ", ",
           [&] { return shape_text(view_.whole(id).shape()); },
-          ", which is used otherwise than as a linear layer's weight, an embedding's or a ",
-          "convolution's: give its placement under \"weights\"");
+          ", which is not only used as the weight of a linear layer, an embedding or a ",
+          "convolution: give its placement under \"weights\"");
       return style == Style::rowwise || ndim == 0 ? Pin{Replicate(), false} : Pin{Shard(0), true};
     }
     switch (style) {

@@ -111,12 +111,6 @@ class MaskWriter {
 
 }  // namespace
 
-bool can_emit_handler(std::string_view op, std::string_view handler) {
-  if (handler.empty()) return true;
-  return handler == "mask" &&
-         (op == "aten::embedding" || op == "aten::index_select" || op == "aten::gather");
-}
-
 void emit_masked_look_up(Emitter& emit, const NodeAssignment& chosen, Node node,
                          std::span<const Sharding> operands) {
   const auto known = std::ranges::find(kLookUps, node.target, &LookUp::target);
@@ -135,10 +129,11 @@ void emit_masked_look_up(Emitter& emit, const NodeAssignment& chosen, Node node,
   const auto held =
       held_intervals(table, static_cast<int>(dim), table.mesh().my_coordinate().value());
   if (held.size() != 1) {
-    throw NotSupported(join_text("node ", node.name.value_or("?"), ", ", node.target, " of ", table,
-                                 ": a rank holds ", held.size(),
-                                 " stretches of the dim that is looked up; cut it evenly over one "
-                                 "axis, with at least one row for each rank"));
+    throw NotSupported(
+        join_text("node ", node.name.value_or("?"), ", ", node.target, " of ", table,
+                  ": a rank holds ", held.size(),
+                  " intervals of the dim that is looked up; shard it evenly over one "
+                  "axis, with at least one row for each rank"));
   }
   MaskWriter writer(emit, *index);
   writer.check_range(table.shape()[static_cast<size_t>(dim)]);

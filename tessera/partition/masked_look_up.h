@@ -1,13 +1,12 @@
 #pragma once
 
 #include <span>
-#include <string_view>
 
 #include "tessera/partition/assignment.h"
 #include "tessera/partition/emitter.h"
 
-/// Look-ups along a cut dim (rules' handler "mask"): every rank finds the rows that it holds and
-/// zeros for the others, so that the sum over the ranks is the answer.
+/// Look-ups along a sharded dim (rules' handler "mask"): every rank finds the rows that it holds
+/// and zeros for the others, so that the sum over the ranks is the answer.
 ///
 ///   embedding(weight, index), rows [8, 16) here
 ///     here = index >= 8 & index < 16
@@ -16,13 +15,9 @@
 /// An index that no rank holds is an error when the program runs, as it is without sharding.
 namespace tessera::partition {
 
-/// Whether this op with this handler can be written into a program; choosers ask before they offer
-/// it.
-bool can_emit_handler(std::string_view op, std::string_view handler);
-
 /// Appends the nodes. `operands` are the shardings that the op runs with, seen from the rank.
-/// NotSupported for ops that `can_emit_handler` does not name, and for tables of which the rank
-/// holds several stretches or nothing.
+/// NotSupported for ops other than embedding, index_select and gather, and for tables of which the
+/// rank holds several intervals or nothing.
 void emit_masked_look_up(Emitter& emit, const NodeAssignment& chosen, program::Node node,
                          std::span<const Sharding> operands);
 

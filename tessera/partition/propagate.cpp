@@ -24,7 +24,7 @@ Limited search_plan(ChoiceNetwork& choices, const PropagateOptions& options) {
     require(fewest <= static_cast<double>(*options.weight_limit), "a rank may hold ",
             bytes_text(*options.weight_limit), " of weights; with this mesh and plan it holds ",
             bytes_text(static_cast<int64_t>(fewest)),
-            " at least: use more ranks, or cut more of the weights");
+            " at least: use more ranks, or shard more of the weights");
   }
   throw InvalidArgument(join_text("the plan is not possible: ", choices.why_impossible()));
 }

@@ -81,10 +81,10 @@ void check_even(const TensorMeta& global, const Sharding& sharding, size_t dim) 
     parts *= sharding.mesh().size(axis);
   }
   if (sharding.local_shape()[dim] * parts == sharding.shape()[dim]) return;
-  throw NotSupported(join_text(sharding, " cuts dim ", dim, ", of size ",
-                               global.sizes[dim].to_text(),
-                               ", unevenly: a size that is known only when the program runs is cut "
-                               "into equal parts or not at all"));
+  throw NotSupported(
+      join_text(sharding, " shards dim ", dim, ", of size ", global.sizes[dim].to_text(),
+                ", unevenly: a size that is known only when the program runs is sharded "
+                "into equal parts or not at all"));
 }
 
 }  // namespace

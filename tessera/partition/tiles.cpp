@@ -83,16 +83,6 @@ class Mosaic {
 
 }  // namespace
 
-std::vector<int64_t> taken_shape(const Overlap& place) {
-  std::vector<int64_t> out;
-  for (const auto& runs : place.runs) {
-    int64_t length = 0;
-    for (const SharedRun& run : runs) length += run.length;
-    out.push_back(length);
-  }
-  return out;
-}
-
 ValueId take(Emitter& emit, ValueId from, const Overlap& place) {
   ValueId value = from;
   for (size_t d = 0; d < place.runs.size(); ++d) {

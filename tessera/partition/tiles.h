@@ -22,7 +22,4 @@ program::ValueId take(Emitter& emit, program::ValueId from, const Overlap& place
 program::ValueId put_together(Emitter& emit, std::span<const Tile> tiles,
                               std::span<const int64_t> shape);
 
-/// The shape of what is taken.
-std::vector<int64_t> taken_shape(const Overlap& place);
-
 }  // namespace tessera::partition

@@ -3,8 +3,23 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
 
 namespace tessera {
+namespace {
+
+/// Counts one side of the runs from zero, run after run.
+void renumber(Overlap& overlap, int64_t SharedRun::*side) {
+  for (auto& dim : overlap.runs) {
+    int64_t at = 0;
+    for (SharedRun& run : dim) {
+      run.*side = at;
+      at += run.length;
+    }
+  }
+}
+
+}  // namespace
 
 int64_t Box::numel() const {
   int64_t n = 1;
@@ -30,14 +45,28 @@ std::vector<Box> held_boxes(const Sharding& sharding, std::span<const int> coord
   return boxes;
 }
 
-int64_t Overlap::numel() const {
-  int64_t n = 1;
+std::vector<int64_t> Overlap::shape() const {
+  std::vector<int64_t> shape;
   for (const auto& dim : runs) {
     int64_t length = 0;
     for (const auto& run : dim) length += run.length;
-    n *= length;
+    shape.push_back(length);
   }
-  return n;
+  return shape;
+}
+
+int64_t Overlap::numel() const { return numel_of(shape()); }
+
+Overlap Overlap::to_piece() const {
+  Overlap out = *this;
+  renumber(out, &SharedRun::to);
+  return out;
+}
+
+Overlap Overlap::from_piece() const {
+  Overlap out = *this;
+  renumber(out, &SharedRun::from);
+  return out;
 }
 
 std::vector<SharedRun> common_runs(std::span<const Interval> a, std::span<const Interval> b) {

@@ -37,8 +37,15 @@ struct SharedRun {
 /// The intersection of two parts: the product over the dims of the runs of each dim.
 struct Overlap {
   std::vector<std::vector<SharedRun>> runs;  // by dim
+  /// Of the shared elements as a separate dense tensor, a piece.
+  std::vector<int64_t> shape() const;
   int64_t numel() const;
   bool empty() const { return numel() == 0; }
+
+  /// The overlap of the first tensor with the piece, and that of the piece with the second: what
+  /// packs a piece and what unpacks it.
+  Overlap to_piece() const;
+  Overlap from_piece() const;
 };
 
 std::vector<SharedRun> common_runs(std::span<const Interval> a, std::span<const Interval> b);

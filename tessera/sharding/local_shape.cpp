@@ -87,7 +87,7 @@ std::vector<Interval> cut_dim(int64_t n, std::span<const DimCut> cuts) {
         break;
       }
       default:
-        ensure(false, "a placement that does not shard cannot cut a dim");
+        ensure(false, "a placement other than a shard cannot split a dim");
     }
     held = std::move(next);
     outer_index = outer_index * c.axis_size + c.coordinate;

@@ -138,7 +138,7 @@ std::vector<Placement> placements_in_mesh_order(const Sharding& sharding) {
   std::vector<Placement> out;
   if (const auto dim = rewrite(sharding, out)) {
     throw NotSupported(join_text(
-        "the placements of ", sharding, " in mesh order: the axes cut dim ", *dim,
+        "the placements of ", sharding, " in mesh order: the axes shard dim ", *dim,
         " in another order, into uneven parts that no strided or ragged shard describes; use the "
         "sharding itself, which says the order"));
   }

@@ -102,7 +102,7 @@ Placement Placement::scan(Scanner& scanner) {
   const bool strided = scanner.accept('S');
   const int64_t asked = scanner.expect_int("the dim of a shard");
   const auto dim = static_cast<int>(asked);
-  require(dim == asked, "a shard of dim ", asked, ": no tensor has so many dims");
+  require(dim == asked, "a shard of dim ", asked, ": no tensor has that many dims");
   if (strided) {
     scanner.expect('(');
     const int64_t split = scanner.expect_int("the split of a strided shard");

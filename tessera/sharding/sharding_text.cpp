@@ -41,7 +41,7 @@ void check_place(const Sharding& read, int axis, int64_t place, std::string_view
   const auto axes = read.axes_of_dim(p.dim());
   require(place >= 0 && place < std::ssize(axes) && axes[static_cast<size_t>(place)] == axis,
           "cannot read \"", text, "\": ", p, "#", place, ": the ", axes.size(),
-          " axes that cut dim ", p.dim(), " are numbered from #0, each once");
+          " axes that shard dim ", p.dim(), " are numbered from #0, each once");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/ranks_text.h"
 #include "tessera/collective/deadline.h"
 #include "tessera/collective/group_info.h"
 #include "tessera/collective/work_list.h"

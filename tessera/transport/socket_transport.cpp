@@ -15,6 +15,7 @@
 #include "tessera/base/text.h"
 #include "tessera/collective/block_pool.h"
 #include "tessera/collective/deadline.h"
+#include "tessera/collective/timed_out.h"
 
 namespace tessera::comm {
 namespace {
@@ -151,9 +152,7 @@ bool SocketTransport::wait(Message& message, milliseconds timeout) {
   Lock lock(mutex_);
   while (!message.done) {
     if (std::exchange(message.interrupted, false)) return false;
-    if (Clock::now() >= deadline) {
-      throw std::runtime_error(join_text("no answer within ", timeout.count(), " ms"));
-    }
+    if (Clock::now() >= deadline) throw TimedOut(timeout);
     if (driving_) {
       changed_.wait_until(lock, deadline);
     } else {
@@ -348,8 +347,10 @@ void SocketTransport::end_message(Peer& peer) {
 void SocketTransport::begin_message(Peer& peer) {
   const auto posted = find_tag(peer.posted, peer.header.tag);
   if (posted == peer.posted.end() && peer.header.bytes > most_bytes()) {
-    fail(peer, join_text("the peer announces a message of ", peer.header.bytes,
-                         " bytes, more than this machine's memory: it does not speak as a rank"));
+    fail(peer,
+         join_text(
+             "the peer announces a message of ", peer.header.bytes,
+             " bytes, more than this machine's memory: the peer does not follow the protocol"));
   } else if (posted == peer.posted.end()) {
     const auto bytes = static_cast<int64_t>(peer.header.bytes);
     peer.coming = message_of(pooled_empty({bytes}, at::kByte), static_cast<int>(peer.header.tag));

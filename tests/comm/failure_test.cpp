@@ -105,7 +105,7 @@ TEST(Failure, ARankThatNeverComesIsNamed) {
     EXPECT_TRUE(result.says("PeerError: rank " + std::to_string(result.rank) +
                             ": the start of world procs at 127.0.0.1:"))
         << result.to_text();
-    EXPECT_TRUE(result.says("rank(s) 1,3 did not come within 3000 ms")) << result.to_text();
+    EXPECT_TRUE(result.says("rank(s) 1,3 did not arrive within 3000 ms")) << result.to_text();
   }
 }
 
@@ -141,7 +141,7 @@ TEST(Failure, ARankThatDoesNotMakeTheGroupIsNamed) {
   for (const ProcessResult& result : results) {
     EXPECT_TRUE(result.ok()) << result.to_text();
     if (result.rank == 2) continue;
-    EXPECT_TRUE(result.says("rank(s) 2 did not come within 2000 ms")) << result.to_text();
+    EXPECT_TRUE(result.says("rank(s) 2 did not arrive within 2000 ms")) << result.to_text();
   }
 }
 
@@ -190,7 +190,7 @@ TEST(Failure, AStoppedRankIsToldFromAKilledOne) {
       run_processes(kStopped, {.size = 3, .environment = {{"TESSERA_TIMEOUT_S", "2"}}});
   for (const ProcessResult& result : results) {
     if (result.rank == 1) continue;
-    EXPECT_TRUE(result.says("no sign of life from rank 1 (stopped, or cut off"))
+    EXPECT_TRUE(result.says("no sign of life from rank 1 (stopped or unreachable"))
         << result.to_text();
   }
 }

@@ -88,7 +88,7 @@ TEST_F(JobCheck, ARankThatIsTakenIsNamedToAllUnlessTheJobIsComplete) {
 
 TEST_F(JobCheck, ARankZeroThatDoesNotComeIsNamed) {
   EXPECT_TRUE(says(meet(member(1)), "PeerError: rank 1"));
-  EXPECT_TRUE(says(meet(member(1)), "rank(s) 0 did not come within 200 ms"));
+  EXPECT_TRUE(says(meet(member(1)), "rank 0 did not arrive within 200 ms"));
 }
 
 TEST_F(JobCheck, AnEntryOfAnotherProgramIsNamed) {

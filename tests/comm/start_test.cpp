@@ -206,7 +206,7 @@ TEST(Start, AWorldSizeThatDiffersIsNamedOnEveryRank) {
   const auto results = run_wrong("WORLD_SIZE", "2");
   for (const ProcessResult& result : results) {
     EXPECT_TRUE(result.says("WORLD_SIZE is 2 on rank 1 but 3 on rank 0")) << result.to_text();
-    EXPECT_FALSE(result.says("did not come")) << result.to_text();
+    EXPECT_FALSE(result.says("did not arrive")) << result.to_text();
   }
 }
 

@@ -2,7 +2,6 @@
 #include "tessera/comm/world.h"
 
 #include "tessera/base/errors.h"
-#include "tessera/collective/group_info.h"
 #include "tessera/comm/fake.h"
 #include "tessera/comm/threads.h"
 #include "tests/comm/rank_data.h"
@@ -15,25 +14,12 @@ using comm::fake_world;
 using comm::group_of;
 using comm::init_device_mesh;
 using comm::mesh_from_groups;
-using comm::ranks_text;
 using comm::run_ranks;
 using test::everyone;
 using test::expect_error;
 using test::iota;
 using test::same;
 using test::Tensors;
-
-TEST(World, RanksAreWrittenInFewCharacters) {
-  const auto text = [](std::vector<int> ranks) { return ranks_text(ranks); };
-  EXPECT_EQ(text({}), "");
-  EXPECT_EQ(text({3}), "3");
-  EXPECT_EQ(text({0, 1}), "0,1");
-  EXPECT_EQ(text({0, 1, 2, 3}), "0-3");
-  EXPECT_EQ(text({0, 4, 8, 12}), "0-12:4");
-  EXPECT_EQ(text({3, 2, 1, 0}), "3,2,1,0");
-  EXPECT_EQ(text({0, 1, 2, 7, 9, 11, 20}), "0-2,7-11:2,20");
-  EXPECT_EQ(text({5, 0, 1}), "5,0,1");
-}
 
 TEST(World, GroupsAreKeptAndFoundByTheirRanks) {
   const auto world = fake_world(2, 8);
@@ -98,7 +84,8 @@ TEST(World, AMeshLargerThanItsWorldIsRefused) {
 }
 
 TEST(World, AMeshOnPaperHasNoGroups) {
-  expect_error<InvalidArgument>([] { group_of(DeviceMesh::parse("dp=2"), "dp"); }, {"on paper"});
+  expect_error<InvalidArgument>([] { group_of(DeviceMesh::parse("dp=2"), "dp"); },
+                                {"belongs to no world"});
 }
 
 TEST(World, AMeshOverExistingGroupsUsesThem) {

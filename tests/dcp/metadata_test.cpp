@@ -141,7 +141,7 @@ TEST(Items, ComeBackAsTheyWereWritten) {
       [&] {
         read_tensor_item(file, {"f", tensor.offset, file->bytes().size()});
       },
-      {"cut off"});
+      {"truncated"});
 
   VerifiedFile verified(file, FileSums{file->bytes().size(), {sums.values()[0]}});
   verified.verify(0, 10);

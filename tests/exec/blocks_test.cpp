@@ -35,7 +35,7 @@ Sent random_sent(Rng& rng) {
   out.in_shape = local_shape(from, me);
   for (const auto& peer : everyone) {
     const Overlap shared = overlap(from, me, to, peer);
-    out.copy.add(part_to_piece(shared), out.in_shape, 0, piece_shape(shared), out.numel);
+    out.copy.add(shared.to_piece(), out.in_shape, 0, shared.shape(), out.numel);
     out.numel += shared.numel();
   }
   return out;

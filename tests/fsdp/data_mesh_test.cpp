@@ -19,7 +19,6 @@ TEST(MeshKinds, SayWhatEachAxisDoes) {
     EXPECT_EQ(hybrid.to_text(), "replicate over dp=2, shard over fs=2");
     const DataMesh both(hybrid);
     EXPECT_EQ(both.shard_size(), 2);
-    EXPECT_EQ(both.replicate_size(), 2);
     EXPECT_EQ(both.size(), 4);
     EXPECT_EQ(both.shard_rank(), rank % 2);
     EXPECT_EQ(both.placements(1), (std::vector<Placement>{Replicate(), Shard(1)}));

@@ -148,7 +148,7 @@ TEST(FullyShardProcessFailure, AStoppedRankIsNamedAfterTheTimeout) {
     if (result.rank == 1) continue;
     EXPECT_TRUE(result.ok()) << result.to_text();
     EXPECT_FALSE(result.says("through backward")) << result.to_text();
-    EXPECT_TRUE(result.says("no sign of life from rank 1 (stopped, or cut off"))
+    EXPECT_TRUE(result.says("no sign of life from rank 1 (stopped or unreachable"))
         << result.to_text();
   }
 }

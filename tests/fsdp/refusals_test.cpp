@@ -51,7 +51,7 @@ TEST(FullyShardRefuses, ParametersItCannotHold) {
     shard(*view, "row is a view");
     torch::nn::Linear half_on_meta(3, 4);
     half_on_meta->register_parameter("scale", at::empty({4}, at::kMeta));
-    shard(*half_on_meta, "a group lies on one device");
+    shard(*half_on_meta, "a group is on one device");
   });
 }
 
@@ -62,7 +62,7 @@ TEST(FullyShardRefuses, MeshesItCannotUse) {
     refused(*net, "a mesh of real ranks", [&] { fully_shard(*net, DeviceMesh()); });
     refused(*net, "a mesh of real ranks", [&] { replicate(*net, DeviceMesh::parse("dp=4")); });
     const DeviceMesh cube = init_device_mesh("a=1,b=2,c=2");
-    refused(*net, "one axis to cut over, or two", [&] { fully_shard(*net, cube); });
+    refused(*net, "one axis to shard over, or two", [&] { fully_shard(*net, cube); });
     refused(*net, "a ReplicateMesh has 1 axis, a=1,b=2,c=2 has 3", [&] { replicate(*net, cube); });
     const DeviceMesh two = init_device_mesh("dp=2");
     if (rank >= 2) {

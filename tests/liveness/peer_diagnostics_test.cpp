@@ -121,13 +121,13 @@ TEST(PeerDiagnostics, NamesHostsWhereTheyWerePosted) {
   SimulatedRanks world(rng, 4);
   world.simulation.spawn(0, [&] {
     PeerDiagnostics board(world.board(), 0);
-    EXPECT_EQ(board.ranks_text(std::vector<int>{2}), "rank 2");
-    EXPECT_EQ(board.ranks_text(std::vector<int>{2, 3}), "ranks 2,3");
+    EXPECT_EQ(board.ranks_with_hosts(std::vector<int>{2}), "rank 2");
+    EXPECT_EQ(board.ranks_with_hosts(std::vector<int>{2, 3}), "ranks 2,3");
     PeerDiagnostics(world.board(), 2).post_host("node7");
-    EXPECT_EQ(board.ranks_text(std::vector<int>{2}), "rank 2 (node7)");
-    EXPECT_EQ(board.ranks_text(std::vector<int>{1, 2, 3}), "ranks 1,2 (node7), 3");
+    EXPECT_EQ(board.ranks_with_hosts(std::vector<int>{2}), "rank 2 (node7)");
+    EXPECT_EQ(board.ranks_with_hosts(std::vector<int>{1, 2, 3}), "ranks 1,2 (node7), 3");
     world.host->state = StoreHost::State::gone;
-    EXPECT_EQ(board.ranks_text(std::vector<int>{2, 3}), "ranks 2,3");
+    EXPECT_EQ(board.ranks_with_hosts(std::vector<int>{2, 3}), "ranks 2,3");
   });
   world.simulation.run();
 }

@@ -56,7 +56,7 @@ class Barrier {
   std::vector<Result> results;
 };
 
-/// The ranks that "rank(s) 1,3 did not come" names.
+/// The ranks that "rank(s) 1,3 did not arrive" names.
 std::set<int> named(const std::string& error) {
   constexpr std::string_view kBefore = "rank(s) ";
   std::set<int> ranks;

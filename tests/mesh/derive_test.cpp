@@ -291,7 +291,7 @@ TEST(Concatenate, KnowsTheRootOfPartsThatCutAcrossItsAxes) {
       [&] {
         DeviceMesh::concatenate({odd["b"], root["pp"]});
       },
-      {"not cut from one mesh"});
+      {"not parts of one mesh"});
 }
 
 TEST(Concatenate, ForgetsNeitherSeenFromNorTheWayAPartWasMade) {
@@ -309,9 +309,10 @@ TEST(Concatenate, SaysWhatIsWrong) {
   };
   bad({}, {"no meshes were given"});
   bad({root["dp"], DeviceMesh::parse("tp=2,xx=4").with_own_rank(5)["xx"]},
-      {"not cut from one mesh"});
-  bad({root["dp"], DeviceMesh::parse("tp=2")}, {"tp=2", "dp=2", "not cut from one mesh"});
-  bad({root["dp"], root.with_own_rank(4)["tp"]}, {"not cut from one mesh as one rank sees it"});
+      {"not parts of one mesh"});
+  bad({root["dp"], DeviceMesh::parse("tp=2")}, {"tp=2", "dp=2", "not parts of one mesh"});
+  bad({root["dp"], root.with_own_rank(4)["tp"]},
+      {"not parts of one mesh with one rank as their own"});
   bad({root["dp"], root.all_submeshes(Names{"tp"})[0]}, {"do not run through one rank"});
   bad({root["dp"], root["dp"]}, {"overlap", "may appear once"});
   bad({root["dp"], root.flatten({"dp", "tp"}, "dt")["dt"]}, {"overlap"});

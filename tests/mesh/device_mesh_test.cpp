@@ -267,7 +267,7 @@ TEST(DeviceMesh, SaysWhatIsWrongWithAMesh) {
   bad([&] { mesh.rank_at({1}); }, {"a coordinate of 1 numbers", "dp=2,tp=4"});
   bad([&] { mesh.rank_at({1, 4}); }, {"coordinate 4 on axis tp", "dp=2,tp=4"});
   bad([&] { mesh.rank_at({-1, 0}); }, {"coordinate -1 on axis dp"});
-  bad([&] { mesh.local_rank(0); }, {"on paper", "with_own_rank"});
+  bad([&] { mesh.local_rank(0); }, {"has no rank of its own", "with_own_rank"});
   bad([&] { mesh.with_own_rank(-2); }, {"not negative", "-2"});
   bad([&] { mesh.in_world(nullptr); }, {"no world"});
   bad([&] { mesh.in_world(std::make_shared<TinyWorld>(0, 6)); },

@@ -123,7 +123,8 @@ TEST(CheckedSchedules, AMissingRankIsNamed) {
       const Result& result = results[static_cast<size_t>(rank)];
       passed.insert(result.passed);
       if (result.passed == kCalls) continue;
-      EXPECT_NE(result.error.find(join_text("rank(s) ", lost, " did not come")), std::string::npos)
+      EXPECT_NE(result.error.find(join_text("rank(s) ", lost, " did not arrive")),
+                std::string::npos)
           << result.error;
       EXPECT_LT(result.when, seconds(20));
     }

@@ -94,7 +94,7 @@ TEST(Checked, ARankThatDoesNotComeIsNamed) {
   for (const auto& result : results) {
     if (result.rank == 1) continue;
     EXPECT_TRUE(result.says("PeerError")) << result.to_text();
-    EXPECT_TRUE(result.says("call 2: rank(s) 1 did not come within 2000 ms")) << result.to_text();
+    EXPECT_TRUE(result.says("call 2: rank(s) 1 did not arrive within 2000 ms")) << result.to_text();
   }
 }
 

@@ -125,8 +125,8 @@ TEST(AutoPlan, SaysWhyAndWhatIsNextBest) {
   EXPECT_GE(found.next_best.seconds(), found.assignment.totals.seconds() - 1e-12);
   EXPECT_GT(found.nothing_cut.seconds(), found.assignment.totals.seconds());
   const std::string text = found.to_text();
-  for (const char* part : {"layers.*.mlp.up_proj.weight", "chosen:", "next best:", "nothing cut:",
-                           "no plan costs less", "of weights a rank"})
+  for (const char* part : {"layers.*.mlp.up_proj.weight", "chosen:", "next best:",
+                           "nothing sharded:", "no plan costs less", "of weights a rank"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 

@@ -102,8 +102,9 @@ inline std::string coverage_page(const Coverage& coverage) {
   out << "\n## Decomposes\n\n" << paragraph(names(OpKind::composite));
   out << "\n## Makes tensors\n\n" << paragraph(names(OpKind::makes_tensors));
   out << "\n## Replicates\n\n"
-         "Shapes that hang on values (`unique`, `nonzero`), orders over all elements, and ops that "
-         "nobody\nhas asked for yet. A line in a table makes one ruled.\n\n"
+         "Shapes that depend on values (`unique`, `nonzero`), orders over all elements, and ops "
+         "that "
+         "no\nprogram has needed yet. A line in a table makes one ruled.\n\n"
       << paragraph(names(OpKind::replicates));
   out << "\n## Impossible\n";
   for (const auto& [reason, ops] : coverage.by_reason)

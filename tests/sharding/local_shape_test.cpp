@@ -313,7 +313,7 @@ TEST(LocalShape, SaysWhatIsWrongWithACoordinate) {
 TEST(Cuts, APlacementThatDoesNotShardIsOurBug) {
   const Placement p = Replicate();
   const DimCut one{&p, 2, 0};
-  expect_error<InternalError>([&] { cut_dim(4, std::span(&one, 1)); }, {"does not shard"});
+  expect_error<InternalError>([&] { cut_dim(4, std::span(&one, 1)); }, {"other than a shard"});
 }
 
 TEST(Cuts, NoCutsLeaveTheWholeDim) {

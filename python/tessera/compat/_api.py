@@ -104,7 +104,7 @@ class DTensor(metaclass=_IsSharded):
 def _even_shape(local: Sequence[int], mesh: _C.DeviceMesh, placements: Placements) -> list[int]:
     """The global shape if every rank's part has this one."""
     shape = list(local)
-    # A sharding of any size knows which dims the placements cut, however they are written.
+    # A sharding of any size knows which dims the placements shard, however they are written.
     for axis, placement in enumerate(_C.Sharding(mesh, placements, shape).placements):
         if placement.is_shard():
             shape[placement.dim] *= mesh.size(axis)

@@ -45,18 +45,18 @@ class DTensorSpec:
 
     @property
     def num_shards(self) -> int:
-        """Over how many parts the tensor is cut."""
+        """Over how many shards the tensor is distributed."""
         counts = [self.mesh.size(a) for a, p in enumerate(self.placements) if p.is_shard()]
         return int(torch.Size(counts).numel())
 
     @property
     def dim_map(self) -> list[int]:
-        """For each dim of the tensor the axis that cuts it, the first of several; -1: none."""
+        """For each dim of the tensor the axis that shards it, the first of several; -1: none."""
         return [next(iter(self._axes_of(dim)), -1) for dim in range(self.ndim)]
 
     @property
     def num_shards_map(self) -> list[int]:
-        """For each dim of the tensor into how many parts it is cut."""
+        """For each dim of the tensor into how many parts it is sharded."""
         sizes = ([self.mesh.size(axis) for axis in self._axes_of(dim)] for dim in range(self.ndim))
         return [int(torch.Size(of_dim).numel()) for of_dim in sizes]
 
@@ -76,7 +76,7 @@ class DTensorSpec:
                 continue
             if not placements[axis].is_replicate():
                 raise _C.InvalidArgument(
-                    f"axis {axis} cannot cut dim {dim} in {dim_map}: it is {placements[axis]} already"
+                    f"axis {axis} cannot shard dim {dim} in {dim_map}: it is {placements[axis]} already"
                 )
             placements[axis] = _C.shard(dim)
         return cls(mesh, tuple(placements), tensor_meta)
@@ -89,7 +89,7 @@ class DTensorSpec:
         return all(placement.is_replicate() for placement in self.placements)
 
     def is_sharded(self) -> bool:
-        """Whether some axis cuts it."""
+        """Whether some axis shards it."""
         return any(placement.is_shard() for placement in self.placements)
 
     @property

@@ -54,7 +54,7 @@ class FSDPModule:
             return super()._apply(fn, recurse)  # type: ignore[misc]
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
-        """Gathers the group; it is let go as ever, or by reshard(). With `async_op` only starts to:
+        """Gathers the group; it is resharded as usual, or by reshard(). With `async_op` only starts to:
         wait() of what is returned waits for it, as whatever touches a parameter does."""
         if async_op:
             return control.unshard_async(_module(self), recurse=False)

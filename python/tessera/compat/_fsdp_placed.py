@@ -20,7 +20,7 @@ class Asserted(_C.InvalidArgument, AssertionError):
 
 @dataclass(frozen=True)
 class FSDPMeshInfo:
-    """The mesh of a parameter that lies on another than its module's: a mesh of one axis, or of
+    """The mesh of a parameter that is on another than its module's: a mesh of one axis, or of
     replicas and shards."""
 
     mesh: Any

@@ -15,7 +15,7 @@ from ..tensor import from_local
 
 
 class ExplicitRedistributionContext:
-    """As in torch.distributed.tensor: inside it, communication that nobody wrote is an error
+    """As in torch.distributed.tensor: inside it, communication that the caller did not request is an error
     (mode="warn": a warning)."""
 
     def __init__(self, enable: bool = True, strict: bool = False, mode: str = "raise"):

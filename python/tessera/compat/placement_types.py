@@ -19,7 +19,7 @@ class _StridedShard(StridedShard):
 
 
 def _part(placement: Placement, tensor: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
-    """What a rank holds of a plain tensor that the placement cuts over so many."""
+    """What a rank holds of a plain tensor that the placement shards over that many ranks."""
     mesh = _C.DeviceMesh([("ranks", ranks)])
     boxes = _C.Sharding(mesh, [placement], list(tensor.shape)).boxes(rank)
     pieces = [tensor[tuple(map(slice, begin, end))] for begin, end in boxes]
@@ -36,7 +36,7 @@ def _split_tensor(
     with_padding: bool = True,
     contiguous: bool = True,
 ) -> tuple[list[torch.Tensor], list[int]]:
-    """The parts of a plain tensor as the placement cuts it over `num_chunks` ranks, and by how much
+    """The parts of a plain tensor as the placement shards it over `num_chunks` ranks, and by how much
     each is padded to the size of the first."""
     dim = self.dim
     parts = [_part(self, tensor, num_chunks, rank) for rank in range(num_chunks)]
@@ -68,7 +68,7 @@ def _select_split_tensor(
 def _local_shard_size_and_offset(
     curr_local_size: int, num_chunks: int, rank: int
 ) -> tuple[int, int]:
-    """What the rank holds of a dim that is cut over so many, and where it starts (at the end, if it
+    """What the rank holds of a dim that is sharded over that many ranks, and where it starts (at the end, if it
     holds nothing)."""
     full = -(-curr_local_size // num_chunks)
     begin = min(rank * full, curr_local_size)

@@ -227,9 +227,4 @@ bool is_decomposed(std::string_view op) {
   return it != registered().entries.end() && it->second->decomposition != nullptr;
 }
 
-size_t registered_ops() {
-  std::lock_guard lock(registered().mutex);
-  return registered().entries.size();
-}
-
 }  // namespace tessera::dtensor

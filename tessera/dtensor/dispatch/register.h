@@ -34,7 +34,4 @@ void claim(std::string_view op);
 /// Whether the op has a decomposition of this library.
 bool is_decomposed(std::string_view op);
 
-/// The number of ops with the sharded kernel.
-size_t registered_ops();
-
 }  // namespace tessera::dtensor

@@ -2,7 +2,6 @@
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/argmin.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -45,16 +44,14 @@ at::Tensor arg_of(const at::Tensor& values, std::optional<int64_t> dim, bool kee
 }
 
 /// Along one dim, which is kept with size 1.
-Found find_along(const at::Tensor& local, int64_t dim, const std::vector<int64_t>& held,
-                 Wanted wanted) {
-  if (held.empty() || local.is_meta()) {
+Found find_along(const at::Tensor& local, int64_t dim, const at::Tensor& held, Wanted wanted) {
+  if (held.numel() == 0 || local.is_meta()) {
     std::vector<int64_t> shape(local.sizes().begin(), local.sizes().end());
     shape[static_cast<size_t>(dim)] = 1;
     return nothing(shape, local);
   }
   const at::Tensor index = arg_of(local, dim, true, wanted);
-  const at::Tensor places = at::tensor(held, at::kLong).to(local.device());
-  return {local.gather(dim, index), places.take(index)};
+  return {local.gather(dim, index), held.take(index)};
 }
 
 /// Over all elements; positions are row-major indexes into the global tensor.
@@ -97,7 +94,7 @@ Found best_of_ranks(const Found& mine, const Sharding& from, int64_t dim, Wanted
 
 /// Of a dim, which is kept with size 1.
 Found along_cut_dim(const Sharding& from, const at::Tensor& local, int64_t dim, Wanted wanted) {
-  const auto held = HeldIndexes::by_dim(from)[static_cast<size_t>(dim)];
+  const at::Tensor held = held_indexes(from, static_cast<int>(dim), local.device());
   return best_of_ranks(find_along(local, dim, held, wanted), from, dim, wanted);
 }
 

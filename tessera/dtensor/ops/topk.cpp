@@ -115,9 +115,9 @@ void topk(const KernelCall& call) {
   const Candidates candidates = lay_out(from, dim, k);
   const int64_t has = std::min(k, local.size(dim));
   const auto [value, index] = at::topk(local, has, dim, largest, /*sorted=*/true);
-  const auto held = HeldIndexes::by_dim(from)[static_cast<size_t>(dim)];
+  const at::Tensor held = held_indexes(from, dim, local.device());
   const at::Tensor place =  // not take(): unsupported for meta tensors
-      at::index(at::tensor(held, at::kLong).to(local.device()), {std::optional(index)});
+      at::index(held, {std::optional(index)});
 
   const auto [values, order] = at::topk(exchange(value, candidates, dim), k, dim, largest, sorted);
   const at::Tensor places = exchange(place, candidates, dim).gather(dim, order);

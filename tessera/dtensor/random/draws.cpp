@@ -5,7 +5,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -102,12 +101,11 @@ at::Tensor words_on_device(const Sharding& sharding, c10::Device device, uint64_
                            uint64_t stream, int words) {
   const auto longs = at::TensorOptions(device).dtype(at::kLong);
   at::Tensor index = at::zeros({}, longs);
-  const auto held = HeldIndexes::by_dim(sharding);
   const auto stride = contiguous_stride(sharding.shape());
-  for (size_t dim = 0; dim < held.size(); ++dim) {
-    std::vector<int64_t> shape(held.size(), 1);
-    shape[dim] = static_cast<int64_t>(held[dim].size());
-    const at::Tensor along = at::tensor(held[dim], at::kLong).to(device).view(shape);
+  for (size_t dim = 0; dim < stride.size(); ++dim) {
+    std::vector<int64_t> shape(stride.size(), 1);
+    shape[dim] = -1;
+    const at::Tensor along = held_indexes(sharding, static_cast<int>(dim), device).view(shape);
     index = index + along * stride[dim];
   }
   const at::Tensor first = index * words;

@@ -168,7 +168,7 @@ void agree_or_throw(const DeviceMesh& mesh, int axis, const comm::Group& group,
   throw InvalidArgument(join_text(
       "random numbers for a tensor that is not sharded over ", mesh.axis_name(axis), "=",
       mesh.size(axis), ": the generators of its ranks differ, so their copies would differ; ", how,
-      ". Seed these ranks alike (manual_seed with the same number on each), or shard the tensor "
+      ". Seed these ranks with the same number (manual_seed), or shard the tensor "
       "over ",
       mesh.axis_name(axis)));
 }

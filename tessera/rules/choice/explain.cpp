@@ -160,7 +160,7 @@ void add_refused(const Rule& rule, const OpCall& call, Explanation& out) {
     });
     if (all_replicated) {
       out.refused.push_back(
-          {name, "any", "what is replicated stays so: no operand asks for shards"});
+          {name, "any", "a replicated operand stays replicated: no operand is sharded"});
       continue;
     }
     add_unused_partials(rule, call, axis, out);

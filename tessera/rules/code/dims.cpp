@@ -323,13 +323,7 @@ std::vector<Rule> dim_rules() {
                                       "aten::unfold_backward", &unfold_backward}}) {
     Rule rule = written_rule(op, "code: zeros around what comes in", write);
     rule.localise.push_back(local_shape_of_result("input_sizes"));
-    rule.infer = [](const OpCall& call) {
-      ResultMeta meta;
-      meta.shape = call.ints("input_sizes");
-      meta.stride = contiguous_stride(meta.shape);
-      meta.dtype = call.operands().front().dtype();
-      return std::vector<ResultMeta>{meta};
-    };
+    rule.infer = contiguous_input;
     out.push_back(std::move(rule));
   }
   Rule unbound = written_rule("aten::unbind.int", "code: a whole dim becomes a list", unbind);

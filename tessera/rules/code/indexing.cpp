@@ -263,7 +263,7 @@ std::vector<Rule> indexing_rules() {
   constexpr const char* picks = "code: the indexed dim is whole, or the indexes are sharded";
   constexpr const char* places = "code: the indexed dim is whole";
   constexpr const char* takes =
-      "code: the indexed dim is sharded (mask), or whole, or shares of the indexes add up";
+      "code: the indexed dim is sharded (mask), or whole, or partial sums over the indexes";
   constexpr const char* sums = "code: the indexed dim is whole, or shares of the indexes add up";
   add("gather", finds, gather);
   add("index_select", finds, index_select);

@@ -262,13 +262,7 @@ Rule slice_backward_rule() {
   rule.localise = {local_shape_of_result("input_sizes"),
                    {"start", value(&Part::start)},
                    {"end", value(&Part::end)}};
-  rule.infer = [](const OpCall& call) {
-    ResultMeta meta;
-    meta.shape = call.ints("input_sizes");
-    meta.stride = contiguous_stride(meta.shape);
-    meta.dtype = call.operands().front().dtype();
-    return std::vector<ResultMeta>{meta};
-  };
+  rule.infer = contiguous_input;
   return rule;
 }
 

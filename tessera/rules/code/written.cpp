@@ -3,6 +3,7 @@
 #include <cctype>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
 #include "tessera/rules/expand.h"
 
 namespace tessera::rules {
@@ -71,6 +72,14 @@ LocalArg local_shape_of_result(std::string name, int result) {
         const auto shape = results[static_cast<size_t>(result)].local_shape();
         return std::vector<int64_t>(shape.begin(), shape.end());
       }};
+}
+
+std::vector<ResultMeta> contiguous_input(const OpCall& call) {
+  ResultMeta meta;
+  meta.shape = call.ints("input_sizes");
+  meta.stride = contiguous_stride(meta.shape);
+  meta.dtype = call.operands().front().dtype();
+  return {meta};
 }
 
 }  // namespace tessera::rules

@@ -32,4 +32,8 @@ char upper(char letter);
 /// Replaces an attribute that lists the result's shape by the local shape.
 LocalArg local_shape_of_result(std::string name, int result = 0);
 
+/// The result of the gradients of views: contiguous, of the shape that "input_sizes" lists and the
+/// dtype of the first operand.
+std::vector<ResultMeta> contiguous_input(const OpCall& call);
+
 }  // namespace tessera::rules

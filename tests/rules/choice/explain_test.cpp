@@ -60,7 +60,7 @@ TEST(Explanation, SaysWhyACutIsNotOffered) {
             "tp S1 | S0 | S0: 2 for 4 ranks: only equal parts are possible; "
             "tp S2 | R | R: must be whole; ");
   EXPECT_EQ(refusals(explained("tp=4", "aten::mm 8x16 16x8")),
-            "tp any: what is replicated stays so: no operand asks for shards; ");
+            "tp any: a replicated operand stays replicated: no operand is sharded; ");
 }
 
 TEST(Explanation, SaysWhyRowsAreNotLegalTogether) {

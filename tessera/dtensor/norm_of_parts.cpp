@@ -1,4 +1,4 @@
-#include "tessera/dtensor/ops/norm_of_parts.h"
+#include "tessera/dtensor/norm_of_parts.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -13,14 +13,16 @@ bool NormOfParts::has_root() const { return !std::isinf(p) && p != 0 && p != 1; 
 at::Tensor NormOfParts::of_part(const at::Tensor& part, at::ScalarType result,
                                 const Over& over) const {
   const bool half = result == at::kHalf || result == at::kBFloat16;
-  const at::Tensor wide = (part.is_complex() ? part.abs() : part).to(half ? at::kFloat : result);
+  const at::ScalarType sums = half ? at::kFloat : result;
+  at::Tensor wide = part.is_complex() ? part.abs() : part;
+  if (wide.scalar_type() != result) wide = wide.to(sums);  // a norm converts only to wider types
   if (wide.numel() == 0 && (p < 0 || std::isinf(p))) {
     // The maximum, or a negative power, of an empty part is not an error here: other ranks have
     // elements.
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    return at::full(over.shape, p == -kInfinity ? kInfinity : 0, wide.options());
+    return at::full(over.shape, p == -kInfinity ? kInfinity : 0, wide.options().dtype(sums));
   }
-  const at::Tensor norm = at::linalg_vector_norm(wide, p, over.dims, over.keepdim);
+  const at::Tensor norm = at::linalg_vector_norm(wide, p, over.dims, over.keepdim, sums);
   return has_root() ? norm.pow(p) : norm;
 }
 
