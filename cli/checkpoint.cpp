@@ -35,7 +35,7 @@ int64_t bytes_of(const dcp::TensorEntry& tensor) {
   return numel_of(tensor.shape) * (tensor.dtype ? dtype_bytes(*tensor.dtype) : 0);
 }
 
-std::string dtype_text(const dcp::TensorEntry& tensor) {
+std::string stored_dtype_text(const dcp::TensorEntry& tensor) {
   return tensor.dtype ? std::string(dtype_name(*tensor.dtype)) : "?";
 }
 
@@ -88,7 +88,7 @@ Json inspect_json(StoredState& stored) {
                         {"offset", chunk.item.offset},
                         {"length", chunk.item.length}});
     }
-    entries[name] = {{"dtype", dtype_text(tensor)},
+    entries[name] = {{"dtype", stored_dtype_text(tensor)},
                      {"shape", tensor.shape},
                      {"bytes", bytes_of(tensor)},
                      {"chunks", std::move(chunks)}};
@@ -116,7 +116,7 @@ void inspect(const CheckpointOptions& options) {
       continue;
     }
     const auto& tensor = std::get<dcp::TensorEntry>(entry);
-    rows.push_back({name, dtype_text(tensor), shape_text(tensor.shape),
+    rows.push_back({name, stored_dtype_text(tensor), shape_text(tensor.shape),
                     bytes_text(bytes_of(tensor)), std::to_string(tensor.chunks.size()),
                     files_text(tensor)});
   }

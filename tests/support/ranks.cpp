@@ -25,7 +25,7 @@ namespace {
 using comm::Failure;
 
 constexpr const char* kCountVariable = "TESSERA_TEST_PROCESSES";
-constexpr uint64_t kSeed = 20'261;
+constexpr uint64_t kSeedOfDraws = 20'261;
 constexpr auto kTimeout = std::chrono::seconds(60);
 constexpr auto kDeadline = std::chrono::seconds(280);  // below that of ctest, which shows no stacks
 
@@ -151,7 +151,8 @@ std::unique_ptr<ProcessRanks>& process_ranks() {
 
 const testing::Scenario kAllTests("all tests of the program", [] {
   process_ranks() = std::make_unique<ProcessRanks>();
-  at::manual_seed(kSeed);  // what a test draws before its ranks run is equal in all processes
+  at::manual_seed(
+      kSeedOfDraws);  // what a test draws before its ranks run is equal in all processes
   const int failed = RUN_ALL_TESTS();
   if (failed == 0) process_ranks()->end();
   process_ranks()->wait_for_others();

@@ -15,13 +15,13 @@ namespace {
 using plan::Move;
 using plan::Step;
 
-struct Failure {
+struct Mismatch {
   std::string what;
 };
 
 template <typename... Parts>
 void check(bool ok, const Parts&... parts) {
-  if (!ok) throw Failure{join_text(parts...)};
+  if (!ok) throw Mismatch{join_text(parts...)};
 }
 
 /// What one rank holds: for each dim the global indexes, and the values in row-major order.
@@ -362,7 +362,7 @@ std::string run_all(const plan::Plan& plan, uint64_t seed) {
       ++number;
     }
     check_parts(plan.to, parts, truth);
-  } catch (const Failure& failure) {
+  } catch (const Mismatch& failure) {
     const std::string at = number < plan.steps.size()
                                ? join_text("in step ", number, ", ", plan.steps[number])
                                : std::string("at the end");

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "tessera/dtensor/dispatch/row_kernel.h"
-#include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/norm_of_parts.h"
+#include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"
 
 /// _foreach_norm, which clip_grad_norm_ calls for all gradients at once. Each tensor's power sum is
