@@ -34,11 +34,11 @@ void require_alive(RankWorld& world, std::span<const int> ranks) {
   const auto roll = board->call_roll(ranks);
   if (!roll) return;  // the store is gone: collectives find out why
   if (!roll->left.empty()) {
-    throw PeerError(
-        join_text("rank ", world.rank(), ": ", board->ranks_text(roll->left), " left the world"));
+    throw PeerError(join_text("rank ", world.rank(), ": ", board->ranks_with_hosts(roll->left),
+                              " left the world"));
   }
   if (!roll->missing.empty()) {
-    throw PeerError(join_text("rank ", world.rank(), ": ", board->ranks_text(roll->missing),
+    throw PeerError(join_text("rank ", world.rank(), ": ", board->ranks_with_hosts(roll->missing),
                               " did not answer: killed, stopped or disconnected"));
   }
 }
