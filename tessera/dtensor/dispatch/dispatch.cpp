@@ -161,6 +161,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
     check_writable(entry, written.back());
   }
   std::vector<at::Tensor> originals = tensors_at(entry, stack, decision->write_back);
+  if (originals.size() > 1) check_written_once(entry, originals);
   at::Tensor viewed;
   if (is_view_of_copy(entry, *decision, stack[base])) [[unlikely]]
     viewed = stack[base].toTensor();

@@ -75,6 +75,8 @@ void dispatch_by_mesh(const OpEntry& entry, const c10::OperatorHandle& op, Stack
 /// requires. It has the operand's values, unless it is an out= argument.
 at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, const Sharding& as,
                           bool is_out);
+/// Throws NotSupported if two of the tensors that are written through copies overlap.
+void check_written_once(const OpEntry& entry, std::span<const at::Tensor> originals);
 /// Redistributes what the op left in the borrowed tensors back into the originals.
 void write_back(const OpEntry& entry, const Decision& decision,
                 std::span<const at::Tensor> originals, std::span<const at::Tensor> borrowed);

@@ -1,4 +1,8 @@
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
+
+#include <unordered_map>
+#include <utility>
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
@@ -24,6 +28,22 @@ at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, cons
   const at::Tensor moved = exec::redistribute(local, operand.sharding(), as).contiguous();
   if (!shares || !as.mesh().contains_me()) return moved;
   return copy_sharing_elements(moved, as, local, operand.sharding());
+}
+
+void check_written_once(const OpEntry& entry, std::span<const at::Tensor> originals) {
+  std::unordered_map<const void*, size_t> seen;  // by storage: the last one that has it
+  for (size_t i = 0; i < originals.size(); ++i) {
+    const at::Tensor& local = sharded_meta(originals[i])->local();
+    const auto [at, is_new] = seen.emplace(local.storage().unsafeGetStorageImpl(), i);
+    if (is_new) continue;
+    const at::Tensor& other = sharded_meta(originals[std::exchange(at->second, i)])->local();
+    const auto overlap = at::get_overlap_status(other, local);
+    if (overlap != at::MemOverlapStatus::Full && overlap != at::MemOverlapStatus::Partial) continue;
+    throw NotSupported(join_text(
+        entry.name, " writes to ", sharded_meta(originals[i])->sharding(),
+        " twice in one call, each time through a copy with other placements, so one of the writes "
+        "would be lost; redistribute it first, or give it once"));
+  }
 }
 
 void write_back(const OpEntry& entry, const Decision& decision,

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/errors.h"
 #include "tessera/base/text.h"
 #include "tessera/comm/rank_generator.h"
 #include "tessera/dtensor/dtensor.h"
@@ -25,6 +26,22 @@ using test::test_numbers;
     return ::testing::AssertionSuccess();
   }
   return ::testing::AssertionFailure() << full << "\ninstead of\n" << expected;
+}
+
+/// A list that has one tensor twice: both writes go through copies, of which one would be lost.
+TEST(WrongAnswers, APartialTensorTwiceInAListIsRefused) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const auto partial = [&](double value) {
+      return from_local(at::full({3}, rank * value, at::kDouble), mesh, {Partial()});
+    };
+    at::Tensor a = partial(1), b = partial(2);
+    at::_foreach_exp_({a, b});
+    EXPECT_TRUE(near(a, at::full({3}, std::exp(1.0), at::kDouble)));
+    EXPECT_TRUE(near(b, at::full({3}, std::exp(2.0), at::kDouble)));
+    EXPECT_THROW(at::_foreach_exp_({a, a}), NotSupported);
+    EXPECT_TRUE(near(a, at::full({3}, std::exp(1.0), at::kDouble)));
+  });
 }
 
 TEST(WrongAnswers, ReadingAPartialNumberReducesIt) {
