@@ -193,6 +193,7 @@ def test_files_of_ranks_run_in_python(torchrun, tmp_path):
                 limit = 1e-10 if a.dtype == torch.float64 else 1e-4
                 assert a.shape == b.shape
                 assert (a - b).abs().max() <= limit * a.abs().max(), name
+        dist.barrier()  # a rank that ends early may abort the other in PyTorch's own shutdown
         dist.destroy_process_group()
         """,
     )
