@@ -59,9 +59,10 @@ coverage: setup  ## write docs/op_coverage.md anew, from the rules and libtorch'
 	@cmake --build --preset dev -j $(JOBS) --target test_rules_proof
 	@TESSERA_WRITE_COVERAGE=1 build/tests/test_rules_proof --gtest_filter='*ThePage*'
 
-check:  ## the cheap checks, without a build: format, rooms, README
+check:  ## the cheap checks, without a build: format, rooms, exported names, README
 	@tools/check_format.sh
 	@python3 tools/check_rooms.py
+	@python3 tools/check_api.py
 	@python3 tools/check_readme.py
 
 format:  ## format all sources in place
@@ -94,4 +95,4 @@ install: build  ## install into PREFIX=/usr/local
 	@cmake --install build --prefix $(PREFIX)
 
 clean:  ## remove all build folders (.venv stays)
-	@rm -rf build build-pure build-release build-asan build-tsan
+	@rm -rf build build-pure build-release build-asan build-tsan build-gpu

@@ -81,7 +81,7 @@ def torch_step(form, width):
 
 
 def work(form, width):
-    """One rank of one of PyTorch's forms, told what to do by lines on its input."""
+    """One rank of one of PyTorch's forms, which reads commands from its input."""
     import torch
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard  # noqa: F401  imported before memory is read

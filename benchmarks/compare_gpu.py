@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """A training step of a 124M GPT on one GPU: this library beside PyTorch, in one run.
 
-    benchmarks/compare_gpu.py [--shapes 8x1024,1x64] [--rounds 7] [--steps 10]
+    benchmarks/compare_gpu.py [--shapes 8x1024,1x64] [--rounds 7] [--steps 10] [--build build]
 
 bfloat16 parameters, fused AdamW, one rank. PyTorch's forms and this library's from Python run in
-this process and take turns; build/benchmarks/gpu_bench, if it was built, adds those of C++. Each
-line: milliseconds per step (median of the rounds), peak memory by the allocator.
+this process and take turns; benchmarks/gpu_bench of the build folder, if it was built, adds those of
+C++. Prints the table of docs/gpu.md: milliseconds per step (median of the rounds) and peak memory by
+the allocator, then each form over the plain one of its language.
 """
 
 import argparse
@@ -17,7 +18,6 @@ import time
 import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BENCH = ROOT / "build" / "benchmarks" / "gpu_bench"
 WORDS, WIDTH, HEADS, CONTEXT, BLOCKS = 50304, 768, 12, 1024, 12
 WARM = 5
 
@@ -142,16 +142,59 @@ def compare(torch, shape, rounds, steps):
         try:
             subjects.append(Subject(torch, who, form, batch, length))
         except Exception as error:  # a form that does not run is part of the answer
-            print(f"{shape}\t{who}: {form}\tfailed: {error}"[:300])
+            print(f"{shape} {who}: {form} failed: {error}"[:300], flush=True)
     for _ in range(rounds):
         for subject in subjects:
             subject.measure(steps)
-    for subject in subjects:
-        print(
-            f"{shape}\tPython, {subject.name}\t{statistics.median(subject.times):.2f} ms"
-            f"\t{subject.memory:.0f} MiB",
-            flush=True,
-        )
+    return {s.name: (statistics.median(s.times), s.memory) for s in subjects}
+
+
+def compare_in_cpp(bench, shape):
+    """The lines of gpu_bench: shape, form, time, memory between tabs."""
+    out = subprocess.run([bench, shape], capture_output=True, text=True, check=False)
+    found = {}
+    for line in out.stdout.splitlines():
+        parts = line.split("\t")
+        if len(parts) == 4 and parts[2].endswith(" ms"):
+            found[f"C++: {parts[1]}"] = (float(parts[2][:-3]), float(parts[3][:-4]))
+        else:
+            print(line[:300], flush=True)
+    if out.returncode:
+        print(f"gpu_bench {shape} failed: {out.stderr}"[-600:], flush=True)
+    return found
+
+
+ROWS = {  # of the table, in order
+    "PyTorch: plain": "PyTorch: plain",
+    "PyTorch: sharded": "PyTorch: every tensor a DTensor",
+    "PyTorch: fully_shard": "PyTorch: `fully_shard`",
+    "tessera: sharded": "tessera from Python: every tensor sharded",
+    "tessera: fully_shard": "tessera from Python: `fully_shard`",
+    "C++: plain": "C++: plain",
+    "C++: sharded": "C++: every tensor sharded",
+    "C++: fully_shard": "C++: `fully_shard`",
+    "C++: plain, captured": "C++, captured: plain",
+    "C++: sharded, captured": "C++, captured: every tensor sharded",
+    "C++: fully_shard, captured": "C++, captured: `fully_shard`",
+}
+
+
+def print_table(shapes, found):
+    heads = [f"batch {shape.replace('x', ' × ')} | memory" for shape in shapes]
+    print("| | " + " | ".join(heads) + " |")
+    print("|---|" + "---|---|" * len(shapes))
+    for key, name in ROWS.items():
+        cells = [found[shape].get(key) for shape in shapes]
+        if any(cells):
+            texts = [f"{cell[0]:.1f} | {cell[1]:.0f} MiB" if cell else "- | -" for cell in cells]
+            print(f"| {name} | " + " | ".join(texts) + " |")
+    for shape in shapes:
+        ratios = []
+        for key in ROWS:
+            plain = found[shape].get("C++: plain" if key.startswith("C++") else "PyTorch: plain")
+            if plain and key in found[shape] and not key.endswith(": plain"):
+                ratios.append(f"{key} {found[shape][key][0] / plain[0]:.3f}")
+        print(f"over plain, {shape}: " + ", ".join(ratios), flush=True)
 
 
 def main():
@@ -159,6 +202,7 @@ def main():
     parser.add_argument("--shapes", default="8x1024,1x64")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--build", default="build", help="folder of gpu_bench")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     import torch
@@ -168,17 +212,16 @@ def main():
         raise SystemExit("compare_gpu: there is no GPU here")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     shapes = args.shapes.split(",")
-    if BENCH.exists():
-        out = subprocess.run([BENCH, *shapes], capture_output=True, text=True)
-        for line in out.stdout.splitlines():
-            print(line.replace("\t", "\tC++, ", 1))
-        if out.returncode:
-            print(out.stderr)
+    bench = (ROOT / args.build).resolve() / "benchmarks" / "gpu_bench"
+    if not bench.exists():
+        print(f"compare_gpu: without the forms of C++, there is no {bench}")
+    found = {shape: compare_in_cpp(bench, shape) if bench.exists() else {} for shape in shapes}
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}.items():
         os.environ.setdefault(name, value)
     dist.init_process_group("nccl", rank=0, world_size=1)
     for shape in shapes:
-        compare(torch, shape, args.rounds, args.steps)
+        found[shape].update(compare(torch, shape, args.rounds, args.steps))
+    print_table(shapes, found)
     dist.destroy_process_group()
 
 

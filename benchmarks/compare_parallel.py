@@ -1,6 +1,6 @@
 """One step (forward, backward, SGD) of a tensor-parallel block, by this library's parallelize_module
 and by PyTorch's, on the same shapes and processes; and the plain local step with weights of a rank's
-size, to tell overhead from work. With --fake 8, one rank of a world of 8 that sends nothing: what is
+size, to separate overhead from work. With --fake 8, one rank of a world of 8 that sends nothing: what is
 above the plain step is the framework alone.
 
     PYTHONPATH=build/python torchrun --nproc-per-node 2 benchmarks/compare_parallel.py [--width 64]

@@ -5,7 +5,7 @@
 
 Load and first run: each in a process of its own, wall time and peak memory, the best of several (what
 else runs on the machine only adds). A run: both in this process, in turns. --large adds a model of
-about 960 MB, how fast `tessera shard` cuts it beside a `cp` of as many bytes, and the search for a plan
+about 960 MB, how fast `tessera shard` splits it beside a `cp` of as many bytes, and the search for a plan
 for 32 layers of Llama.
 """
 

@@ -13,13 +13,10 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
-#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -28,6 +25,7 @@
 #include <valgrind/callgrind.h>
 #endif
 
+#include "benchmarks/recycling_allocator.h"
 #include "tessera/comm/fake.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dispatch/decision.h"
@@ -220,35 +218,12 @@ void others() {
   line("stack of 1000 tensors, warm", repeated([&] { at::stack(many); }, 1));
 }
 
-/// Memory of tensors at a constant cost. glibc's posix_memalign takes 500 to 2,500 instructions for
-/// the same request, depending on what was freed before, which would hide what is counted.
-class RecyclingAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(size_t bytes) override {
-    if (bytes > kBlock) throw std::bad_alloc();
-    if (spare_.empty()) spare_.push_back(std::aligned_alloc(64, kBlock));
-    void* block = spare_.back();
-    spare_.pop_back();
-    return {block, block, give_back, c10::Device(c10::DeviceType::CPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return give_back; }
-  void copy_data(void* to, const void* from, size_t bytes) const override {
-    std::memcpy(to, from, bytes);
-  }
-
- private:
-  static constexpr size_t kBlock = size_t{1} << 16;
-  static void give_back(void* block) { spare_.push_back(block); }
-  static inline std::vector<void*> spare_;
-};
-
 constexpr int kCounted = 200;
 
 /// One dump per op: the cost of kCounted warm calls.
 int count() {
 #if __has_include(<valgrind/callgrind.h>)
-  static RecyclingAllocator allocator;
-  c10::SetCPUAllocator(&allocator, /*priority=*/100);
+  benchmarks::RecyclingAllocator::install();
   at::AutoGradMode mode(false);
   Inputs plain = plain_inputs(false);
   Inputs sharded = sharded_inputs(1, false);

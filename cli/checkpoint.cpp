@@ -10,6 +10,7 @@
 #include "tessera/base/progress_bar.h"
 #include "tessera/base/shape.h"
 #include "tessera/checkpoint/copy_stored.h"
+#include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/stored_state.h"
 
 /// tessera checkpoint inspect|verify|diff|convert|reshard: checkpoints without the program that
@@ -20,6 +21,48 @@ namespace {
 using checkpoint::open_stored;
 using checkpoint::StoredState;
 using Json = nlohmann::ordered_json;
+
+constexpr const char* kCheckpointInspectFooter = R"(
+Reads the metadata only: names, dtypes, shapes, and the files that hold them.
+
+Examples
+  tessera checkpoint inspect step_100
+  tessera checkpoint inspect model.safetensors --json
+Exit codes: 0 shown, 2 it cannot be read.)";
+
+constexpr const char* kCheckpointVerifyFooter = R"(
+Reads every file and compares it with the metadata and, where there are any, with its checksums.
+
+Examples
+  tessera checkpoint verify step_100
+  tessera checkpoint verify step_100 --json
+Exit codes: 0 sound, 1 damaged, 2 it is not there or is no checkpoint.)";
+
+constexpr const char* kCheckpointDiffFooter = R"(
+Compares names, dtypes, shapes and every element; the formats and the number of ranks that wrote
+them do not matter.
+
+Examples
+  tessera checkpoint diff step_100 step_200
+  tessera checkpoint diff step_100 model.safetensors --tolerance 1e-6 --json
+Exit codes: 0 equal, 1 they differ, 2 one of them cannot be read.)";
+
+constexpr const char* kCheckpointConvertFooter = R"(
+Safetensors hold tensors only: a checkpoint with other values (steps, settings) is converted without
+them if --tensors-only says so.
+
+Examples
+  tessera checkpoint convert step_100 model.safetensors --tensors-only
+  tessera checkpoint convert model.safetensors step_0 --to dcp
+Exit codes: 0 written, 2 it cannot be read, converted or written.)";
+
+constexpr const char* kCheckpointReshardFooter = R"(
+Loading needs no resharding: any number of ranks reads any checkpoint. This is for readers that
+expect one file for each of their ranks.
+
+Examples
+  tessera checkpoint reshard step_100 parts -n 8
+Exit codes: 0 written, 2 it cannot be read or written.)";
 
 struct CheckpointOptions {
   std::string path;
@@ -128,6 +171,7 @@ void inspect(const CheckpointOptions& options) {
 }
 
 void verify(const CheckpointOptions& options) {
+  checkpoint::readable_directory(options.path);  // what is not there is not damaged
   std::string wrong;
   Totals totals;
   bool checksums = false;
@@ -185,6 +229,15 @@ std::function<void(uint64_t, uint64_t)> shown_by(ProgressBar& bar) {
   return [&bar](uint64_t bytes, uint64_t total) { bar.show(bytes, total); };
 }
 
+void copy_tensors(StoredState& stored, const std::string& target,
+                  const checkpoint::CopyOptions& how) {
+  try {
+    copy_as_safetensors(stored, target, how);
+  } catch (const NotSupported& error) {
+    throw NotSupported(join_text(error.what(), "; --tensors-only leaves out what is none"));
+  }
+}
+
 void convert(const CheckpointOptions& options) {
   const auto stored = open_stored(options.path, {});
   const std::string to = options.to != "auto" ? options.to
@@ -197,7 +250,7 @@ void convert(const CheckpointOptions& options) {
     const checkpoint::CopyOptions how{.tensors_only = options.tensors_only,
                                       .on_progress = shown_by(bar)};
     if (to == "safetensors") {
-      copy_as_safetensors(*stored, options.other, how);
+      copy_tensors(*stored, options.other, how);
     } else {
       copy_as_checkpoint(*stored, options.other, how);
     }
@@ -217,11 +270,12 @@ void reshard(const CheckpointOptions& options) {
   std::cout << options.other << ": in " << options.ranks << " parts\n";
 }
 
-CLI::App* add_verb(CLI::App* group, const char* name, const char* what,
+CLI::App* add_verb(CLI::App* group, const char* name, const char* what, const char* footer,
                    const std::shared_ptr<CheckpointOptions>& options,
                    void (*run)(const CheckpointOptions&)) {
   CLI::App* verb = group->add_subcommand(name, what);
   verb->add_option("path", options->path, "a checkpoint directory, or safetensors")->required();
+  verb->footer(footer);
   verb->callback([options, run] { run(*options); });
   return verb;
 }
@@ -234,23 +288,25 @@ void add_checkpoint(CLI::App& app) {
       "Looks into checkpoints of PyTorch's format and safetensors, and converts them");
   group->require_subcommand(1);
   auto options = std::make_shared<CheckpointOptions>();
-  CLI::App* verb = add_verb(group, "inspect", "What it holds", options, inspect);
+  CLI::App* verb =
+      add_verb(group, "inspect", "What it holds", kCheckpointInspectFooter, options, inspect);
   verb->add_flag("--json", options->json, "machine-readable, with every chunk");
   verb = add_verb(group, "verify", "Reads and checks every byte; exit code 1 if it is damaged",
-                  options, verify);
+                  kCheckpointVerifyFooter, options, verify);
   verb->add_flag("--json", options->json, "machine-readable output");
   verb = add_verb(group, "diff", "What two of them do not have in common; exit code 1 if anything",
-                  options, diff);
+                  kCheckpointDiffFooter, options, diff);
   verb->add_option("other", options->other, "the other checkpoint")->required();
   verb->add_option("--tolerance", options->tolerance, "elements may differ by this much");
   verb->add_flag("--json", options->json, "machine-readable output");
-  verb = add_verb(group, "convert", "Writes it in the other format", options, convert);
+  verb = add_verb(group, "convert", "Writes it in the other format", kCheckpointConvertFooter,
+                  options, convert);
   verb->add_option("target", options->other, "where to")->required();
   verb->add_option("--to", options->to, "dcp or safetensors; by default the other format")
       ->check(CLI::IsMember({"auto", "dcp", "safetensors"}));
   verb->add_flag("--tensors-only", options->tensors_only, "leave out values that are no tensors");
   verb = add_verb(group, "reshard", "Writes it as that many ranks would, each a part of the rows",
-                  options, reshard);
+                  kCheckpointReshardFooter, options, reshard);
   verb->add_option("target", options->other, "where to")->required();
   verb->add_option("-n,--ranks", options->ranks, "how many")
       ->required()

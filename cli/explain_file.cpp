@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "cli/output_path.h"
 #include "cli/plan_argument.h"
 #include "tessera/base/errors.h"
 #include "tessera/files/output_file.h"
@@ -16,6 +17,7 @@ bool is_program_file(const std::string& word) { return word.ends_with(".pt2"); }
 void explain_file(const ExplainFileOptions& options) {
   const std::string& file = options.choose.program;
   require(!options.choose.mesh.empty(), "explain ", file, ": give a mesh, --mesh tp=4");
+  if (!options.html.empty()) check_output_directory(options.html);
   with_bad_input_errors([&] {
     const ChosenShardings chosen = choose_shardings(options.choose);
     const auto& program = chosen.program;

@@ -22,9 +22,9 @@ constexpr int kMost = 1 << 20;  // more is a typing error
 constexpr const char* kLaunchFooter = R"(
 Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, ROLE_RANK,
 MASTER_ADDR, MASTER_PORT and the like as from torchrun, and OMP_NUM_THREADS=1 if there are several
-and it is not set. Its stdin is empty, but for rank 0 with --stdin. TESSERA_JOB_SECRET tells this
-job's ranks from others and keeps strangers out: a random text; for a job of several hosts set it
-yourself, the same on each.
+and it is not set. Its stdin is empty, but for rank 0 with --stdin. TESSERA_JOB_SECRET, a
+random text, keeps ranks of other jobs out; for a job of several hosts set it yourself, the same on
+each.
 The first rank that fails ends the job: its last lines are shown and its exit code (128 + signal) is
 launch's, unless --max-restarts lets it begin again: TESSERA_RESTARTS counts. Ctrl-C ends all; a
 second one kills them.

@@ -1,5 +1,6 @@
 #include "cli/program_job.h"
 
+#include <ATen/Context.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -33,6 +34,8 @@ double since(Clock::time_point start) {
 ProgramOptions load_options(const ProgramJob& job) {
   ProgramOptions options;
   if (job.device.empty()) return options;
+  require(job.device != "cuda" || at::hasCUDA(),
+          "--device cuda: this machine or its libtorch has no CUDA");
   const char* local = std::getenv("LOCAL_RANK");
   const bool indexed = job.device == "cuda" && local != nullptr;
   options.device = c10::Device(indexed ? join_text(job.device, ":", local) : job.device);
@@ -190,7 +193,11 @@ void check_inputs(const partition::Manifest& manifest, const std::filesystem::pa
     require(static_cast<DType>(found->second.scalar_type()) == wanted.dtype, path.string(), ": ",
             wanted.name, " is ", dtype_text(found->second), ", the program's is ",
             dtype_name(wanted.dtype));
-    wanted.sharding(manifest.mesh, found->second.sizes().vec());
+    try {
+      wanted.sharding(manifest.mesh, found->second.sizes().vec());
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(join_text(path.string(), ": ", error.what()));
+    }
   }
 }
 

@@ -112,8 +112,8 @@ NamedTensors random_inputs(const partition::Manifest& manifest, const ExportedPr
         continue;
       }
       for (size_t axis = 0; axis < tensor->placements.size(); ++axis) {
-        const bool cut = tensor->placements[axis].is_sharded(static_cast<int>(d));
-        if (cut) one.shape[d] *= manifest.mesh.size(static_cast<int>(axis));
+        const bool sharded = tensor->placements[axis].is_sharded(static_cast<int>(d));
+        if (sharded) one.shape[d] *= manifest.mesh.size(static_cast<int>(axis));
       }
     }
   }

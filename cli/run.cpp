@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/output_path.h"
 #include "cli/program_job.h"
 #include "cli/random_inputs.h"
 #include "cli/verbs.h"
@@ -84,6 +85,7 @@ void run_run(const RunOptions& options) {
   }
   require(options.inputs.empty() != !options.seed.has_value(),
           "run: give --inputs FILE or --random SEED, one of them");
+  if (!options.output.empty()) check_replaceable(options.output);
   const ScratchDir scratch;
   ProgramJob job{target, options.inputs, options.output, options.device, options.repeat};
   if (options.seed) {

@@ -6,7 +6,9 @@
 #include <set>
 
 #include "cli/choose_shardings.h"
+#include "cli/output_path.h"
 #include "cli/plan_argument.h"
+#include "cli/stop_signal.h"
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
 #include "tessera/base/progress_bar.h"
@@ -22,8 +24,7 @@ constexpr const char* kShardFooter = R"(
 Writes DIR/rank_0.pt2, ... and DIR/manifest.json: programs that tessera run and torch.export.load
 read. DIR appears when it is complete. With --single-file, the output is one file of all ranks, in
 which tensors that ranks hold alike are stored once; torch.export.pt2_archive.load_pt2 reads it.
-User inputs and results are whole on every rank unless the
-plan says otherwise.
+User inputs and results are whole on every rank unless the plan says otherwise.
 
 A plan names modules, with * for one part of a name:
   {"modules": {"layers.*.mlp.up": "colwise", "layers.*.mlp.down": "rowwise",
@@ -40,7 +41,8 @@ Examples
   tessera shard llama.pt2 --mesh tp=4 --memory 30% -o llama_tp4
   tessera shard llama.pt2 --mesh tp=4 -o llama_tp4 --plan-out plan.json    # to edit and give back
   tessera shard llama.pt2 --mesh tp=4 --single-file -o llama_tp4.pt2
-Exit codes: 0 written, 1 the disk failed, 2 the program, mesh or plan is wrong.)";
+Exit codes: 0 written, 1 the disk failed, 2 the program, mesh or plan is wrong, 130 interrupted;
+then nothing is left of what was written.)";
 
 struct ShardOptions {
   ShardingOptions choose;
@@ -82,13 +84,16 @@ void print_shard(const ShardOptions& options, const ChosenShardings& chosen,
 }
 
 void run_shard(const ShardOptions& options) {
+  if (!options.plan_out.empty()) check_output_directory(options.plan_out);
   const ChosenShardings chosen = choose_shardings(options.choose);
   const auto& program = chosen.program;
   {
     ProgressBar bar("writing");
+    const StopSignal stop;
     program.save(options.output, {.overwrite = options.overwrite,
                                   .single_file = options.single_file,
                                   .progress = [&](const partition::WriteProgress& progress) {
+                                    stop.check();
                                     bar.show(progress.bytes, progress.total);
                                   }});
   }

@@ -81,6 +81,15 @@ void print_verify(const VerifyOptions& options, const ProgramTarget& target,
             << (ok ? "computes what " : "does not compute what ") << options.whole << " does\n";
 }
 
+void check_same_inputs(const VerifyOptions& options, const NamedTensors& whole,
+                       const std::vector<partition::ManifestTensor>& sharded) {
+  for (const auto& input : sharded) {
+    const bool known = std::ranges::count(whole, input.name, &NamedTensors::value_type::first) > 0;
+    require(known, options.sharded, " takes ", input.name, ", which ", options.whole,
+            " does not: it was made of another program");
+  }
+}
+
 void run_verify(const VerifyOptions& options) {
   const auto whole = ProgramTarget::find(options.whole, std::nullopt);
   const auto sharded = ProgramTarget::find(options.sharded, std::nullopt);
@@ -90,7 +99,9 @@ void run_verify(const VerifyOptions& options) {
   if (options.inputs.empty()) {
     inputs = scratch.file("inputs.safetensors");
     const auto program = program::Archive::open(whole.path)->read_program();
-    write_tensors(inputs, random_inputs(program, options.seed));
+    const NamedTensors generated = random_inputs(program, options.seed);
+    if (sharded.manifest) check_same_inputs(options, generated, sharded.manifest->inputs);
+    write_tensors(inputs, generated);
   }
   std::vector<Difference> differences;
   {

@@ -18,7 +18,9 @@ add_library(tessera_options INTERFACE)
 target_include_directories(tessera_options INTERFACE "${PROJECT_SOURCE_DIR}")
 target_link_libraries(tessera_options INTERFACE Threads::Threads)
 target_compile_options(tessera_options INTERFACE
-  -Wall -Wextra -Wnon-virtual-dtor -Woverloaded-virtual -Werror=return-type)
+  -Wall -Wextra -Wnon-virtual-dtor -Woverloaded-virtual -Werror=return-type
+  # What TESSERA_API marks (tessera/base/api.h) is exported, and nothing else.
+  -fvisibility=hidden -fvisibility-inlines-hidden)
 if(TESSERA_WERROR)
   target_compile_options(tessera_options INTERFACE -Werror)
 endif()

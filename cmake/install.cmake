@@ -16,8 +16,7 @@ if(NOT SKBUILD)  # a wheel has no links, so each name would be a copy
 endif()
 install(TARGETS tessera EXPORT tesseraTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET tessera_cli)
-  set_target_properties(tessera_cli PROPERTIES
-    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN/../lib;${torch_rpath}")
+  set_target_properties(tessera_cli PROPERTIES INSTALL_RPATH "${torch_rpath}")
   install(TARGETS tessera_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 

@@ -1,4 +1,5 @@
-# Programs that stand on the library: the command line, examples, benchmarks.
+# Programs that stand on the library: the command line, examples, benchmarks. Examples use it as
+# installed; the others contain its objects, since they use more than it exports.
 #
 #   cli/*.cpp                  -> bin/tessera
 #   examples/NNN_name.cpp      -> examples/NNN_name   each runs as a test (label `examples`)
@@ -7,12 +8,13 @@
 #                                 the file has its own main (BENCHMARK_MAIN() or another)
 
 file(GLOB cli_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/cli/*.cpp")
-if(cli_sources)
-  find_package(CLI11 REQUIRED)
+tessera_header_package(CLI11 CLI11::CLI11 CLI/CLI.hpp)
+if(NOT TARGET CLI11::CLI11)
+  message(STATUS "without the command line: CLI/CLI.hpp is missing (libcli11-dev, or TESSERA_HEADERS)")
+elseif(cli_sources)
   add_executable(tessera_cli ${cli_sources})
   set_target_properties(tessera_cli PROPERTIES OUTPUT_NAME tessera)
-  target_link_libraries(tessera_cli PRIVATE tessera tessera_options CLI11::CLI11
-    nlohmann_json::nlohmann_json)
+  target_link_libraries(tessera_cli PRIVATE tessera_all CLI11::CLI11)
   target_compile_definitions(tessera_cli PRIVATE TESSERA_VERSION="${PROJECT_VERSION}")
   target_precompile_headers(tessera_cli REUSE_FROM tessera_torch_pch)
   tessera_unity(tessera_cli)
@@ -42,18 +44,24 @@ endforeach()
 
 add_custom_target(benchmarks)
 file(GLOB bench_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/benchmarks/*_bench.cpp")
-if(bench_files)
-  find_package(benchmark REQUIRED)
-endif()
+find_package(benchmark QUIET)
 if(NOT TESSERA_HAS_NCCL)  # it needs the headers of CUDA
   list(FILTER bench_files EXCLUDE REGEX "/gpu_bench\\.cpp$")
 endif()
 foreach(file IN LISTS bench_files)
   get_filename_component(name "${file}" NAME_WE)
+  file(STRINGS "${file}" needs_library REGEX "benchmark/benchmark\\.h" LIMIT_COUNT 1)
+  if(needs_library AND NOT TARGET benchmark::benchmark)
+    message(STATUS "without ${name}: libbenchmark-dev is missing")
+    continue()
+  endif()
   add_executable(${name} EXCLUDE_FROM_ALL "${file}")
   set_target_properties(${name} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/benchmarks")
-  target_link_libraries(${name} PRIVATE tessera tessera_options benchmark::benchmark)
+  target_link_libraries(${name} PRIVATE tessera_all)
+  if(needs_library)
+    target_link_libraries(${name} PRIVATE benchmark::benchmark)
+  endif()
   target_precompile_headers(${name} REUSE_FROM tessera_torch_pch)
   add_dependencies(benchmarks ${name})
 endforeach()

@@ -7,9 +7,12 @@
 # DEPENDS names libraries beyond torch that it uses (nlohmann_json::nlohmann_json, ...). Which room
 # may include which is in tools/rooms.txt, checked by tools/check_rooms.py.
 #
-# tessera_house() then makes the two libraries:
+# tessera_house() then makes three libraries:
 #   tessera_pure  static, all rooms above the torch line; needs no torch
-#   tessera       shared, all rooms (lib/libtessera.so)
+#   tessera       shared, all rooms (lib/libtessera.so); exports what TESSERA_API marks
+#   tessera_all   the objects of all rooms, for programs that use what is not exported: the tests,
+#                 the benchmarks, the command line. No program links it beside tessera: the kernels
+#                 would be registered twice.
 
 set_property(GLOBAL PROPERTY TESSERA_ROOMS_PURE "")
 set_property(GLOBAL PROPERTY TESSERA_ROOMS_TORCH "")
@@ -93,6 +96,10 @@ function(tessera_house)
   foreach(library IN LISTS depends)
     target_link_libraries(tessera PRIVATE "$<BUILD_INTERFACE:${library}>")
   endforeach()
+  add_library(tessera_all INTERFACE)
+  target_link_libraries(tessera_all INTERFACE
+    ${all_objects} tessera_options tessera_torch ${depends})
+
   set(exports "${PROJECT_SOURCE_DIR}/cmake/exports.map")
   target_link_options(tessera PRIVATE "LINKER:--version-script=${exports}")
   set_target_properties(tessera PROPERTIES LINK_DEPENDS "${exports}")

@@ -6,7 +6,8 @@
 #
 #   tests/<room above the torch line>/   all of them are one program, test_pure; links tessera_pure
 #                                        (+ tests/support_pure/*.cpp)
-#   tests/<any other folder>/            a program test_<room>; links libtessera.so (+ support_pure,
+#   tests/<any other folder>/            a program test_<room>; links tessera_all, since tests use what
+#                                        libtessera.so does not export (+ support_pure,
 #                                        + tests/support/*.cpp, with a main that can also be a rank of
 #                                        a test: processes.h there)
 #   tests/dtensor/                       a file that calls test::run_ranks or check_call is also a test
@@ -28,8 +29,8 @@ set(TESSERA_TEST_TIMEOUT ${timeout} CACHE STRING "Seconds a test may take")
 # Rooms below the torch line whose tests all run under the sanitizers; those above it all do.
 set(TESSERA_SANITIZED_ROOMS collective liveness transport threads observe comm exec
   dtensor dtensor/random dtensor/dispatch dtensor/ops module parallel fsdp interp checkpoint)
-# Measures resident memory, which the sanitizers keep for their own ends.
-set(TESSERA_NOT_SANITIZED dtensor.steady_memory)
+# Measure resident memory, which the sanitizers keep for their own ends.
+set(TESSERA_NOT_SANITIZED dtensor.steady_memory checkpoint.copy_memory)
 
 set(TESSERA_PROCESS_TEST_FOLDERS dtensor dtensor/random dtensor/dispatch dtensor/ops checkpoint
   parallel)
@@ -37,7 +38,13 @@ set(TESSERA_PROCESS_TEST_FOLDERS dtensor dtensor/random dtensor/dispatch dtensor
 set(TESSERA_THREAD_TESTS dtensor.ops.look_ups)
 set(TESSERA_TEST_PROCESSES 4 CACHE STRING "Processes of a test of processes")
 
-find_package(GTest REQUIRED)
+set(TESSERA_TEST_FILES "" CACHE STRING "Builds the C++ tests whose names match alone (a regex)")
+
+find_package(GTest QUIET)
+if(NOT TARGET GTest::gtest)
+  message(STATUS "without the C++ tests: libgtest-dev is missing")
+  return()
+endif()
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 get_property(pure_rooms GLOBAL PROPERTY TESSERA_ROOMS_PURE)
@@ -71,6 +78,8 @@ tessera_test(checks.format LABELS checks
   COMMAND "${PROJECT_SOURCE_DIR}/tools/check_format.sh")
 tessera_test(checks.rooms LABELS checks
   COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/check_rooms.py")
+tessera_test(checks.api LABELS checks
+  COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/check_api.py")
 tessera_test(checks.readme LABELS checks
   COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/check_readme.py")
 file(GLOB check_tests CONFIGURE_DEPENDS "${tests_dir}/checks/*_test.py")
@@ -81,7 +90,7 @@ foreach(file IN LISTS check_tests)
 endforeach()
 
 # A library of what the tests of one side of the torch line share, or nothing if there is no source.
-# The torch side compiles the pure support anew, against libtessera.so: linking tessera_pure as well
+# The torch side compiles the pure support anew, against tessera_all: linking tessera_pure as well
 # would give it two interning tables.
 function(tessera_test_support target folders)
   set(sources)
@@ -126,7 +135,7 @@ add_dependencies(pure_tests test_pure)
 if(NOT TESSERA_PURE)
   tessera_test_pch(tessera_test_pch cmake/test_pch.h tessera_torch)
   tessera_test_support(tessera_test_support "support;support_pure"
-    tessera tessera_options GTest::gtest)
+    tessera_all GTest::gtest)
 endif()
 
 # The program of a room below the torch line, made at its first file.
@@ -150,6 +159,12 @@ foreach(file IN LISTS test_files)
   string(REGEX REPLACE "^(.*)/(.*)_test\\.cpp$" "\\1" folder "${path}")
   string(REGEX REPLACE "^(.*)/(.*)_test\\.cpp$" "\\2" name "${path}")
   string(REPLACE "/" "." room "${folder}")
+  if(TESSERA_TEST_FILES AND NOT name MATCHES "${TESSERA_TEST_FILES}")
+    continue()
+  endif()
+  if(folder STREQUAL "cli" AND NOT TARGET tessera_cli)
+    continue()
+  endif()
   if(folder IN_LIST pure_rooms)
     target_sources(test_pure PRIVATE "${file}")
     tessera_test(${room}.${name} LABELS pure sanitized COMMAND test_pure "--file=tests/${path}")
@@ -189,7 +204,9 @@ endif()
 # An example of several files is tested by its test.sh, which gets the command line and the program.
 foreach(name IN LISTS TESSERA_EXAMPLES)
   set(script "${PROJECT_SOURCE_DIR}/examples/${name}/test.sh")
-  if(EXISTS "${script}")
+  if(EXISTS "${script}" AND NOT TARGET tessera_cli)
+    continue()
+  elseif(EXISTS "${script}")
     tessera_test(examples.${name} LABELS examples
       COMMAND "${script}" $<TARGET_FILE:tessera_cli> $<TARGET_FILE:example_${name}>)
   else()
@@ -223,6 +240,9 @@ set_target_properties(docs_blocks PROPERTIES UNITY_BUILD ${TESSERA_UNITY} UNITY_
   RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
 
 if(NOT TESSERA_SANITIZE)
+  tessera_test(install.exports LABELS install
+    COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/check_api.py"
+      "${PROJECT_SOURCE_DIR}" --library $<TARGET_FILE:tessera>)
   tessera_test(install.consumer LABELS install
     COMMAND ${CMAKE_COMMAND} "-DBUILD_DIR=${PROJECT_BINARY_DIR}"
       "-DCONSUMER_DIR=${tests_dir}/install/consumer" "-DGENERATOR=${CMAKE_GENERATOR}"

@@ -25,7 +25,8 @@ struct Perceptron : torch::nn::Module {
 };
 
 /// Each rank of tp holds half of the hidden units: columns of the first layer, rows of the second.
-void cut_hidden_units(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh) {
+void shard_hidden_units(const std::string& name, torch::nn::Module& module,
+                        const DeviceMesh& mesh) {
   auto* linear = module.as<torch::nn::LinearImpl>();
   if (name == "up") {
     distribute_(linear->weight, mesh, {Replicate(), Shard(0)});
@@ -44,8 +45,8 @@ std::vector<float> train(const std::string& mesh_text, bool report) {
 
   auto model = std::make_shared<Perceptron>();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.02));
-  distribute_module(*model, mesh, cut_hidden_units);  // the optimizer sees it
-  reduce_gradients(*model);                           // over the batch, once each
+  distribute_module(*model, mesh, shard_hidden_units);  // the optimizer sees it
+  reduce_gradients(*model);                             // over the batch, once each
 
   const at::Tensor x = distribute_tensor(inputs, mesh, {Shard(0), Replicate()});
   const at::Tensor y = distribute_tensor(targets, mesh, {Shard(0), Replicate()});

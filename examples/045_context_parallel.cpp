@@ -57,10 +57,10 @@ std::vector<double> train(const std::string& mesh_text, ContextMethod method, bo
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
 
   const auto order = SequenceOrder::head_tail(kLength, mesh.size());
-  const auto cut = [&](const at::Tensor& t) {
+  const auto sharded = [&](const at::Tensor& t) {
     return distribute_tensor(reorder_sequence(t, 1, order), mesh, {Shard(1)});
   };
-  const at::Tensor x = cut(inputs), y = cut(targets);
+  const at::Tensor x = sharded(inputs), y = sharded(targets);
   const ContextParallel scope(mesh.axis_name(0), {.method = method, .order = order});
   std::vector<double> losses;
   comm::Recorder recorder(*comm::current_world());

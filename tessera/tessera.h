@@ -26,6 +26,7 @@
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/fsdp/overlap.h"
 #include "tessera/fsdp/sharded_module.h"
+#include "tessera/fsdp/unsharded.h"
 #include "tessera/interp/program.h"
 #include "tessera/interp/sharded_program.h"
 #include "tessera/mesh/device_mesh.h"

@@ -5,8 +5,9 @@
 
 Reads every #include of tessera/**/*.{h,cpp} and reports each one that goes against the graph, a
 cycle in the graph itself, a folder that the graph does not know, a room without sources, a header
-of libtorch above the torch line, and a room whose side of the line differs in CMakeLists.txt. A file
-belongs to the innermost room whose folder it is in: tessera/rules/code/x.h to rules/code.
+of libtorch above the torch line, a room whose side of the line differs in CMakeLists.txt, a map in
+docs/architecture.md that does not list the rooms, and a namespace of another room. A file belongs to
+the innermost room whose folder it is in: tessera/rules/code/x.h to rules/code.
 cli/, python/, tests/ and tessera/tessera.h may include everything.
 """
 
@@ -17,6 +18,10 @@ import sys
 TORCH = ("torch", "ATen", "c10", "caffe2")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 ROOM = r"\w+(?:/\w+)*"
+MAP_ROOM = re.compile(rf"^({ROOM})/ {{2,}}\S", re.MULTILINE)
+NAMESPACE = re.compile(r"^namespace tessera::(\w+)")
+# The rooms of communication are one to their users.
+COMM = ("collective", "liveness", "transport", "threads", "observe", "comm")
 CMAKE_ROOM = re.compile(rf"^\s*tessera_room\(({ROOM})([^)]*)\)", re.MULTILINE)
 
 
@@ -132,12 +137,43 @@ def check_cmake(graph, text):
     return errors
 
 
+def check_map(graph, text):
+    """The map in docs/architecture.md has a line for each room, on its side of the torch line."""
+    errors = []
+    above, _, below = text.partition(" torch line ")
+    mapped = {room: False for room in MAP_ROOM.findall(above)}
+    mapped.update({room: True for room in MAP_ROOM.findall(below)})
+    for room in sorted(set(mapped) | set(graph.allowed)):
+        if room not in graph.allowed:
+            errors.append(f"docs/architecture.md: rooms.txt has no room {room}")
+        elif room not in mapped:
+            errors.append(f"docs/architecture.md: the map lacks {room}/")
+        elif mapped[room] != (room in graph.below):
+            errors.append(f"docs/architecture.md: {room}/ is on the other side of the torch line")
+    return errors
+
+
+def check_namespaces(room, path, shown):
+    """Names are in tessera itself, or in the namespace of the outermost room."""
+    outer = room.partition("/")[0]
+    own = "comm" if outer in COMM else outer
+    errors = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = NAMESPACE.match(line)
+        if match and match.group(1) != own:
+            errors.append(f"{shown}:{number}: {room} is in namespace tessera::{own}")
+    return errors
+
+
 def check(root):
     graph = Graph((root / "tools/rooms.txt").read_text(encoding="utf-8"))
     errors = list(graph.errors)
     cmake = root / "CMakeLists.txt"
     if cmake.exists():
         errors += check_cmake(graph, cmake.read_text(encoding="utf-8"))
+    architecture = root / "docs/architecture.md"
+    if architecture.exists():
+        errors += check_map(graph, architecture.read_text(encoding="utf-8"))
     found = set()
     for path in sorted(p for p in (root / "tessera").rglob("*") if p.suffix in (".h", ".cpp")):
         inside = path.relative_to(root / "tessera").as_posix()
@@ -149,6 +185,7 @@ def check(root):
             continue
         found.add(room)
         errors += check_source(graph, room, path, path.relative_to(root))
+        errors += check_namespaces(room, path, path.relative_to(root))
     for room in sorted(set(graph.allowed) - found):
         errors.append(f"rooms.txt: tessera/{room} holds no source")
     return errors

@@ -1,40 +1,123 @@
 #!/usr/bin/env bash
-# tools/gpu.sh: builds for the torch in $TORCH (a CUDA one, 2.11 to 2.13), runs the tests that need a
-# GPU, and prints the table of docs/gpu.md. Needs no network: what is missing is left out, with a line
-# that says so. SECTIONS="build tests python bench" by default; JOBS for the build.
-set -euo pipefail
-cd "$(dirname "$0")/.."
+# tools/gpu.sh [build] [test] [bench]: builds for the torch in $TORCH (a CUDA one, 2.11 to 2.13), runs
+# the tests that need a GPU, and prints the table of docs/gpu.md; all three without arguments. Needs
+# no network: what is missing is left out, with a line that says so.
+#
+# The parts are independent: one that fails does not stop the next, and the exit code is 1 in the end.
+# Each prints a few lines when it is done; its whole output is a file of the folder $RESULTS.
+#
+#   TORCH            directory of the installed torch; by default that of python3
+#   BUILD            build folder (build-gpu). A new one gets the tests with the label `gpu` alone;
+#                    an existing one, such as build, is used as it was configured
+#   RESULTS          folder for logs and tables ($BUILD/results)
+#   TESSERA_HEADERS  folder with headers that the system lacks: CLI/CLI.hpp, nlohmann/json.hpp
+#   JOBS             parallel jobs of the build
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
 
 torch=${TORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')}
+torch=$(cd "$torch" && pwd) || exit 1
 python=$(cd "$torch/../../../.." && pwd)/bin/python3
-sections=" ${SECTIONS:-build tests python bench} "
+build=${BUILD:-build-gpu}
+results=${RESULTS:-$build/results}
 jobs=${JOBS:-$(nproc)}
+parts=" ${*:-build test bench} "
 failed=0
 
-wants() { [[ $sections == *" $1 "* ]]; }
-has_target() { ninja -C build -t query "$1" >/dev/null 2>&1; }
+wants() { [[ $parts == *" $1 "* ]]; }
+say() { echo "gpu [${SECONDS} s]: $*"; }
+fail() {
+  failed=1
+  say "FAILED: $*"
+}
+has_target() { ninja -C "$build" -t query "$1" >/dev/null 2>&1; }
 
-if wants build; then
-  TORCH=$torch tools/configure.sh dev
-  targets="tessera"
-  for target in gpu_bench tessera_python test_dtensor test_threads test_transport test_fsdp \
-    test_interp test_parallel test_rules_proof; do
+for part in $parts; do
+  case $part in
+    build | test | bench) ;;
+    *)
+      echo "gpu: there is no part '$part'; build, test, bench" >&2
+      exit 2
+      ;;
+  esac
+done
+mkdir -p "$results" && results=$(cd "$results" && pwd) || exit 1
+
+# The test programs that the folder is configured for, as ninja names them.
+test_programs() {
+  ninja -C "$build" -t targets all | sed -n 's|^\(tests/test_[^:/]*\): .*_EXECUTABLE_LINKER.*|\1|p' |
+    sort -u | tr '\n' ' '
+}
+
+build_all() {
+  if [ ! -e "$build/build.ninja" ]; then
+    cmake --preset dev -B "$build" "-DTESSERA_TORCH_DIR=$torch" -DTESSERA_WERROR=OFF \
+      "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -DNDEBUG" \
+      "-DTESSERA_TEST_FILES=cuda|nccl|offload" >"$results/configure.log" 2>&1 || {
+      tail -15 "$results/configure.log"
+      fail "cmake; see $results/configure.log"
+      return
+    }
+    grep -E "^-- (torch |without )|skipped" "$results/configure.log"
+  fi
+  local targets target
+  targets=$(test_programs 2>/dev/null)
+  for target in gpu_bench tessera_python; do
     if has_target "$target"; then
       targets="$targets $target"
     else
-      echo "gpu: without $target: a header or package that it needs is not installed"
+      say "without $target: a header or package that it needs is not installed"
     fi
   done
   # shellcheck disable=SC2086
-  cmake --build build -j "$jobs" --target $targets
-fi
-if wants tests; then
-  ctest --test-dir build -L gpu -j 4 --output-on-failure || failed=1
-fi
-if wants python; then
-  PYTHONPATH=build/python "$python" tests/python/plain/run.py cuda_test.py || failed=1
-fi
-if wants bench; then
-  PYTHONPATH=build/python "$python" benchmarks/compare_gpu.py || failed=1
-fi
+  if ninja -C "$build" -j "$jobs" -k 0 tessera $targets >"$results/build.log" 2>&1; then
+    say "build: done"
+  else
+    grep -E "error|FAILED:|undefined reference" "$results/build.log" | cut -c1-240 | head -25
+    fail "build; see $results/build.log"
+  fi
+}
+
+# The tests of C++ and those of Python at the same time: neither needs much of the GPU.
+test_all() {
+  local python_tests=0
+  if [ -e "$build/python/tessera" ]; then
+    PYTHONUNBUFFERED=1 PYTHONPATH=$build/python timeout 300 "$python" \
+      tests/python/plain/run.py cuda_test.py cuda_streams_test.py >"$results/python.log" 2>&1 &
+    python_tests=$!
+  else
+    say "without the Python tests: $build/python was not built"
+  fi
+  if ctest --test-dir "$build" -L gpu -j 4 --timeout 240 --no-tests=error --output-on-failure \
+    >"$results/ctest.log" 2>&1; then
+    grep -E "tests passed|Skipped" "$results/ctest.log"
+  else
+    grep -E "Failure$|what\(\)|\*\*\*|tests passed|^[0-9]+: +(Which|Value of|  Actual)" \
+      "$results/ctest.log" | cut -c1-200 | head -40
+    fail "C++ tests; see $results/ctest.log"
+  fi
+  say "C++ tests: done"
+  [ "$python_tests" = 0 ] && return
+  if ! wait "$python_tests"; then
+    grep -E "failed$|Error|^cuda_" "$results/python.log" | cut -c1-200 | head -40
+    fail "Python tests; see $results/python.log"
+  else
+    grep -E "^cuda_" "$results/python.log"
+  fi
+  say "Python tests: done"
+}
+
+bench_all() {
+  if PYTHONUNBUFFERED=1 PYTHONPATH=$build/python timeout 300 "$python" \
+    benchmarks/compare_gpu.py --build "$build" 2>"$results/bench.err" | tee "$results/bench.txt"; then
+    say "benchmark: done"
+  else
+    tail -5 "$results/bench.err"
+    fail "benchmark; see $results/bench.err"
+  fi
+}
+
+if wants build; then build_all; fi
+if wants test; then test_all; fi
+if wants bench; then bench_all; fi
 exit $failed

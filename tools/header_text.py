@@ -11,6 +11,7 @@ MANUAL = re.compile(r"((?:^///.*\n)+)(?=^(?:inline )?namespace tessera)", re.MUL
 
 FORWARD = re.compile(r"^namespace (?:torch|at|c10|c10d)\b.*?^}[^\n]*\n", re.MULTILINE | re.DOTALL)
 PRIVATE = re.compile(r"^ (?:private|protected):\n.*?(?=^ public:|^};)", re.MULTILINE | re.DOTALL)
+MARK = re.compile(r"\bTESSERA_API ")
 HASH = re.compile(r"^template <>\s*struct std::hash<.*?^};\n", re.MULTILINE | re.DOTALL)
 
 
@@ -60,9 +61,9 @@ def to_markdown(lines):
 
 def for_doxygen(source):
     """The header with the code in its comments indented as Markdown's, without private members (Doxygen's XML has
-    them whatever its settings), forward declarations of libtorch, and specialisations of std::hash,
-    whose scope Doxygen does not find."""
-    for unwanted in (PRIVATE, FORWARD, HASH):
+    them whatever its settings), forward declarations of libtorch, the mark of what is exported, and
+    specialisations of std::hash, whose scope Doxygen does not find."""
+    for unwanted in (PRIVATE, FORWARD, MARK, HASH):
         source = unwanted.sub("", source)
     out, block = [], []
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes text.txt, the text that the example learns: short tales from a workshop of mosaics.
 
-    examples/gpt/write_text.py [<bytes>]      to stdout; about 100,000 bytes unless told
+    examples/gpt/write_text.py [<bytes>]      to stdout; about 100,000 bytes by default
 
-Nothing in it is anybody's: a grammar of our own, told anew by a generator of our own, so that the
+It is copied from nowhere: a generator of our own writes it by a grammar of our own, so that the
 same text comes out everywhere. The grammar is small enough for a small model to learn in a minute,
 and keeps a few things that take longer: who acts in a tale, sums that are right, quotes that close.
 """

@@ -46,7 +46,7 @@ const char* kind_name(RankWorld::Kind kind) {
 }
 
 /// A world over the store of a process group that torch.distributed made. Groups go by name, so
-/// that nothing here hangs on how torch's own bindings hold them.
+/// that nothing here depends on how torch's own bindings hold them.
 WorldPtr world_over_group(const std::string& group_name, int local_rank, double timeout_s) {
   const auto group = c10d::resolve_process_group(group_name);
   comm::ProcessWorldOptions options;

@@ -4,7 +4,9 @@
 
 #include "bind/bind.h"
 #include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/dtensor/read_whole.h"
 #include "tessera/module/distribute_module.h"
+#include "tessera/sharding/mesh_order.h"
 
 namespace tessera::python {
 namespace {
@@ -41,6 +43,12 @@ void bind_crossings(py::module_& m) {
       },
       NoGil());
   m.def(
+      "read_whole",
+      [](const at::Tensor& tensor, const std::string& method) {
+        return dtensor::read_whole(tensor, method);
+      },
+      NoGil());
+  m.def(
       "distribute_tensor",
       [](const at::Tensor& full, const DeviceMesh& mesh, PlacementList placements,
          std::optional<int> source) {
@@ -52,6 +60,13 @@ void bind_crossings(py::module_& m) {
       [](const at::Tensor& tensor, const DeviceMesh& mesh, PlacementList placements,
          std::optional<int> source) {
         distribute_(tensor, mesh, std::move(placements.list), {.source = source});
+      },
+      NoGil());
+  m.def(
+      "distribute_all_",
+      [](const std::vector<at::Tensor>& tensors, const DeviceMesh& mesh, PlacementList placements,
+         std::optional<int> source) {
+        distribute_(tensors, mesh, placements.list, {.source = source});
       },
       NoGil());
 }
@@ -101,6 +116,10 @@ void bind_dtensor(py::module_& m) {
     return THPVariable_Check(object.ptr()) && is_dtensor(THPVariable_Unpack(object.ptr()));
   });
   m.def("sharding", [](const at::Tensor& tensor) { return sharding(tensor); });
+  m.def("placements_in_mesh_order", [](const Sharding& sharding) {
+    const auto list = placements_in_mesh_order(sharding);
+    return tuple_of(std::span<const Placement>(list));
+  });
   m.def("placements", [](const at::Tensor& tensor) {
     const auto list = placements(tensor);
     return tuple_of(std::span<const Placement>(list));

@@ -22,7 +22,11 @@ py::object make(py::module_& m, const char* name, const char* doc, const py::tup
 }
 
 void raise(const py::object& type, const Error& error) {
-  PyErr_SetString(type.ptr(), error.what());
+  // A message may quote bytes of a damaged file, which are no UTF-8.
+  const std::string_view text = error.what();
+  const auto decoded = py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+  if (decoded) PyErr_SetObject(type.ptr(), decoded.ptr());
 }
 
 }  // namespace

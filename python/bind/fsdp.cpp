@@ -4,11 +4,13 @@
 #include <map>
 
 #include "bind/bind.h"
+#include "tessera/dtensor/lazy.h"
 #include "tessera/fsdp/compute_dtype.h"
 #include "tessera/fsdp/convert.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/fsdp/overlap.h"
 #include "tessera/fsdp/param_group.h"
+#include "tessera/fsdp/unsharded.h"
 #include "tessera/module/clip_grad.h"
 #include "tessera/module/state.h"
 #include "tessera/module/to_empty.h"
@@ -85,7 +87,7 @@ FullyShardOptions options_from(const py::dict& given) {
     options.offload_policy = CPUOffloadPolicy{.pin_memory = given["offload_pinned"].cast<bool>()};
   }
   options.data.source = given["src_data_rank"].cast<std::optional<int>>();
-  // Asked for all parameters before: while ranks wait for each other nobody holds the GIL.
+  // Asked for all parameters before: while ranks wait for each other no thread holds the GIL.
   options.shard_dim = [dims = given["shard_dims"].cast<std::map<std::string, int>>()](
                           const std::string& name, const at::Tensor&) -> std::optional<int> {
     const auto found = dims.find(name);
@@ -226,17 +228,26 @@ void bind_control(py::module_& m) {
   m.def("set_backward_prefetch", prefetch<&set_modules_to_backward_prefetch>);
 }
 
+/// A ParamGroup by its base, whose functions are virtual: the class itself is not exported.
+struct GroupHandle {
+  std::shared_ptr<dtensor::LazyGroup> group;
+  void suspend() const { group->suspend(); }
+  void resume() const { group->resume(); }
+  bool operator==(const GroupHandle&) const = default;
+};
+
 /// For parallelize_module after fully_shard.
 void bind_groups(py::module_& m) {
-  using fsdp::ParamGroup;
-  py::class_<ParamGroup, std::shared_ptr<ParamGroup>>(m, "ParamGroup")
-      .def("suspend", &ParamGroup::suspend, NoGil())
-      .def("resume", &ParamGroup::resume, NoGil());
+  py::class_<GroupHandle>(m, "ParamGroup")
+      .def("suspend", &GroupHandle::suspend, NoGil())
+      .def("resume", &GroupHandle::resume, NoGil());
   m.def("parameter_groups", [](const std::vector<at::Tensor>& parameters) {
-    std::vector<std::shared_ptr<ParamGroup>> out;  // in the order of the parameters
+    std::vector<GroupHandle> out;  // in the order of the parameters
     for (const at::Tensor& parameter : parameters) {
-      const auto group = fsdp::group_of_parameter(parameter);
-      if (group != nullptr && std::ranges::find(out, group) == out.end()) out.push_back(group);
+      const GroupHandle handle{fsdp::group_of_parameter(parameter)};
+      if (handle.group != nullptr && std::ranges::find(out, handle) == out.end()) {
+        out.push_back(handle);
+      }
     }
     return out;
   });
@@ -261,6 +272,7 @@ void bind_fsdp(py::module_& m) {
       .def(py::init(
           [](const std::vector<at::Tensor>& parameters) { return ComputeDtypeScope(parameters); }))
       .def("empty", &ComputeDtypeScope::empty)
+      .def("switches_dtype", &ComputeDtypeScope::switches_dtype)
       .def("enter", &ComputeDtypeScope::enter)
       .def("leave", &ComputeDtypeScope::leave)
       .def("watch", [](const ComputeDtypeScope& scope, const std::vector<at::Tensor>& outputs) {
@@ -289,6 +301,13 @@ void bind_fsdp(py::module_& m) {
   bind_groups(m);
   m.def("in_group",
         [](const at::Tensor& parameter) { return fsdp::group_of_parameter(parameter) != nullptr; });
+  m.def("is_in_compute", &fsdp::is_in_compute);
+  m.def("unsharded_parameter", &unsharded_parameter, NoGil());
+  m.def("unsharded_sharding", [](const at::Tensor& parameter) -> std::optional<Sharding> {
+    const auto place = fsdp::place_of_parameter(parameter);
+    if (place.group == nullptr) return std::nullopt;
+    return place.group->inner(place.index);
+  });
   m.def("sharded_groups", [](const ModuleMirror& mirror) {
     py::list out;
     for (const auto& group : sharded_groups(*mirror.module)) {

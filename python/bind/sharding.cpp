@@ -9,8 +9,8 @@ bool answers(const py::handle& object, const char* question) {
   return py::hasattr(object, question) && object.attr(question)().cast<bool>();
 }
 
-/// PyTorch's own placement objects, told by what they answer rather than by their class: its module
-/// is not imported for those who do not use it.
+/// PyTorch's own placement objects, recognised by their methods rather than by their class: its
+/// module is not imported for those who do not use it.
 Placement from_torch(const py::handle& object) {
   const std::string type = py::str(py::type::handle_of(object).attr("__name__"));
   if (type == "_StridedShard") {
@@ -144,8 +144,8 @@ py::list boxes_of(const Sharding& sharding, std::optional<int> rank) {
   return out;
 }
 
-/// The names of the axes that cut a dim, first cut first.
-py::tuple cut_order(const Sharding& sharding, int dim) {
+/// The names of the axes that shard a dim, outermost first.
+py::tuple axes_of_dim(const Sharding& sharding, int dim) {
   const auto axes = sharding.axes_of_dim(dim < 0 ? dim + sharding.ndim() : dim);
   py::tuple out(axes.size());
   for (size_t i = 0; i < axes.size(); ++i) out[i] = sharding.mesh().axis_name(axes[i]);
@@ -181,7 +181,7 @@ void bind_sharding(py::module_& m) {
 Placements are read in mesh order; where axes shard a dim in another order, they say so themselves.
 
     >>> t = tessera.Sharding.parse("dp=2,tp=2 : S0#1,S0#0 : 8x16")
-    >>> t.cut_order(0), t.placements
+    >>> t.axes_of_dim(0), t.placements
     (('tp', 'dp'), (StridedShard(0, 2), Shard(0)))
     >>> s.boxes(rank=5)
     [((4, 0), (8, 16))])")
@@ -210,7 +210,7 @@ Placements are read in mesh order; where axes shard a dim in another order, they
                              [](const Sharding& s) { return tuple_of(s.local_shape()); })
       .def_property_readonly("local_offset",
                              [](const Sharding& s) { return tuple_of(s.local_offset()); })
-      .def("cut_order", cut_order, py::arg("dim"))
+      .def("axes_of_dim", axes_of_dim, py::arg("dim"))
       .def("boxes", boxes_of, py::arg("rank") = py::none())
       .def(
           "with_placements",

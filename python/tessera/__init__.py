@@ -29,7 +29,7 @@ if _built_for.split(".")[:2] != _torch.__version__.split(".")[:2]:
         "this one with `pip install .` in its sources"
     )
 
-from . import _C, _compile, _functions, _methods
+from . import _C, _compile, _functions, _methods, _random_state
 from ._C import (
     CommEvent,
     DeviceMesh,
@@ -279,5 +279,6 @@ __all__ = [
 _methods.install()
 _functions.install()
 _compile.install()
+_random_state.install()
 # Links are closed while the interpreter still lives: ranks wait for each other without its lock.
 _atexit.register(_C.end_process_world)

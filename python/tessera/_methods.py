@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _C
+from . import _C, _pickle
 
 _plain_repr = torch.Tensor.__repr__
 _plain_deepcopy = torch.Tensor.__deepcopy__
@@ -77,17 +77,42 @@ def _parameter_deepcopy(self: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
 
 def _reduce_ex(self: torch.Tensor, protocol: Any) -> Any:
     if _C.is_dtensor(self):
-        raise _C.NotSupported(
-            f"a sharded tensor cannot be pickled: {_C.sharding(self)} is spread over "
-            f"{_C.device_mesh(self).size()} ranks. Save tessera.to_local(x) on each rank, or "
-            "tessera.full_tensor(x) on one"
-        )
+        return _pickle.reduce(self)
     return _plain_reduce_ex(self, protocol)
 
 
 def _tolist(self: torch.Tensor) -> Any:
-    # Like item(): the values, not this rank's part of them.
-    return _plain_tolist(_C.full_tensor(self.detach(), None) if _C.is_dtensor(self) else self)
+    # Like item(): the values, not this rank's part of them, and under implicit_comm's policy.
+    return _plain_tolist(_C.read_whole(self, "tolist") if _C.is_dtensor(self) else self)
+
+
+def _of_plain_tensor(name: str) -> Any:
+    """A method that makes a plain tensor of the type and device of this one, from data that the program
+    has (new_tensor, new). libtorch's looks for the device in the keys, where a sharded tensor's
+    is not."""
+    plain = getattr(torch.Tensor, name)
+
+    @functools.wraps(plain)
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if _C.is_dtensor(self):
+            self = torch.empty((), dtype=self.dtype, device=self.device)
+        return plain(self, *args, **kwargs)
+
+    return method
+
+
+def _of_part(name: str) -> Any:
+    """A question about memory that this rank's part answers."""
+    plain = getattr(torch.Tensor, name)
+
+    @functools.wraps(plain)
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if _C.is_dtensor(self):
+            with torch.no_grad():
+                self = _C.to_local(self.detach(), None)
+        return plain(self, *args, **kwargs)
+
+    return method
 
 
 def _refusing(name: str) -> Any:
@@ -116,9 +141,18 @@ _ADDRESS_MEMORY = (
 )
 
 
+_MAKE_PLAIN_TENSORS = ("new", "new_tensor")
+_ASK_FOR_PART = ("is_pinned", "is_shared")
+
+
 def install() -> None:
-    for name in _ADDRESS_MEMORY:
-        setattr(torch.Tensor, name, _refusing(name))
+    for names, made in (
+        (_ADDRESS_MEMORY, _refusing),
+        (_MAKE_PLAIN_TENSORS, _of_plain_tensor),
+        (_ASK_FOR_PART, _of_part),
+    ):
+        for name in names:
+            setattr(torch.Tensor, name, made(name))
     torch.Tensor.tolist = _tolist
     torch.Tensor.__repr__ = _repr
     torch.Tensor.__deepcopy__ = _deepcopy

@@ -45,7 +45,7 @@ class CPUOffloadPolicy:
     pin_memory: bool = True
 
 
-# What a call of fully_shard claimed, while its module lives. The mirror tells the module from others.
+# What a call of fully_shard claimed, while its module lives. The mirror identifies the module.
 _claimed: weakref.WeakKeyDictionary[nn.Module, tuple[_C.ModuleMirror, list[nn.Parameter]]]
 _claimed = weakref.WeakKeyDictionary()
 

@@ -1,6 +1,7 @@
-"""The dtype that parameters of fully_shard report under a mixed precision policy.
+"""While a module of fully_shard computes, and what its parameters then are.
 
-At rest, for the optimizer and in state dicts, a parameter has the dtype of its shards. While a module
+compat's `to_local` of a parameter is the part that ops compute with there, and its shard at rest. Under
+a mixed precision policy the dtype changes, too. At rest, for the optimizer and in state dicts, a parameter has the dtype of its shards. While a module
 computes, its parameters and those of the modules inside have `param_dtype`: code that compares, or
 casts to, the dtype of a weight sees what ops compute with. So it is in a backward, too, from the
 first gradient to its end, since checkpointing computes again there.
@@ -108,19 +109,20 @@ def watch_outputs(module: nn.Module, outputs: Any) -> None:
 
 
 def add_dtype_hooks(modules: Iterable[nn.Module]) -> None:
-    """Every module inside that has parameters enters and leaves: any of them may be called alone."""
+    """The modules enter and leave. Where dtypes change, every module inside that has parameters does:
+    any of them may be called alone."""
     for module in modules:
-        if _C.ComputeDtypeScope(list(module.parameters())).empty():
+        scope = _C.ComputeDtypeScope(list(module.parameters()))
+        if scope.empty():
             continue
         for part in module.modules():
-            if next(part.parameters(), None) is None:
-                continue
             switch = _switches.get(part)
-            if switch is None:
+            if switch is not None:
+                switch.scope = None  # its groups may be others now
+            elif part is module or scope.switches_dtype() and next(part.parameters(), None) is not None:
                 switch = _switches[part] = _Switch()
                 part.register_forward_pre_hook(switch.enter, prepend=True)
                 part.register_forward_hook(switch.leave, always_call=True)
-            switch.scope = None  # its groups may be others now
 
 
 def _scope_of(module: nn.Module) -> _C.ComputeDtypeScope:

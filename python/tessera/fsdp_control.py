@@ -1,4 +1,4 @@
-"""What a program may tell the groups of a module after fully_shard.
+"""Settings of the groups of a module after fully_shard.
 
 All of it is the same on all ranks and holds from now on. `recurse` includes the groups of modules
 inside; without it only the group that fully_shard made of this module is meant. Settings cannot

@@ -101,7 +101,7 @@ def _add_merged_groups(mesh: DeviceMesh) -> None:
 
 
 # PyTorch's meshes and ours that stand for the same, each way; an entry goes with its key. Ours is good
-# for as long as torch.distributed is not initialised anew, which its default group tells.
+# for as long as torch.distributed is not initialised anew, which its default group shows.
 _of_torch: weakref.WeakKeyDictionary[Any, tuple[Any, DeviceMesh]] = weakref.WeakKeyDictionary()
 _to_torch: dict[DeviceMesh, Any] = {}
 
@@ -127,6 +127,9 @@ def mesh_from_torch(mesh: Any) -> DeviceMesh:
 def same_mesh(ours: DeviceMesh, theirs: Any) -> None:
     """From now on each stands for the other."""
     default = torch.distributed.distributed_c10d._get_default_group()
+    # Meshes compare by value, and a dictionary keeps the key that it has: the entry would go with an
+    # equal mesh that was made before.
+    _of_torch.pop(theirs, None)
     _of_torch[theirs] = (default, ours)
     _to_torch[ours] = theirs
 

@@ -12,7 +12,6 @@ from torch.utils import _pytree as pytree
 from . import _C
 from ._C import DeviceMesh
 from .mesh import mesh_from_torch
-from .tensor import distribute_
 
 PartitionFn = Callable[[str, torch.nn.Module, Any], None]
 BorderFn = Callable[[torch.nn.Module, Any, Any], Any]
@@ -31,7 +30,8 @@ def distribute_module(
     other modules that share them, see the change.
 
     `partition_fn(name, module, mesh)` is called for each module inside and distributes what it wants
-    to (distribute_(module.weight, mesh, [Shard(0)])); what it leaves plain becomes replicated.
+    to (distribute_(module.weight, mesh, [Shard(0)])); what it leaves plain becomes replicated, in
+    few messages whatever the number of tensors.
     `input_fn(module, inputs, mesh)` and `output_fn(module, outputs, mesh)` change what goes in and
     out of the module itself.
     """
@@ -43,9 +43,9 @@ def distribute_module(
     for name, part in module.named_modules():
         if partition_fn is not None:
             partition_fn(name, part, device_mesh)
-    for tensor in (*module.parameters(), *module.buffers()):
-        if not _C.is_dtensor(tensor):
-            distribute_(tensor, mesh, ["R"] * mesh.ndim, src_data_rank=src_data_rank)
+    tensors = (*module.parameters(), *module.buffers())
+    plain = [tensor for tensor in tensors if not _C.is_dtensor(tensor)]
+    _C.distribute_all_(plain, mesh, ["R"] * mesh.ndim, src_data_rank)
     if input_fn is not None:
         module.register_forward_pre_hook(lambda m, inputs: input_fn(m, inputs, device_mesh))
     if output_fn is not None:

@@ -25,7 +25,7 @@ from . import _C
 from .mesh import mesh_from_torch
 from .parallel_prepare import PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput
 from .parallel_split import ColwiseParallel, RowwiseParallel, SequenceParallel
-from .parallel_style import ParallelStyle
+from .parallel_style import ParallelStyle, shared_reduction
 from .parallel_words import OF_PARAMETER, as_style
 from .policy import implicit_replication
 
@@ -60,6 +60,42 @@ class _Step:
     module: nn.Module
     parameters: list[nn.Parameter]
     apply: Callable[[], Any]
+    path: str = ""
+    style: ParallelStyle | None = None
+
+    @property
+    def splits(self) -> bool:
+        return isinstance(self.style, (ColwiseParallel, RowwiseParallel, SequenceParallel))
+
+    @property
+    def by_pattern(self) -> bool:
+        return any(letter in self.path for letter in "*?[")
+
+
+def _add(steps: list[_Step], step: _Step) -> None:
+    """Of two styles that split one module, that of its full path counts. Without one it is an error."""
+    others = [one for one in steps if one.module is step.module and one.splits and step.splits]
+    for other in others:
+        if other.by_pattern == step.by_pattern and repr(other.style) != repr(step.style):
+            raise _C.InvalidArgument(
+                f"parallelize_module: '{other.path}' and '{step.path}' are paths of one module, with "
+                f"{other.style} and {step.style}"
+            )
+        if step.by_pattern or not other.by_pattern:
+            return
+        steps.remove(other)
+    steps.append(step)
+
+
+def _check_is_called(module: nn.Module, part: nn.Module, path: str) -> None:
+    """A style acts when its module is called."""
+    for parent in module.modules():
+        if isinstance(parent, nn.MultiheadAttention) and parent.out_proj is part:
+            raise _C.NotSupported(
+                f"parallelize_module: '{path}' is the out_proj of an nn.MultiheadAttention, which uses its "
+                "weight without calling it; distribute_ the parameters instead: in_proj_weight by "
+                "StridedShard(0, 3), out_proj.weight by Shard(1)"
+            )
 
 
 def _resolve(
@@ -67,9 +103,13 @@ def _resolve(
 ) -> list[_Step]:
     """What a plan does, in the order of the modules. Finds all that is wrong with it."""
     steps: list[_Step] = []
+    unmatched: list[str] = []
     for path, value in plan.items():
         matched = list(matching_modules(module, path))
         parameters = [] if matched else _matching_parameters(module, path)
+        if not matched and not parameters and isinstance(value, str):
+            unmatched.append(path)
+            continue
         if parameters and value in OF_PARAMETER:
             for part, name in parameters:
                 slices = OF_PARAMETER[value]()
@@ -77,21 +117,28 @@ def _resolve(
                 apply = _bound(slices.apply_to, part, name, device_mesh)
                 steps.append(_Step(part, [getattr(part, name)], apply))
             continue
-        style = as_style(path, value)
+        style = as_style(path, value, module)
         style.src_data_rank = src_data_rank
         if not matched:
-            paths = [name for name, _ in module.named_modules() if name]
-            near = difflib.get_close_matches(path, paths, n=3, cutoff=0)
-            raise _C.InvalidArgument(
-                f"parallelize_module: no submodule matches '{path}'; nearest: " + ", ".join(near)
-            )
+            raise _C.InvalidArgument(_no_match(module, path))
         for part in matched:
             style._check(part, ranks)
-            steps.append(
-                _Step(part, style._parameters(part), _bound(style._apply, part, device_mesh))
-            )
+            _check_is_called(module, part, path)
+            apply = _bound(style._apply, part, device_mesh)
+            _add(steps, _Step(part, style._parameters(part), apply, path, style))
+    if unmatched and not steps:
+        raise _C.InvalidArgument(_no_match(module, unmatched[0]))
+    if unmatched:
+        # A plan of words is that of all variants of a model, of which this is one.
+        warnings.warn(_no_match(module, ", ".join(unmatched)), stacklevel=3)
     order = {id(part): i for i, part in enumerate(module.modules())}
     return sorted(steps, key=lambda step: order[id(step.module)])
+
+
+def _no_match(module: nn.Module, path: str) -> str:
+    paths = [name for name, _ in module.named_modules() if name]
+    near = difflib.get_close_matches(path, paths, n=3, cutoff=0)
+    return f"parallelize_module: no submodule matches '{path}'; nearest: " + ", ".join(near)
 
 
 def _bound(function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
@@ -166,7 +213,8 @@ def parallelize_module(
     for step in steps:
         for parameter in step.parameters:
             _check_sharded(parameter, mesh)
-    _apply(steps)
+    with shared_reduction():
+        _apply(steps)
     return module
 
 

@@ -9,8 +9,15 @@ from torch import nn
 
 from . import _C
 from .mesh import mesh_from_torch
-from .module import reduce_gradients
-from .parallel_style import Layout, ParallelStyle, hook_input, hook_output, placed, sharded
+from .parallel_style import (
+    Layout,
+    ParallelStyle,
+    hook_input,
+    hook_output,
+    placed,
+    reduce_together,
+    sharded,
+)
 from .placement import Replicate, Shard, StridedShard
 from .tensor import distribute_
 
@@ -186,7 +193,7 @@ class SequenceParallel(ParallelStyle):
         layout = self.sequence_sharding[0]
         for parameter in module.parameters():
             distribute_(parameter, mesh, [Replicate()], src_data_rank=self.src_data_rank)
-        reduce_gradients(module)
+        reduce_together(list(module.parameters()))
         hook_input(module, lambda x: placed(sharded(x, mesh, layout), layout))
         hook_output(module, None, self.use_local_output)
         return module

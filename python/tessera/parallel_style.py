@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from .module import reduce_gradients
 from .placement import Replicate, Shard
 from .tensor import distribute_, from_local, is_dtensor, placements, redistribute, to_local
 
@@ -20,7 +23,7 @@ def sharded(
 ) -> torch.Tensor:
     """A plain tensor as the part of a sharded one. Once for all modules that get the same tensor, so
     that their gradients are added up before they are reduced. `size` is that of the sharded dim, all
-    ranks together; without it the ranks tell each other theirs, which takes a message."""
+    ranks together; without it the ranks exchange theirs, which takes a message."""
     if is_dtensor(tensor):
         return tensor
     grad = tensor.requires_grad and torch.is_grad_enabled()
@@ -51,6 +54,31 @@ def _on_dims(layout: Layout, tensor: torch.Tensor) -> Layout:
     if isinstance(layout, Shard) and layout.dim < 0:
         return Shard(layout.dim + tensor.dim())
     return layout
+
+
+_collected = threading.local()  # ranks may be threads
+
+
+@contextlib.contextmanager
+def shared_reduction() -> Iterator[None]:
+    """The parameters that styles give to reduce_together inside share the messages of a backward."""
+    outer = getattr(_collected, "parameters", None)
+    parameters: list[torch.Tensor] = []
+    _collected.parameters = parameters
+    try:
+        yield
+    finally:
+        _collected.parameters = outer
+    reduce_gradients(parameters)
+
+
+def reduce_together(parameters: list[torch.Tensor]) -> None:
+    """reduce_gradients, at the end of the enclosing shared_reduction if there is one."""
+    collected = getattr(_collected, "parameters", None)
+    if collected is None:
+        reduce_gradients(parameters)
+    else:
+        collected.extend(parameters)
 
 
 class ParallelStyle(ABC):

@@ -37,10 +37,19 @@ class _Replicated(ParallelStyle):
 
 
 class SlicedParameter(ParallelStyle):
-    """A parameter that its module uses as this rank's slice: a stack of experts' matrices."""
+    """A parameter that its module uses as this rank's slice: a stack of experts' matrices, a number for
+    each head. `dim` counts from the end; a vector is sliced in its only dim by "colwise", and is whole
+    on every rank by "rowwise", as a bias is. None: whole."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    def __init__(self, dim: int | None, parts: int = 1) -> None:
+        self.dim = dim
+        self.parts = parts
+
+    def _layout(self, parameter: torch.Tensor) -> Layout:
+        if self.dim is None or (parameter.dim() == 1 and self.dim == -1):
+            return None
+        dim = max(parameter.dim() + self.dim, 0)
+        return Shard(dim) if self.parts == 1 else StridedShard(dim, self.parts)
 
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
         raise _C.InvalidArgument("the plan names a module where this style needs a parameter")
@@ -48,8 +57,11 @@ class SlicedParameter(ParallelStyle):
     def apply_to(self, module: nn.Module, name: str, device_mesh: Any) -> None:
         parameter = module._parameters[name]
         assert parameter is not None
+        layout = self._layout(parameter)
+        if layout is None:
+            return
         mesh = mesh_from_torch(device_mesh)
-        distribute_(parameter, mesh, [self.layout], src_data_rank=self.src_data_rank)
+        distribute_(parameter, mesh, [layout], src_data_rank=self.src_data_rank)
         where = [placements(parameter)[0]]
 
         def use_slice(module: nn.Module, _: Any) -> None:
@@ -62,26 +74,74 @@ class SlicedParameter(ParallelStyle):
         module.register_forward_hook(restore, always_call=True)
 
 
-class _SlicedModule(ParallelStyle):
+def _grad_added_up(value: Any, mesh: Any) -> Any:
+    """The same plain tensor, whose gradients on the ranks are added up."""
+    if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
+        return value
+    return to_local(from_local(value, mesh, [Replicate()]), grad_placements=[Partial()])
+
+
+class _SummedOutput(ParallelStyle):
+    """A module whose result is a rank's addend."""
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        mesh = mesh_from_torch(device_mesh)
+
+        def leave(_: nn.Module, __: Any, output: Any) -> Any:
+            if not isinstance(output, torch.Tensor):
+                return output
+            return to_local(redistribute(from_local(output, mesh, [Partial()]), [Replicate()]))
+
+        module.register_forward_hook(leave)
+        return module
+
+
+class _SlicedModule(_SummedOutput):
     """A module that computes with slices of its parameters: its result is a part of a sum, and so
     are the gradients of its inputs."""
 
     def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
         mesh = mesh_from_torch(device_mesh)
 
-        def enter(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(
-                to_local(from_local(x, mesh, [Replicate()]), grad_placements=[Partial()])
-                if isinstance(x, torch.Tensor) and x.is_floating_point()
-                else x
-                for x in inputs
+        def enter(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            return (
+                tuple(_grad_added_up(x, mesh) for x in inputs),
+                {name: _grad_added_up(x, mesh) for name, x in named.items()},
             )
 
+        module.register_forward_pre_hook(enter, with_kwargs=True)
+        return super()._apply(module, device_mesh)
+
+
+class _KeysOfAllHeads(ParallelStyle):
+    """The projection to a latent and to the rotary part of the keys (multi-head latent attention). The
+    latent goes into a colwise projection, which adds up its gradient; the rotary part, its last features,
+    goes to the rank's heads at once."""
+
+    def __init__(self, features: int) -> None:
+        self.features = features
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        mesh = mesh_from_torch(device_mesh)
+
         def leave(_: nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
-            return to_local(redistribute(from_local(output, mesh, [Partial()]), [Replicate()]))
+            latent, rotary = output.split([output.shape[-1] - self.features, self.features], -1)
+            return torch.cat([latent, _grad_added_up(rotary, mesh)], -1)
+
+        module.register_forward_hook(leave)
+        return module
+
+
+class _IdentityExpert(ParallelStyle):
+    """An expert without weights among experts whose results are summed over the ranks."""
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        ranks = mesh_from_torch(device_mesh).size()
+
+        def enter(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (inputs[0] / ranks, *inputs[1:])
 
         module.register_forward_pre_hook(enter)
-        module.register_forward_hook(leave)
         return module
 
 
@@ -98,25 +158,39 @@ _BY_WORD: dict[str, Callable[[], ParallelStyle]] = {
     "replicate": _Replicated,
     "replicated_with_grad_allreduce": lambda: _Replicated(adds_up=True),
     "moe_tp_experts": _SlicedModule,
+    "moe_identity_expert": _IdentityExpert,
+    "packed_colwise": lambda: ColwiseParallel(parts=2),
+    "all_reduce": _SummedOutput,
+    "local_params": _Replicated,  # parameters that the plan slices are local in forward anyway
 }
+_ROTARY_KEYS = "mla_kv_a_proj"
 # The same for a path that names a parameter: [expert, out, in].
 OF_PARAMETER: dict[str, Callable[[], SlicedParameter]] = {
-    "colwise": lambda: SlicedParameter(Shard(-2)),
-    "rowwise": lambda: SlicedParameter(Shard(-1)),
-    "packed_colwise": lambda: SlicedParameter(StridedShard(-2, 2)),
-    "packed_rowwise": lambda: SlicedParameter(StridedShard(-1, 2)),
+    "colwise": lambda: SlicedParameter(-2),
+    "rowwise": lambda: SlicedParameter(-1),
+    "packed_colwise": lambda: SlicedParameter(-2, 2),
+    "packed_rowwise": lambda: SlicedParameter(-1, 2),
+    "replicate": lambda: SlicedParameter(None),
 }
 
 
-def as_style(path: str, style: Any) -> ParallelStyle:
+def as_style(path: str, style: Any, model: nn.Module) -> ParallelStyle:
+    """The style, or the one that a word stands for. `model`'s config may have sizes that it needs."""
     if isinstance(style, ParallelStyle):
         return style
     if isinstance(style, str) and style in _BY_WORD:
         return _BY_WORD[style]()
+    if style == _ROTARY_KEYS:
+        features = getattr(getattr(model, "config", None), "qk_rope_head_dim", None)
+        if features is None:
+            raise _C.InvalidArgument(
+                f"parallelize_module: '{style}' of {path} needs the model's config.qk_rope_head_dim"
+            )
+        return _KeysOfAllHeads(features)
     if isinstance(style, str):
         raise _C.NotSupported(
             f"parallelize_module: the style '{style}' of {path} is not known; known are "
-            + ", ".join(sorted(_BY_WORD))
+            + ", ".join(sorted([*_BY_WORD, _ROTARY_KEYS]))
         )
     raise TypeError(
         f"parallelize_module: {path} has {style!r}, which is neither a ParallelStyle nor its name"

@@ -1,6 +1,6 @@
 """What one mesh axis does to a tensor: the four kinds of placement.
 
-Every placement is a `Placement`; the names here make them and tell them apart.
+Every placement is a `Placement`; the names here make and distinguish them.
 
     >>> p = Shard(0)
     >>> isinstance(p, Shard), isinstance(p, Placement), p.dim, str(p)

@@ -179,7 +179,7 @@ def fake_world(rank: int, size: int) -> Any:
 def manual_seed(seed: int) -> None:
     """Seeds the generators of this rank; call it with the same seed on all ranks.
 
-    Inside run_ranks use this instead of torch.manual_seed, which seeds one generator that all
-    threads of the process share.
+    Inside run_ranks torch.manual_seed does the same: each rank has generators of its own, and
+    torch.get_rng_state and torch.set_rng_state are about them, as torch.utils.checkpoint needs it.
     """
     _C.rank_seed(seed)

@@ -30,7 +30,7 @@ def register_rule(
             yield [Replicate(), Shard(1)], [Shard(1)]
         register_rule("mylib::scaled_mm", rows)
 
-    `results` is how many tensors the op returns. The op's Meta (fake) kernel tells the shapes of
+    `results` is how many tensors the op returns. The op's Meta (fake) kernel gives the shapes of
     sharded results; without one it runs replicated.
     """
     _C.claim(op)

@@ -94,7 +94,7 @@ def from_local(
 ) -> torch.Tensor:
     """The sharded tensor whose part on this rank is `local`, which it shares. Differentiable.
 
-    Without `shape` the ranks tell each other their sizes (one small message), and parts that are not
+    Without `shape` the ranks exchange their sizes (one small message), and parts that are not
     as torch.chunk splits are described exactly. `even=True` says that all have one size and saves the
     message. `run_check` compares what should be equal between ranks.
 

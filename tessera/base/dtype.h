@@ -4,6 +4,8 @@
 #include <optional>
 #include <string_view>
 
+#include "tessera/base/api.h"
+
 namespace tessera {
 
 /// Element types, with the numbers of c10::ScalarType, so that code that uses torch converts by a
@@ -33,9 +35,9 @@ enum class DType : int8_t {
 };
 
 /// "f32". Throws NotSupported for types that cannot be sharded (quantized, sub-byte).
-std::string_view dtype_name(DType dtype);
-std::optional<DType> dtype_from_name(std::string_view name);
+TESSERA_API std::string_view dtype_name(DType dtype);
+TESSERA_API std::optional<DType> dtype_from_name(std::string_view name);
 /// Bytes of one element.
-int64_t dtype_bytes(DType dtype);
+TESSERA_API int64_t dtype_bytes(DType dtype);
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/base/api.h"
 #include "tessera/base/text.h"
 
 /// Errors by kind. The type identifies who can fix it:
@@ -18,27 +19,27 @@
 /// Expected outcomes are return values, not errors. The library never prints, aborts or exits.
 namespace tessera {
 
-class Error : public std::runtime_error {
+class TESSERA_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-class InvalidArgument : public Error {
+class TESSERA_API InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
-class NotSupported : public Error {
+class TESSERA_API NotSupported : public Error {
  public:
   using Error::Error;
 };
 
-class PeerError : public Error {
+class TESSERA_API PeerError : public Error {
  public:
   using Error::Error;
 };
 
-class InternalError : public Error {
+class TESSERA_API InternalError : public Error {
  public:
   using Error::Error;
 };
@@ -55,7 +56,7 @@ inline void require(bool ok, const Parts&... parts) {
 }
 
 /// Throws InternalError with the source location unless `ok`. For invariants of the code.
-void ensure(bool ok, std::string_view what,
-            std::source_location where = std::source_location::current());
+TESSERA_API void ensure(bool ok, std::string_view what,
+                        std::source_location where = std::source_location::current());
 
 }  // namespace tessera

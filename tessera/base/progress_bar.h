@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/base/api.h"
+
 namespace tessera {
 
 /// A progress line on stderr, redrawn at most ten times a second, for programs that people wait
@@ -15,7 +17,7 @@ namespace tessera {
 ///   writing [#########...........]  45 %  450 MiB of 1 GiB
 ///
 /// Drawn only on a terminal, and only if the work takes longer than half a second.
-class ProgressBar {
+class TESSERA_API ProgressBar {
  public:
   explicit ProgressBar(std::string what);
 

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/api.h"
+
 /// Text formatting and parsing: joining parts for messages, and a small scanner for parse
 /// functions.
 ///
@@ -26,7 +28,7 @@ concept HasText = requires(const T& t) {
 
 inline void append_text(std::string& out, std::string_view s) { out += s; }
 inline void append_text(std::string& out, char c) { out += c; }
-void append_text(std::string& out, double x);
+TESSERA_API void append_text(std::string& out, double x);
 
 template <std::integral T>
 void append_text(std::string& out, T x) {
@@ -50,21 +52,22 @@ std::string join_text(const Parts&... parts) {
 }
 
 /// "3,3,1"; any separator.
-std::string list_text(std::span<const int64_t> values, std::string_view separator = ",");
-std::string list_text(std::span<const int> values, std::string_view separator = ",");
+TESSERA_API std::string list_text(std::span<const int64_t> values,
+                                  std::string_view separator = ",");
+TESSERA_API std::string list_text(std::span<const int> values, std::string_view separator = ",");
 
 /// "8x16"; "scalar" for no dims.
-std::string shape_text(std::span<const int64_t> shape);
+TESSERA_API std::string shape_text(std::span<const int64_t> shape);
 
 /// "1.5 MiB", "12 B".
-std::string bytes_text(int64_t bytes);
+TESSERA_API std::string bytes_text(int64_t bytes);
 
 /// Formats rows of cells as lines, columns padded to their widest cell. Rows may differ in length.
-std::string table_text(std::span<const std::vector<std::string>> rows);
+TESSERA_API std::string table_text(std::span<const std::vector<std::string>> rows);
 
 /// A cursor over text for hand-written parsers. Skips blanks between tokens; every failure throws
 /// InvalidArgument with the text, the position and what was expected.
-class Scanner {
+class TESSERA_API Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text) {}
 

@@ -7,6 +7,7 @@
 #include <exception>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <thread>
 
@@ -75,6 +76,7 @@ struct AsyncSaver::Running {
   SaveOptions options;
   StatePlan plan;
   std::vector<StateValue> parts;
+  std::optional<checkpoint::SavingDirectory> owned;  // by rank 0
   std::exception_ptr failure;
   std::atomic<bool> done = false;
   std::thread thread;
@@ -119,7 +121,7 @@ struct AsyncSaver::Running {
     checkpoint::write_description(plan, reports, options.paths, saving);
     for (int rank = 0; rank < world->size(); ++rank) fs::remove(report_path(saving, rank));
     reached(SaveStage::described);
-    checkpoint::commit_saving(directory);
+    owned->commit();
     reached(SaveStage::committed);
   }
 
@@ -140,14 +142,9 @@ void AsyncSaver::wait() {
   if (running_ == nullptr) return;
   if (running_->thread.joinable()) running_->thread.join();
   const std::unique_ptr<Running> ended = std::move(running_);
-  try {
-    checkpoint::on_all_ranks(*ended->world, [&] {
-      if (ended->failure) std::rethrow_exception(ended->failure);
-    });
-  } catch (...) {
-    if (ended->world->rank() == 0) checkpoint::abandon_saving(ended->directory);
-    throw;
-  }
+  checkpoint::on_all_ranks(*ended->world, [&] {
+    if (ended->failure) std::rethrow_exception(ended->failure);
+  });
 }
 
 void AsyncSaver::save(const State& state, const fs::path& directory, const SaveOptions& options) {
@@ -167,7 +164,7 @@ void AsyncSaver::save(const State& state, const fs::path& directory, const SaveO
   next->plan = checkpoint::plan_state(state, *world);
   checkpoint::on_all_ranks(*world, [&] {
     next->reached(SaveStage::planned);
-    if (world->rank() == 0) checkpoint::begin_saving(directory);
+    if (world->rank() == 0) next->owned.emplace(directory);
     next->reached(SaveStage::prepared);
     next->parts = checkpoint::my_parts(state, next->plan);
     for (auto& part : next->parts) {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "tessera/base/api.h"
 #include "tessera/checkpoint/save.h"
 
 namespace tessera {
@@ -18,11 +19,11 @@ namespace tessera {
 ///   saver.wait();                                     // before the end: throws what went wrong
 ///
 /// The checkpoint is complete, and in its place, as with save(): written beside, synced, renamed.
-/// The threads of the ranks meet through small files in the new directory and send no messages, so
-/// the program's own collectives are not disturbed. An error of a save is thrown by the next save()
-/// or wait(), on every rank; the death of a rank is found in seconds. Memory: one copy of what this
-/// rank writes.
-class AsyncSaver {
+/// The threads of the ranks synchronize through small files in the new directory and send no
+/// messages, so the program's own collectives are not disturbed. An error of a save is thrown by
+/// the next save() or wait(), on every rank; the death of a rank is found in seconds. Memory: one
+/// copy of what this rank writes.
+class TESSERA_API AsyncSaver {
  public:
   struct Options {
     /// What a save() does while the one before still runs: wait for it, or throw InvalidArgument.

@@ -80,7 +80,7 @@ std::vector<Box> write_items(const std::string& name, const at::Tensor& tensor) 
   const int first = static_cast<int>(text_hash(name) % static_cast<uint32_t>(world_size));
   std::vector<Box> out;
   for (auto& write : dcp::plan_writes(std::move(offers),
-                                      {.world_size = world_size, .cut = false, .first = first})) {
+                                      {.world_size = world_size, .split = false, .first = first})) {
     if (write.writer == as.mesh().my_rank()) out.push_back(std::move(write.box));
   }
   return out;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/sharding/boxes.h"
 
 /// The three questions that a checkpoint asks of a tensor, sharded in any placement but Partial or
@@ -21,18 +22,18 @@ namespace tessera {
 /// Which boxes of the tensor this rank writes. What several ranks hold is written by one of them;
 /// the name decides by which, so that many tensors are spread evenly. (`save` weighs a whole state
 /// instead, which is exact.)
-std::vector<Box> write_items(const std::string& name, const at::Tensor& tensor);
+TESSERA_API std::vector<Box> write_items(const std::string& name, const at::Tensor& tensor);
 
 /// Every box that this rank holds, in the order of its local tensor; none on ranks outside of the
 /// mesh. A plain tensor is one box.
-std::vector<Box> chunk_list(const at::Tensor& tensor);
+TESSERA_API std::vector<Box> chunk_list(const at::Tensor& tensor);
 
 /// This rank's memory of the held box that begins at `offset`: a view, without gradient. Throws
 /// InvalidArgument if no box does.
-at::Tensor tensor_shard(const at::Tensor& tensor, std::span<const int64_t> offset);
+TESSERA_API at::Tensor tensor_shard(const at::Tensor& tensor, std::span<const int64_t> offset);
 
 /// This rank's memory of any box inside a held one.
-at::Tensor tensor_box(const at::Tensor& tensor, const Box& box);
+TESSERA_API at::Tensor tensor_box(const at::Tensor& tensor, const Box& box);
 
 }  // namespace tessera
 
@@ -40,9 +41,9 @@ namespace tessera::checkpoint {
 
 /// The tensor as it rests: an ordinary sharded or plain tensor without gradient that shares its
 /// memory.
-at::Tensor at_rest(const at::Tensor& tensor);
+TESSERA_API at::Tensor at_rest(const at::Tensor& tensor);
 
 /// To be called before memory that tensor_box gave is written to.
-void about_to_change(const at::Tensor& tensor);
+TESSERA_API void about_to_change(const at::Tensor& tensor);
 
 }  // namespace tessera::checkpoint

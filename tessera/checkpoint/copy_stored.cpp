@@ -65,7 +65,7 @@ CopyPlan plan_copy(StoredState& stored, int ranks, const CopyOptions& options, c
       offers.push_back({index, std::move(held), bytes});
     }
   }
-  plan.writes = dcp::plan_writes(std::move(offers), {.world_size = ranks, .cut = false});
+  plan.writes = dcp::plan_writes(std::move(offers), {.world_size = ranks, .split = false});
   return plan;
 }
 
@@ -79,19 +79,15 @@ std::vector<dcp::HeldBox> chunks_as_stored(const PlannedEntry&, const dcp::Tenso
 template <typename Write>
 void aside(const fs::path& path, const Write& write) {
   const c10::AutoGradMode no_grad(false);
-  try {
-    begin_saving(path);
-    write(saving_path(path));
-  } catch (...) {
-    abandon_saving(path);
-    throw;
-  }
+  SavingDirectory saving(path);
+  write(saving);
 }
 
 void write_checkpoint(StoredState& stored, const fs::path& directory, int ranks,
                       const CopyPlan& plan, const CopyOptions& options) {
-  aside(directory, [&](const fs::path& saving) {
+  aside(directory, [&](SavingDirectory& saving) {
     uint64_t before = 0;
+    at::Tensor buffer;
     std::vector<std::string> reports;
     for (int rank = 0; rank < ranks; ++rank) {
       const StatePlan mine = plan.of_rank(rank);
@@ -104,20 +100,21 @@ void write_checkpoint(StoredState& stored, const fs::path& directory, int ranks,
           items.push_back({stored.read_value(entry.name, value)});
           continue;
         }
-        items.push_back({[&stored, &plan, &entry, &write](const auto& sink) {
+        items.push_back({[&stored, &plan, &entry, &write, &buffer](const auto& sink) {
                            visit_box_bytes(stored, entry.name, plan.tensor(write.entry),
-                                           entry.dtype, write.box, sink);
+                                           entry.dtype, write.box, buffer, sink);
                          },
                          static_cast<uint64_t>(write.box.numel() * dtype_bytes(entry.dtype))});
         bytes += items.back().bytes;
       }
-      reports.push_back(write_items_file(mine, items, rank, saving, [&](uint64_t done, uint64_t) {
-        if (options.on_progress) options.on_progress(before + done, plan.bytes);
-      }));
+      reports.push_back(
+          write_items_file(mine, items, rank, saving.path(), [&](uint64_t done, uint64_t) {
+            if (options.on_progress) options.on_progress(before + done, plan.bytes);
+          }));
       before += bytes;
     }
-    write_description(plan.of_rank(0), reports, stored.metadata().paths, saving);
-    commit_saving(directory);
+    write_description(plan.of_rank(0), reports, stored.metadata().paths, saving.path());
+    saving.commit();
   });
 }
 
@@ -143,10 +140,10 @@ void copy_as_safetensors(StoredState& stored, const fs::path& path, const CopyOp
   const CopyPlan plan = plan_copy(stored, 1, options, chunks_as_stored);
   const StatePlan all = plan.of_rank(0);
   const SafetensorsFiles files(all, path, {});
-  aside(path, [&](const fs::path& saving) {
-    files.create(saving);
+  aside(path, [&](SavingDirectory& saving) {
+    files.create(saving.path());
     uint64_t done = 0;
-    files.write(all, saving, [&](size_t i, const at::Tensor& place) {
+    files.write(all, saving.path(), [&](size_t i, const at::Tensor& place) {
       const auto& write = all.mine[i];
       const PlannedEntry& entry = plan.entries[write.entry];
       for_each_piece(write.box, kBounce / dtype_bytes(entry.dtype), [&](const Box& piece) {

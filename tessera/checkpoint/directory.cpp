@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -28,6 +29,12 @@ fs::path normal(const fs::path& directory) {
   if (!path.has_filename()) path = path.parent_path();
   require(path.has_filename() && path.filename() != "." && path.filename() != "..",
           "a checkpoint needs a directory with a name, not '", directory.string(), "'");
+  // The directory is replaced, not the link to it, which may lead to another disk.
+  std::error_code dangling;
+  if (fs::is_symlink(path, dangling)) {
+    const fs::path real = fs::canonical(path, dangling);
+    if (!dangling) return real;
+  }
   return path;
 }
 
@@ -63,6 +70,13 @@ void require_only_checkpoint(const fs::path& directory) {
   }
 }
 
+void remove_quietly(const fs::path& path) noexcept {
+  try {
+    remove_tree(path);
+  } catch (const std::exception&) {  // a leftover; the next save removes it
+  }
+}
+
 }  // namespace
 
 fs::path saving_path(const fs::path& directory) { return beside(directory, "saving"); }
@@ -75,56 +89,75 @@ fs::path readable_directory(const fs::path& directory) {
   return before;
 }
 
-void begin_saving(const fs::path& directory) {
-  const fs::path target = normal(directory);
-  const fs::path before = replaced_path(directory);
-  if (fs::exists(before)) {
-    if (fs::exists(target)) {
-      remove_tree(before);
-    } else {
-      rename_or_fail(before, target);
-    }
-  }
-  if (fs::is_directory(target)) require_only_checkpoint(target);
-  remove_tree(saving_path(directory));
-  fs::create_directories(saving_path(directory));
+std::string stamp_of(const fs::path& directory) {
+  struct stat found {};
+  if (::stat(directory.c_str(), &found) != 0) return "";
+  // Inodes are used again; a rename or an exchange sets the time of change.
+  return join_text(found.st_ino, " ", found.st_ctim.tv_sec, " ", found.st_ctim.tv_nsec);
 }
 
-void commit_saving(const fs::path& directory) {
-  const fs::path target = normal(directory);
-  const fs::path saved = saving_path(directory);
-  sync_directory(saved);
-  require(!fs::exists(target) || fs::is_directory(target), target.string(),
+SavingDirectory::SavingDirectory(const fs::path& directory)
+    : target_(normal(directory)), saving_(saving_path(directory)) {
+  fs::create_directories(parent_of(directory));
+  lock_ = DirectoryLock::create(saving_);
+  require(lock_.held(), "another save to ", target_.string(),
+          " is running; wait for it, or save to another directory");
+  try {
+    for (const auto& left : fs::directory_iterator(saving_)) remove_tree(left.path());
+    const fs::path before = replaced_path(directory);
+    if (fs::exists(before)) {
+      if (fs::exists(target_)) {
+        remove_tree(before);
+      } else {
+        rename_or_fail(before, target_);
+      }
+    }
+    if (fs::is_directory(target_)) require_only_checkpoint(target_);
+  } catch (...) {
+    remove_quietly(saving_);
+    throw;
+  }
+}
+
+SavingDirectory::~SavingDirectory() {
+  if (lock_.held()) remove_quietly(saving_);
+}
+
+void SavingDirectory::commit() {
+  sync_directory(saving_);
+  require(!fs::exists(target_) || fs::is_directory(target_), target_.string(),
           " is a file, not a directory");
-  if (!fs::exists(target)) {
-    rename_or_fail(saved, target);
-    sync_directory(parent_of(directory));
+  if (!fs::exists(target_)) {
+    rename_or_fail(saving_, target_);
+    lock_ = {};
+    sync_directory(parent_of(target_));
     return;
   }
-  fs::path before = saved;
-  if (!exchange(saved, target)) {
-    before = replaced_path(directory);
-    rename_or_fail(target, before);
-    rename_or_fail(saved, target);
+  // After the exchange it is the one before that a second save must not take for a leftover.
+  DirectoryLock before = DirectoryLock::of(target_);
+  if (exchange(saving_, target_)) {
+    lock_ = {};
+    sync_directory(parent_of(target_));
+    remove_tree(saving_);
+    return;
   }
-  sync_directory(parent_of(directory));
-  remove_tree(before);
+  const fs::path replaced = replaced_path(target_);
+  rename_or_fail(target_, replaced);
+  rename_or_fail(saving_, target_);
+  lock_ = {};
+  sync_directory(parent_of(target_));
+  remove_tree(replaced);
 }
 
-void commit_file(const fs::path& file) {
-  const fs::path target = normal(file);
-  const fs::path saved = saving_path(file);
-  sync_directory(saved);
-  rename_or_fail(saved / target.filename(), target);
-  sync_directory(parent_of(file));
-  remove_tree(saved);
+void SavingDirectory::commit_file() {
+  sync_directory(saving_);
+  rename_or_fail(saving_ / target_.filename(), target_);
+  sync_directory(parent_of(target_));
 }
 
-void abandon_saving(const fs::path& directory) noexcept {
-  try {
-    remove_tree(saving_path(directory));
-  } catch (const std::exception&) {  // a leftover; the next save removes it
-  }
+void remove_leftover(const fs::path& saving) {
+  const DirectoryLock lock = DirectoryLock::of(saving);
+  if (lock.held()) remove_tree(saving);
 }
 
 void remove_tree(const fs::path& path) {

@@ -3,14 +3,17 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
-#include <optional>
+#include <memory>
 #include <regex>
+#include <set>
 #include <span>
 
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/agree.h"
 #include "tessera/checkpoint/chunks.h"
+#include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/stored_box.h"
 #include "tessera/checkpoint/stored_state.h"
 #include "tessera/dcp/check.h"
@@ -210,6 +213,68 @@ void plan_copies(const std::string& name, const at::Tensor& tensor, const dcp::T
   }
 }
 
+/// What a load will do on this rank; the mapped files stay as they are, whatever replaces them.
+struct Planned {
+  LoadReport report;
+  std::string digest;
+  std::vector<Copy> copies;
+  std::map<std::string, PlainValue> values;
+  std::shared_ptr<LoadProgress> progress;
+};
+
+Planned plan_rank(const State& state, const fs::path& directory, const LoadOptions& options) {
+  Planned out;
+  const auto stored = checkpoint::open_stored(directory, {options.verify});
+  out.digest = stored->digest();
+  const Entries entries = rename_entries(stored->metadata(), options);
+  out.report = compare(state, entries, options);
+  require_fit(out.report, options, directory);
+  out.progress = std::make_shared<LoadProgress>(state, options);
+  for (const auto& [name, value] : state) {
+    const auto found = entries.find(name);
+    if (found == entries.end()) continue;
+    const auto& [stored_name, entry] = found->second;
+    if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
+      plan_copies(stored_name, *tensor, std::get<dcp::TensorEntry>(*entry), *stored, options,
+                  *out.progress, out.copies);
+    } else {
+      out.values.emplace(name, stored->read_value(stored_name, std::get<dcp::ValueEntry>(*entry)));
+    }
+  }
+  return out;
+}
+
+/// Plans on all ranks, of one checkpoint: a save may replace it between two files, or between two
+/// ranks, and then all begin again with the new one.
+Planned plan_load(const State& state, const fs::path& directory, const LoadOptions& options,
+                  comm::RankWorld& world) {
+  constexpr int kAttempts = 8;
+  const std::string kReplaced = "replaced";
+  for (int i = 0; i < kAttempts; ++i) {
+    Planned planned;
+    std::exception_ptr failure;
+    const std::string before = checkpoint::stamp_of(directory);
+    try {
+      planned = plan_rank(state, directory, options);
+    } catch (const std::exception&) {
+      failure = std::current_exception();
+    }
+    const bool replaced = checkpoint::stamp_of(directory) != before;
+    std::set<std::string> seen;
+    const std::string mine = replaced ? kReplaced : planned.digest;
+    for (const auto& text : checkpoint::all_gather_text(world, mine)) {
+      if (!text.empty()) seen.insert(text);
+    }
+    if (seen.size() > 1 || seen.contains(kReplaced)) continue;
+    checkpoint::on_all_ranks(world, [&] {
+      if (failure) std::rethrow_exception(failure);
+    });
+    return planned;
+  }
+  throw Error(join_text("load: ", directory.string(), " was replaced ", kAttempts,
+                        " times while it was read"));
+}
+
 }  // namespace
 
 std::string LoadReport::to_text() const {
@@ -223,40 +288,19 @@ std::string LoadReport::to_text() const {
 LoadReport load(State& state, const fs::path& directory, const LoadOptions& options) {
   const c10::AutoGradMode no_grad(false);
   const auto world = options.world != nullptr ? options.world : comm::current_world();
-  LoadReport report;
-  std::vector<Copy> copies;
-  std::map<std::string, PlainValue> values;
-  std::optional<LoadProgress> progress;
-  checkpoint::on_all_ranks(*world, [&] {
-    const auto stored = checkpoint::open_stored(directory, {options.verify});
-    const Entries entries = rename_entries(stored->metadata(), options);
-    report = compare(state, entries, options);
-    require_fit(report, options, directory);
-    progress.emplace(state, options);
-    for (const auto& [name, value] : state) {
-      const auto found = entries.find(name);
-      if (found == entries.end()) continue;
-      const auto& [stored_name, entry] = found->second;
-      if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
-        plan_copies(stored_name, *tensor, std::get<dcp::TensorEntry>(*entry), *stored, options,
-                    *progress, copies);
-      } else {
-        values.emplace(name, stored->read_value(stored_name, std::get<dcp::ValueEntry>(*entry)));
-      }
-    }
-  });
+  const Planned planned = plan_load(state, directory, options, *world);
   for (const auto& [name, value] : state) {
     const auto* tensor = std::get_if<at::Tensor>(&value);
     if (tensor != nullptr) checkpoint::about_to_change(*tensor);
   }
   checkpoint::on_all_ranks(*world, [&] {
-    for (const auto& copy : copies) {
+    for (const auto& copy : planned.copies) {
       checkpoint::copy_elements(copy.target, copy.source);
-      progress->add(copy.target);
+      planned.progress->add(copy.target);
     }
   });
-  for (auto& [name, value] : values) state[name] = std::move(value);
-  return report;
+  for (const auto& [name, value] : planned.values) state[name] = value;
+  return planned.report;
 }
 
 }  // namespace tessera

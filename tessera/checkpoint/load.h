@@ -8,35 +8,37 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/checkpoint/state.h"
 #include "tessera/comm/world.h"
 
 namespace tessera {
 
-struct LoadOptions {
+struct TESSERA_API LoadOptions {
   /// Who takes part; by default the current world.
   std::shared_ptr<comm::RankWorld> world = nullptr;
   /// Names of the state that the checkpoint lacks keep their values.
   bool allow_missing = false;
   /// Names of the checkpoint that the state lacks are left out.
   bool allow_unexpected = false;
-  /// Regular expressions (ECMAScript) and what matches of them becomes, "$1" included, in names of
-  /// the checkpoint; the first that matches counts: {{"^module\\.", "model."}}.
-  /// A pattern that begins with "glob:" stands for whole names: * is one part between dots, ** any
-  /// number of them, and the stars of the replacement take, in order, what they matched:
+  /// Pairs of a pattern and its replacement, applied to the names of the checkpoint; of several
+  /// patterns that match a name the first counts. A pattern is a regular expression (ECMAScript;
+  /// "$1" in the replacement is its first group): {{"^module\\.", "model."}}.
+  /// Or, after "glob:", a pattern of whole names: * matches one part between dots, ** any number of
+  /// them; the stars of the replacement stand, in order, for what was matched:
   /// {{"glob:module.*.weight", "layers.*.w"}}.
   std::vector<std::pair<std::string, std::string>> renames = {};
   /// Elements are converted to the type of the state's tensor, which otherwise must be the same.
   bool cast = false;
   /// Every byte that is used is checked against its checksum first.
   bool verify = true;
-  /// Called while this rank reads: bytes that it has checked and bytes that it has copied, of twice
-  /// the bytes that it loads. For progress on a terminal.
+  /// Called while this rank reads, for progress on a terminal. Every byte counts twice, when it is
+  /// checked and when it is copied: `total` is twice the bytes that the rank loads.
   std::function<void(uint64_t bytes, uint64_t total)> on_progress = {};
 };
 
 /// What a checkpoint and a state do not have in common.
-struct LoadReport {
+struct TESSERA_API LoadReport {
   std::vector<std::string> missing;     ///< names of the state that the checkpoint lacks
   std::vector<std::string> unexpected;  ///< names of the checkpoint that the state lacks
   std::vector<std::string> mismatched;  ///< "w is 8x4 in the checkpoint and 8x6 in the state"
@@ -50,13 +52,15 @@ struct LoadReport {
 /// than it was saved on. Plain values of the state are replaced. Every rank of the world calls it.
 ///
 /// Each rank reads the blocks that overlap with its own parts, each once; nothing is sent. What
-/// does not fit (names, shapes, types; files that are missing, cut off or damaged; chunks that
+/// does not fit (names, shapes, types; files that are missing, truncated or damaged; chunks that
 /// overlap or leave holes; paths out of the directory) is an error on every rank, before any rank
 /// has changed anything. Pickles are read as data, never executed.
 ///
-/// Damaged bytes are found before anything is overwritten by checksums: all of them in checkpoints
-/// of save(), in PyTorch's those of the items that the rank uses.
-LoadReport load(State& state, const std::filesystem::path& directory,
-                const LoadOptions& options = {});
+/// All ranks read the same save: where another one replaces it meanwhile, they begin again.
+///
+/// Checksums are compared before anything is overwritten: in checkpoints of save() those of all
+/// bytes, in PyTorch's those of the items that the rank uses.
+TESSERA_API LoadReport load(State& state, const std::filesystem::path& directory,
+                            const LoadOptions& options = {});
 
 }  // namespace tessera

@@ -41,11 +41,12 @@ CheckpointReader::CheckpointReader(const fs::path& directory, Options options)
   const fs::path sums = directory / dcp::kChecksumFile;
   if (fs::exists(sums)) {
     has_checksums_ = true;
-    if (options_.verify) {
-      checksums_ = dcp::read_checksums(text_of(*files::MappedFile::open(sums)), sums.string());
-    }
+    const auto mapped = files::MappedFile::open(sums);
+    digest_ = std::to_string(files::crc32(mapped->bytes()));
+    if (options_.verify) checksums_ = dcp::read_checksums(text_of(*mapped), sums.string());
   }
   dcp::VerifiedFile& file = open(std::string(dcp::kMetadataFile));
+  digest_ += join_text(" ", files::crc32(file.file()->bytes()));
   file.verify(0, file.file()->bytes().size());
   metadata_ = dcp::read_metadata(file.file()->bytes(), path.string());
 }
@@ -66,6 +67,15 @@ dcp::VerifiedFile& CheckpointReader::open(const std::string& name) {
 
 at::Tensor CheckpointReader::read(const std::string& name, const dcp::Chunk& chunk,
                                   const Box& part) {
+  try {
+    return read_part(name, chunk, part);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(join_text(name, ": ", error.what()));
+  }
+}
+
+at::Tensor CheckpointReader::read_part(const std::string& name, const dcp::Chunk& chunk,
+                                       const Box& part) {
   dcp::VerifiedFile& file = open(chunk.item.file);
   const auto key = std::pair(chunk.item.file, chunk.item.offset);
   auto found = items_.find(key);

@@ -24,17 +24,20 @@ class CheckpointReader final : public StoredState {
   const dcp::Metadata& metadata() const override { return metadata_; }
   const std::filesystem::path& path() const override { return directory_; }
   std::string format() const override { return "PyTorch distributed checkpoint"; }
+  std::string digest() const override { return digest_; }
   bool has_checksums() const override { return has_checksums_; }
   at::Tensor read(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
   files::PlainValue read_value(const std::string& name, const dcp::ValueEntry& entry) override;
   void verify_all(const OnProgress& on_progress) override;
 
  private:
+  at::Tensor read_part(const std::string& name, const dcp::Chunk& chunk, const Box& part);
   dcp::VerifiedFile& open(const std::string& file);
 
   std::filesystem::path directory_;
   Options options_;
   bool has_checksums_ = false;
+  std::string digest_;
   dcp::Checksums checksums_;
   dcp::Metadata metadata_;
   std::map<std::string, dcp::VerifiedFile> files_;

@@ -9,7 +9,6 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/base/shape.h"
-#include "tessera/checkpoint/directory.h"
 #include "tessera/files/mapped_output.h"
 #include "tessera/files/output_file.h"
 
@@ -21,7 +20,7 @@ using files::SafetensorsEntry;
 /// Tensors go to files in the order of names; a new one begins when one is full.
 SafetensorsFiles::SafetensorsFiles(const StatePlan& plan, const fs::path& path,
                                    const SaveSafetensorsOptions& options)
-    : path_(path), one_file_(path.extension() == ".safetensors") {
+    : one_file_(path.extension() == ".safetensors") {
   std::vector<std::vector<SafetensorsEntry>> groups(1);
   uint64_t filled = 0;
   for (const auto& entry : plan.entries) {
@@ -99,9 +98,9 @@ void SafetensorsFiles::write_index(const fs::path& directory) const {
   out.close({.sync = true});
 }
 
-void SafetensorsFiles::commit(const fs::path& directory) const {
-  if (files_.size() > 1) write_index(directory);
-  one_file_ ? commit_file(path_) : commit_saving(path_);
+void SafetensorsFiles::commit(SavingDirectory& saving) const {
+  if (files_.size() > 1) write_index(saving.path());
+  one_file_ ? saving.commit_file() : saving.commit();
 }
 
 }  // namespace tessera::checkpoint

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/save_safetensors.h"
 #include "tessera/checkpoint/state_plan.h"
 #include "tessera/files/safetensors.h"
@@ -29,8 +30,8 @@ class SafetensorsFiles {
   using Fill = std::function<void(size_t write, const at::Tensor& place)>;
   void write(const StatePlan& plan, const std::filesystem::path& directory, const Fill& fill) const;
 
-  /// Writes the index, if there are several files, and puts all in place of `path`.
-  void commit(const std::filesystem::path& directory) const;
+  /// Writes the index, if there are several files, and puts all in place.
+  void commit(SavingDirectory& saving) const;
 
  private:
   struct File {
@@ -40,7 +41,6 @@ class SafetensorsFiles {
 
   void write_index(const std::filesystem::path& directory) const;
 
-  std::filesystem::path path_;
   bool one_file_;
   std::vector<File> files_;
 };

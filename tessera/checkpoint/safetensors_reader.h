@@ -22,6 +22,7 @@ class SafetensorsReader final : public StoredState {
   const dcp::Metadata& metadata() const override { return metadata_; }
   const std::filesystem::path& path() const override { return path_; }
   std::string format() const override { return "safetensors"; }
+  std::string digest() const override { return ""; }
   bool has_checksums() const override { return false; }
   at::Tensor read(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
   files::PlainValue read_value(const std::string& name, const dcp::ValueEntry& entry) override;

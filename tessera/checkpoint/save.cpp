@@ -2,6 +2,8 @@
 
 #include <c10/core/GradMode.h>
 
+#include <optional>
+
 #include "tessera/checkpoint/agree.h"
 #include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/write_files.h"
@@ -22,29 +24,25 @@ void save(const State& state, const fs::path& directory, const SaveOptions& opti
   };
   const StatePlan plan = checkpoint::plan_state(state, world);
   const fs::path saving = checkpoint::saving_path(directory);
-  try {
-    on_all_ranks(world, [&] {
-      reached(SaveStage::planned);
-      if (is_first) checkpoint::begin_saving(directory);
-      reached(SaveStage::prepared);
-    });
-    std::string report;
-    on_all_ranks(world, [&] {
-      report = checkpoint::write_my_file(plan, checkpoint::my_parts(state, plan), world.rank(),
-                                         saving, options.on_progress);
-      reached(SaveStage::written);
-    });
-    const auto reports = checkpoint::all_gather_text(world, report);
-    on_all_ranks(world, [&] {
-      if (!is_first) return;
-      checkpoint::write_description(plan, reports, options.paths, saving);
-      reached(SaveStage::described);
-      checkpoint::commit_saving(directory);
-    });
-  } catch (...) {
-    if (is_first) checkpoint::abandon_saving(directory);
-    throw;
-  }
+  std::optional<checkpoint::SavingDirectory> owned;  // by rank 0
+  on_all_ranks(world, [&] {
+    reached(SaveStage::planned);
+    if (is_first) owned.emplace(directory);
+    reached(SaveStage::prepared);
+  });
+  std::string report;
+  on_all_ranks(world, [&] {
+    report = checkpoint::write_my_file(plan, checkpoint::my_parts(state, plan), world.rank(),
+                                       saving, options.on_progress);
+    reached(SaveStage::written);
+  });
+  const auto reports = checkpoint::all_gather_text(world, report);
+  on_all_ranks(world, [&] {
+    if (!is_first) return;
+    checkpoint::write_description(plan, reports, options.paths, saving);
+    reached(SaveStage::described);
+    owned->commit();
+  });
   reached(SaveStage::committed);
 }
 

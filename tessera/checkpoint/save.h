@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "tessera/base/api.h"
 #include "tessera/checkpoint/state.h"
 #include "tessera/comm/world.h"
 #include "tessera/dcp/metadata.h"
@@ -22,7 +23,7 @@ enum class SaveStage {
   committed,  ///< the new checkpoint is in place, on all ranks
 };
 
-struct SaveOptions {
+struct TESSERA_API SaveOptions {
   /// Who takes part; by default the current world.
   std::shared_ptr<comm::RankWorld> world = nullptr;
   /// How names nest, for programs that rebuild a nested state from the checkpoint. A name that is
@@ -42,11 +43,12 @@ struct SaveOptions {
 /// The new checkpoint is written beside the directory, synced to the device and then put in its
 /// place at once: a save that is interrupted at any point, or fails on any rank (a full disk, say),
 /// leaves what was there. Errors are thrown on every rank: on the rank where it happened as it is,
-/// on the others a PeerError with its text. A directory that holds other files is refused.
+/// on the others a PeerError with its text. A directory that holds other files is refused, and one
+/// that another save is writing.
 ///
 /// Memory: nothing beyond the state, but 16 MiB for tensors that are not contiguous or not on the
 /// CPU.
-void save(const State& state, const std::filesystem::path& directory,
-          const SaveOptions& options = {});
+TESSERA_API void save(const State& state, const std::filesystem::path& directory,
+                      const SaveOptions& options = {});
 
 }  // namespace tessera

@@ -2,6 +2,8 @@
 
 #include <c10/core/GradMode.h>
 
+#include <optional>
+
 #include "tessera/checkpoint/agree.h"
 #include "tessera/checkpoint/chunks.h"
 #include "tessera/checkpoint/directory.h"
@@ -23,26 +25,22 @@ void save_safetensors(const State& state, const fs::path& path,
   const StatePlan plan = checkpoint::plan_state(state, world);
   const SafetensorsFiles files(plan, path, options);
   const fs::path saving = checkpoint::saving_path(path);
-  try {
-    on_all_ranks(world, [&] {
-      if (!is_first) return;
-      checkpoint::begin_saving(path);
-      files.create(saving);
+  std::optional<checkpoint::SavingDirectory> owned;  // by rank 0
+  on_all_ranks(world, [&] {
+    if (!is_first) return;
+    owned.emplace(path);
+    files.create(saving);
+  });
+  on_all_ranks(world, [&] {
+    files.write(plan, saving, [&](size_t i, const at::Tensor& place) {
+      const auto& write = plan.mine[i];
+      const auto& tensor = std::get<at::Tensor>(state.at(plan.entries[write.entry].name));
+      place.copy_(tensor_box(tensor, write.box));
     });
-    on_all_ranks(world, [&] {
-      files.write(plan, saving, [&](size_t i, const at::Tensor& place) {
-        const auto& write = plan.mine[i];
-        const auto& tensor = std::get<at::Tensor>(state.at(plan.entries[write.entry].name));
-        place.copy_(tensor_box(tensor, write.box));
-      });
-    });
-    on_all_ranks(world, [&] {
-      if (is_first) files.commit(saving);
-    });
-  } catch (...) {
-    if (is_first) checkpoint::abandon_saving(path);
-    throw;
-  }
+  });
+  on_all_ranks(world, [&] {
+    if (is_first) files.commit(*owned);
+  });
 }
 
 }  // namespace tessera

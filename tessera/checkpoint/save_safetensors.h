@@ -6,12 +6,13 @@
 #include <memory>
 #include <string>
 
+#include "tessera/base/api.h"
 #include "tessera/checkpoint/state.h"
 #include "tessera/comm/world.h"
 
 namespace tessera {
 
-struct SaveSafetensorsOptions {
+struct TESSERA_API SaveSafetensorsOptions {
   /// Who takes part; by default the current world.
   std::shared_ptr<comm::RankWorld> world = nullptr;
   /// The most bytes of tensors in one file of a directory; a larger tensor has a file of its own.
@@ -28,7 +29,7 @@ struct SaveSafetensorsOptions {
 /// Every rank calls it and writes its own parts into the shared files; nothing is gathered or sent.
 /// As with save(), what was there before stays until the new one is complete and synced, and errors
 /// are thrown on every rank. The format holds tensors alone: a plain value is NotSupported.
-void save_safetensors(const State& state, const std::filesystem::path& path,
-                      const SaveSafetensorsOptions& options = {});
+TESSERA_API void save_safetensors(const State& state, const std::filesystem::path& path,
+                                  const SaveSafetensorsOptions& options = {});
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <string>
 #include <variant>
 
+#include "tessera/base/api.h"
 #include "tessera/files/plain_value.h"
 
 namespace torch::nn {
@@ -29,6 +30,7 @@ using State = std::map<std::string, StateValue>;
 
 /// Adds the module's parameters and buffers under prefix + name. Throws InvalidArgument for a name
 /// that is there already.
-void add_module(State& state, const std::string& prefix, const torch::nn::Module& module);
+TESSERA_API void add_module(State& state, const std::string& prefix,
+                            const torch::nn::Module& module);
 
 }  // namespace tessera

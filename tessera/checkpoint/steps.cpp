@@ -34,14 +34,16 @@ std::optional<int64_t> leftover_of(std::string_view name) {
 /// Removes what interrupted saves and removals have left, of any step.
 void clean(const fs::path& root) {
   if (!fs::exists(root)) return;
-  std::vector<fs::path> garbage;
+  std::vector<fs::path> saving, removing;
   for (const auto& item : fs::directory_iterator(root)) {
     const std::string name = item.path().filename().string();
     // What was replaced may be the only one of its step: begin_saving of that step decides.
-    const bool is_garbage = name.ends_with(".tessera-saving") || name.ends_with(kRemoving);
-    if (is_garbage && leftover_of(name)) garbage.push_back(item.path());
+    if (!leftover_of(name)) continue;
+    if (name.ends_with(".tessera-saving")) saving.push_back(item.path());
+    if (name.ends_with(kRemoving)) removing.push_back(item.path());
   }
-  for (const auto& path : garbage) checkpoint::remove_tree(path);
+  for (const auto& path : saving) checkpoint::remove_leftover(path);
+  for (const auto& path : removing) checkpoint::remove_tree(path);
 }
 
 /// A reader never sees half a checkpoint: the name goes first.

@@ -83,13 +83,14 @@ void for_each_piece(const Box& box, int64_t most, const std::function<void(const
 }
 
 void visit_box_bytes(StoredState& stored, const std::string& name, const dcp::TensorEntry& entry,
-                     DType dtype, const Box& box,
+                     DType dtype, const Box& box, at::Tensor& buffer,
                      const std::function<void(std::span<const std::byte>)>& sink) {
   const int64_t most = std::min(kBounce / dtype_bytes(dtype), box.numel());
-  const at::Tensor buffer =
-      at::empty({most}, at::TensorOptions(static_cast<at::ScalarType>(dtype)));
+  const int64_t bytes = most * dtype_bytes(dtype);
+  if (!buffer.defined() || buffer.numel() < bytes) buffer = at::empty({bytes}, at::kByte);
+  const at::Tensor typed = buffer.narrow(0, 0, bytes).view(static_cast<at::ScalarType>(dtype));
   for_each_piece(box, most, [&](const Box& piece) {
-    const at::Tensor elements = buffer.narrow(0, 0, piece.numel());
+    const at::Tensor elements = typed.narrow(0, 0, piece.numel());
     read_box_into(elements.view(sizes_of_box(piece)), stored, name, entry, piece);
     visit_bytes(elements, sink);
   });

@@ -29,14 +29,15 @@ at::Tensor read_box(StoredState& stored, const std::string& name, const dcp::Ten
 void read_box_into(const at::Tensor& target, StoredState& stored, const std::string& name,
                    const dcp::TensorEntry& entry, const Box& box);
 
-/// Cuts a box into pieces of at most `most` elements that follow each other in row-major order, and
-/// calls `visit` with each: a 3x4 box with most = 8 is rows [0,2) and [2,3).
+/// Splits a box into pieces of at most `most` elements that follow each other in row-major order,
+/// and calls `visit` with each: a 3x4 box with most = 8 is rows [0,2) and [2,3).
 void for_each_piece(const Box& box, int64_t most, const std::function<void(const Box&)>& visit);
 
-/// Calls the sink with the bytes of a box in row-major order; holds at most kBounce bytes at a
-/// time.
+/// Calls the sink with the bytes of a box in row-major order. `buffer` is made where it is missing
+/// or too small, of at most kBounce bytes, and serves the next call: allocated for each box, freed
+/// ones would stay in the heap.
 void visit_box_bytes(StoredState& stored, const std::string& name, const dcp::TensorEntry& entry,
-                     DType dtype, const Box& box,
+                     DType dtype, const Box& box, at::Tensor& buffer,
                      const std::function<void(std::span<const std::byte>)>& sink);
 
 }  // namespace tessera::checkpoint

@@ -28,6 +28,8 @@ class StoredState {
   virtual const std::filesystem::path& path() const = 0;
   /// "PyTorch distributed checkpoint", "safetensors".
   virtual std::string format() const = 0;
+  /// The same for all who have opened the same save; "" where the format does not tell.
+  virtual std::string digest() const = 0;
   /// Whether damage of any byte is found.
   virtual bool has_checksums() const = 0;
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/collective/collective.h"
 #include "tessera/collective/group_info.h"
 
@@ -20,7 +21,7 @@
 namespace tessera::comm {
 
 /// Shapes concatenated in one buffer: ndim, sizes, ndim, sizes.
-class ShapeList {
+class TESSERA_API ShapeList {
  public:
   void add(c10::IntArrayRef sizes);
   int count() const { return count_; }
@@ -41,7 +42,7 @@ class ShapeList {
   int count_ = 0;
 };
 
-struct CallInfo {
+struct TESSERA_API CallInfo {
   Collective what = Collective::barrier;
   c10::ScalarType dtype = c10::ScalarType::Undefined;  ///< of the first tensor
   int8_t reduce = -1;                                  ///< a c10d RedOpType; -1: no reduction
@@ -65,14 +66,14 @@ struct CallInfo {
 
 /// A hash that is equal on all ranks of a matching call: op, dtype, reduction, root and element
 /// count. Pairs of ranks may disagree on all_to_all's pieces and still have equal digests.
-uint32_t digest(const CallInfo& call);
+TESSERA_API uint32_t digest(const CallInfo& call);
 
 /// Serialization, so that other ranks can read it.
-std::string encode(const CallInfo& call);
-std::optional<CallInfo> decode(std::string_view text);
+TESSERA_API std::string encode(const CallInfo& call);
+TESSERA_API std::optional<CallInfo> decode(std::string_view text);
 
 /// One rank's call, as seen by another.
-struct RankCall {
+struct TESSERA_API RankCall {
   int index = 0;          ///< in the group
   uint64_t sequence = 0;  ///< number of the call within the group
   CallInfo call;
@@ -80,15 +81,15 @@ struct RankCall {
 };
 
 /// Serialization of a call with its note, and the reverse; nullopt if the text is something else.
-std::string post(const CallInfo& call, std::string_view note);
-std::optional<RankCall> read_post(int index, uint64_t sequence, std::string_view text);
+TESSERA_API std::string post(const CallInfo& call, std::string_view note);
+TESSERA_API std::optional<RankCall> read_post(int index, uint64_t sequence, std::string_view text);
 
 /// The first two ranks whose calls of the same sequence number do not match, and why: "rank 0 calls
 /// all_reduce (sum) of 4 float32, rank 2 calls barrier"; nullopt if all match. Stricter than the
 /// wire format: equal element counts with different shapes do not match.
-std::optional<std::string> first_difference(std::span<const RankCall> calls,
-                                            const GroupInfo& group);
+TESSERA_API std::optional<std::string> first_difference(std::span<const RankCall> calls,
+                                                        const GroupInfo& group);
 
-std::string dtype_text(c10::ScalarType dtype);  ///< "float32"
+TESSERA_API std::string dtype_text(c10::ScalarType dtype);  ///< "float32"
 
 }  // namespace tessera::comm

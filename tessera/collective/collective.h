@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "tessera/base/api.h"
 #include "tessera/collective/comm_op.h"
 
 /// The collectives of c10d::Backend, individually: `_allgather_base` and `allgather` are two values
@@ -36,10 +37,11 @@ enum class Collective : uint8_t {
   barrier,
 };
 
-std::string_view collective_name(Collective collective);  ///< "all_gather_into_tensor"
-CommOp comm_op(Collective collective);                    ///< CommOp::all_gather
-c10d::OpType c10d_op_type(Collective collective);         ///< the type that a c10d::Work reports
+TESSERA_API std::string_view collective_name(Collective collective);  ///< "all_gather_into_tensor"
+TESSERA_API CommOp comm_op(Collective collective);                    ///< CommOp::all_gather
+TESSERA_API c10d::OpType c10d_op_type(
+    Collective collective);  ///< the type that a c10d::Work reports
 
-std::string_view reduce_op_name(c10d::ReduceOp::RedOpType op);  ///< "sum", "premul_sum"
+TESSERA_API std::string_view reduce_op_name(c10d::ReduceOp::RedOpType op);  ///< "sum", "premul_sum"
 
 }  // namespace tessera::comm

@@ -17,8 +17,8 @@ constexpr milliseconds kLookAgain(1000);
 
 }  // namespace
 
-Exchange::Exchange(std::shared_ptr<Transport> links, Group group, milliseconds timeout)
-    : links_(std::move(links)), group_(group), timeout_(timeout) {}
+Exchange::Exchange(std::shared_ptr<Transport> transport, Group group, milliseconds timeout)
+    : transport_(std::move(transport)), group_(group), timeout_(timeout) {}
 
 template <typename Post>
 Exchange::Message* Exchange::post(const Post& post_it) {
@@ -34,14 +34,15 @@ Exchange::Message* Exchange::post(const Post& post_it) {
 
 Exchange::Message* Exchange::send(const at::Tensor& piece, int to, int round) {
   if (piece.numel() == 0) return nullptr;
-  return post(
-      [&] { return links_->send_piece(piece, to, gloo_tags::exchange(group_.tag, piece, round)); });
+  return post([&] {
+    return transport_->send_piece(piece, to, message_tags::exchange(group_.tag, piece, round));
+  });
 }
 
 Exchange::Message* Exchange::receive(const at::Tensor& piece, int from, int round) {
   if (piece.numel() == 0) return nullptr;
   return post([&] {
-    return links_->receive_piece(piece, from, gloo_tags::exchange(group_.tag, piece, round));
+    return transport_->receive_piece(piece, from, message_tags::exchange(group_.tag, piece, round));
   });
 }
 
@@ -52,7 +53,7 @@ void Exchange::await(Message* message) {
   if (!deadline_) deadline_ = deadline_after(timeout_);
   for (;;) {
     if (cancelled_) throw std::runtime_error("this rank closed its links");
-    if (links_->broken()) throw_what_failed();
+    if (transport_->broken()) throw_what_failed();
     if (late_.exchange(false)) look_();
     std::optional<Alarm> alarm;
     if (look_) {
@@ -71,7 +72,7 @@ void Exchange::await(Message* message) {
 }
 
 void Exchange::throw_what_failed() {
-  links_->progress_once();  // messages queued for other peers are still sent
+  transport_->progress_once();  // messages queued for other peers are still sent
   std::lock_guard lock(mutex_);
   for (const auto& message : messages_) {
     if (!message.work) continue;

@@ -41,13 +41,13 @@ class Exchange {
     uint32_t tag = 0;  ///< identifies the call (message_tags.h)
   };
 
-  Exchange(std::shared_ptr<Transport> links, Group group, std::chrono::milliseconds timeout);
+  Exchange(std::shared_ptr<Transport> transport, Group group, std::chrono::milliseconds timeout);
 
   int rank() const { return group_.rank; }
   int size() const { return group_.size; }
-  bool sends_ahead() const { return links_->sends_ahead(); }
+  bool sends_ahead() const { return transport_->sends_ahead(); }
   /// Makes progress without blocking, for callers with other work to do.
-  void progress_once() noexcept { links_->progress_once(); }
+  void progress_once() noexcept { transport_->progress_once(); }
 
   struct Message {
     c10::intrusive_ptr<c10d::Work> work;
@@ -79,7 +79,7 @@ class Exchange {
   void interrupt() noexcept;
   void throw_what_failed();
 
-  std::shared_ptr<Transport> links_;
+  std::shared_ptr<Transport> transport_;
   Group group_;
   std::chrono::milliseconds timeout_;
   std::optional<std::chrono::steady_clock::time_point> deadline_;  // from the first wait on

@@ -4,10 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/api.h"
+
 namespace tessera::comm {
 
 /// A tap's description of the group of its backend, for events and error messages.
-struct GroupInfo {
+struct TESSERA_API GroupInfo {
   std::vector<int> ranks;  ///< world ranks, in group order
   int index = 0;           ///< my index in ranks
   std::string name;        ///< "procs:0,1"

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "tessera/base/api.h"
+
 /// A host language with a global lock (Python's GIL) must release it while a rank waits for others;
 /// otherwise thread ranks deadlock. comm marks every place where a call may block; the owner of the
 /// lock installs hooks that run there.
@@ -15,7 +17,7 @@ struct BlockHooks {
 };
 
 /// Process-wide; set it before the first rank runs.
-void set_block_hooks(const BlockHooks& hooks);
+TESSERA_API void set_block_hooks(const BlockHooks& hooks);
 
 /// Scope of a call that may block. Nests: inner scopes find the lock already released.
 class MayBlock {

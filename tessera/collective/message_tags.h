@@ -6,7 +6,7 @@
 
 /// The use of Gloo's message tags: both sides must pass the same one, so the tag encodes what the
 /// call is, and ranks in different calls do not take each other's bytes (gloo.h).
-namespace tessera::comm::gloo_tags {
+namespace tessera::comm::message_tags {
 
 /// A collective of Gloo's own: 32 bits. 14 of the sequence number, 16 of the call's digest, 2
 /// unused because Gloo increments the tag inside some calls.
@@ -47,4 +47,4 @@ inline int exchange(uint32_t call, const at::Tensor& piece, int round) {
          static_cast<int>(piece_hash(piece, digest, kPieceBits));
 }
 
-}  // namespace tessera::comm::gloo_tags
+}  // namespace tessera::comm::message_tags

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tessera/base/api.h"
 #include "tessera/base/errors.h"
 
 /// Failure reporting. When a rank fails, the others are notified immediately: their collectives
@@ -22,25 +23,25 @@ namespace tessera::comm {
 class RankWorld;
 
 /// Posts why this rank failed and closes its connections. The world can no longer communicate.
-void report_failure(RankWorld& world, std::string_view why);
+TESSERA_API void report_failure(RankWorld& world, std::string_view why);
 
 /// The same for this process's world (process_world()); no effect if there is none.
-void report_failure(std::string_view why);
+TESSERA_API void report_failure(std::string_view why);
 
 /// From now on std::terminate first reports the uncaught exception, and an exit with an error
 /// reports its status. Idempotent; called by process_world().
-void report_endings();
+TESSERA_API void report_endings();
 
 /// Closes this rank's connections without posting a reason: for a rank that fails because a peer
 /// did.
-void close_links(RankWorld& world);
-void close_links();  ///< of this process's world
+TESSERA_API void close_links(RankWorld& world);
+TESSERA_API void close_links();  ///< of this process's world
 
 /// Throws PeerError that names those of `ranks` whose process was killed, is stopped or has ended;
 /// returns if all are alive. For waits that exchange no messages, which would otherwise last until
 /// their timeout. Takes some milliseconds, with silent ranks a few seconds. Ranks of this process
 /// (threads) end together and are not checked.
-void require_alive(RankWorld& world, std::span<const int> ranks);
+TESSERA_API void require_alive(RankWorld& world, std::span<const int> ranks);
 
 /// Runs `body`. If it throws, reports the failure to the other ranks and rethrows.
 template <typename Body>

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "tessera/base/api.h"
 #include "tessera/comm/world.h"
 
 /// One rank of a simulated world: for planning, on meta tensors or small real ones.
@@ -17,6 +18,6 @@
 /// Creating a world costs nothing per rank; a group costs its list of ranks.
 namespace tessera::comm {
 
-std::shared_ptr<RankWorld> fake_world(int rank, int size);
+TESSERA_API std::shared_ptr<RankWorld> fake_world(int rank, int size);
 
 }  // namespace tessera::comm

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/api.h"
+
 namespace c10d {
 class Backend;
 class ProcessGroup;
@@ -23,7 +25,7 @@ using Backends = std::vector<std::pair<c10::DeviceType, c10::intrusive_ptr<c10d:
 /// c10d::ProcessGroup, registered under `name()` during the lifetime of the Group, so
 /// `_c10d_functional` ops and direct c10d calls use the same connections, recorder and checks as
 /// the library.
-class Group {
+class TESSERA_API Group {
  public:
   Group(std::vector<int> ranks, int index, std::string name, const Backends& backends);
   ~Group();

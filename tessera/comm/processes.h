@@ -9,6 +9,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "tessera/base/api.h"
+
 /// Ranks as processes: Gloo for CPU tensors; NCCL for CUDA tensors if this build and machine have
 /// it (otherwise Gloo serves them too).
 ///
@@ -34,7 +36,7 @@ class RankWorld;
 
 inline constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::seconds(600);
 
-struct ProcessWorldOptions {
+struct TESSERA_API ProcessWorldOptions {
   int rank = 0;
   int size = 1;
   int local_rank = 0;  ///< index of this rank's CUDA device
@@ -62,21 +64,21 @@ struct ProcessWorldOptions {
 };
 
 /// Rendezvous with the other ranks; throws PeerError naming those that did not arrive in time.
-std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options);
+TESSERA_API std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options);
 
 /// This process's world, created from the environment at the first call and kept until process exit
 /// or close_process_world. One rank, without a network, if the environment names none.
-std::shared_ptr<RankWorld> process_world();
+TESSERA_API std::shared_ptr<RankWorld> process_world();
 
 /// Sets the result of process_world(), for programs whose ranks are already connected (Python's
 /// torch.distributed): a world over their store. Throws if there is another one.
-void set_process_world(std::shared_ptr<RankWorld> world);
+TESSERA_API void set_process_world(std::shared_ptr<RankWorld> world);
 
 /// The same if it exists and is not being created; never blocks.
-std::shared_ptr<RankWorld> process_world_if_any();
+TESSERA_API std::shared_ptr<RankWorld> process_world_if_any();
 
 /// Releases process_world() before process exit. Programs with CUDA tensors should call it at the
 /// end of main, because the CUDA runtime may be gone during static destruction.
-void close_process_world();
+TESSERA_API void close_process_world();
 
 }  // namespace tessera::comm

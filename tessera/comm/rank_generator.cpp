@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
@@ -60,6 +61,64 @@ class FillGenerator final : public c10::OperatorKernel {
   std::optional<size_t> device_;
 };
 
+/// Kernels of CUDA without a generator argument draw from the process's default generator. Lends it
+/// the rank's state while such an op runs; ranks take turns, since a kernel reads the state when it
+/// is launched. Sharded tensors pass: the op arrives again with their local tensors.
+class LendState final : public c10::OperatorKernel {
+ public:
+  explicit LendState(const c10::FunctionSchema& schema) : count_(schema.arguments().size()) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    const auto next = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
+    const auto device = cuda_device(&(*stack)[stack->size() - count_]);
+    if (current_generators == nullptr || lent || !device) return op.redispatchBoxed(next, stack);
+    static std::mutex turns;
+    const std::lock_guard lock(turns);
+    const Lent state(at::globalContext().defaultGenerator(*device),
+                     current_generators->get(*device));
+    op.redispatchBoxed(next, stack);
+  }
+
+ private:
+  /// Inside an op that has the state already: one that is made of others.
+  static thread_local bool lent;
+
+  class Lent {
+   public:
+    Lent(at::Generator process, const at::Generator& rank)
+        : process_(std::move(process)), own_(process_.graphsafe_get_state()) {
+      process_.graphsafe_set_state(rank);
+      lent = true;
+    }
+    ~Lent() {
+      lent = false;
+      process_.graphsafe_set_state(own_);
+    }
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+
+   private:
+    at::Generator process_;
+    at::Generator own_;
+  };
+
+  std::optional<c10::Device> cuda_device(const c10::IValue* arguments) const {
+    for (size_t i = 0; i < count_; ++i) {
+      if (!arguments[i].isTensor()) continue;
+      const at::Tensor& tensor = arguments[i].toTensor();
+      if (tensor.defined() && tensor.key_set().has_backend(c10::BackendComponent::CUDABit)) {
+        return tensor.device();
+      }
+    }
+    return std::nullopt;
+  }
+
+  size_t count_;
+};
+
+thread_local bool LendState::lent = false;
+
 std::optional<size_t> generator_argument(const c10::FunctionSchema& schema) {
   const auto& arguments = schema.arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -77,11 +136,14 @@ struct Registration {
       if (!name.name.starts_with("aten::")) continue;
       const auto op = dispatcher.findSchema(name);
       if (!op) continue;
+      const std::string full =
+          name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
       if (const auto generator = generator_argument(op->schema())) {
-        const std::string full =
-            name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
         ops.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(
                                    std::make_unique<FillGenerator>(op->schema(), *generator)));
+      } else if (op->hasTag(at::Tag::nondeterministic_seeded)) {
+        ops.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                   std::make_unique<LendState>(op->schema())));
       }
     }
   }

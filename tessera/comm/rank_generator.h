@@ -7,6 +7,8 @@
 #include <map>
 #include <mutex>
 
+#include "tessera/base/api.h"
+
 /// Every thread rank has its own default generators. A random op called without a generator on a
 /// rank's thread (`torch::randn`, `x.normal_()`, `dropout`, ...) uses that rank's, so concurrent
 /// ranks neither interfere nor depend on timing: each gets the sequence that a separate process
@@ -16,23 +18,24 @@
 ///   run_ranks(4, [&](int) { at::randn(3); });    // equal to `a` on each of the four
 ///
 /// Implementation: while a rank runs, an otherwise unused dispatch key is enabled on its thread;
-/// each op that takes a `Generator?` has a kernel for that key which fills in a missing one. Other
-/// threads never reach it and pay nothing.
+/// each op that takes a `Generator?` has a kernel for that key which fills in a missing one. Random
+/// ops without such an argument (native_dropout, attention with dropout), which on CUDA draw from
+/// the process's generator, run while that has the rank's state. Other threads never reach these
+/// kernels and pay nothing.
 ///
 /// Not covered: `at::manual_seed` inside a rank seeds the process's generator, not the rank's (use
-/// manual_seed below); CUDA kernels without a generator argument (native_dropout, fused attention
-/// with dropout) use the process's.
+/// manual_seed below).
 namespace tessera::comm {
 
 /// Seeds the calling rank's generators; outside thread ranks the process's, as at::manual_seed
 /// does.
-void manual_seed(uint64_t seed);
+TESSERA_API void manual_seed(uint64_t seed);
 
 /// The generator that a random op on `device` uses here if it is given none.
-at::Generator default_generator(c10::Device device = c10::Device(c10::kCPU));
+TESSERA_API at::Generator default_generator(c10::Device device = c10::Device(c10::kCPU));
 
 /// The default generators of one rank, one per device, created on first use.
-class RankGenerators {
+class TESSERA_API RankGenerators {
  public:
   explicit RankGenerators(uint64_t seed) : seed_(seed) {}
   RankGenerators(const RankGenerators&) = delete;
@@ -51,11 +54,11 @@ class RankGenerators {
 };
 
 /// The initial seed of the ranks: the seed of the process's default generator.
-uint64_t process_seed();
+TESSERA_API uint64_t process_seed();
 
 /// While it is alive, the calling thread draws from `generators`. Nests; must end on the same
 /// thread.
-class UseGenerators {
+class TESSERA_API UseGenerators {
  public:
   explicit UseGenerators(RankGenerators& generators);
   ~UseGenerators();

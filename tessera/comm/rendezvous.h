@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/base/api.h"
+
 /// Reads the rendezvous (rank, size, address of the store) from the launcher's environment
 /// variables. A pure function; no connections are made here.
 ///
@@ -28,7 +30,7 @@ namespace tessera::comm {
 
 /// The value of a variable; nullopt if it is unset or empty.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
-Environment process_environment();
+TESSERA_API Environment process_environment();
 
 struct Rendezvous {
   int rank = 0;

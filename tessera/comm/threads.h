@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
 
@@ -41,7 +42,7 @@
 /// Work::getFuture()->wait() is not.
 namespace tessera::comm {
 
-struct RunRanksOptions {
+struct TESSERA_API RunRanksOptions {
   /// How long a rank waits for others in one call.
   std::chrono::milliseconds timeout = kDefaultTimeout;
   /// If false, ranks that all wait for each other do so until the timeout. For programs in which
@@ -51,7 +52,8 @@ struct RunRanksOptions {
 
 /// Runs fn(0), ..., fn(n-1), each in its own thread, and returns when all have ended. May be called
 /// from inside a rank: the new world is separate.
-void run_ranks(int n, const std::function<void(int rank)>& fn, const RunRanksOptions& options = {});
+TESSERA_API void run_ranks(int n, const std::function<void(int rank)>& fn,
+                           const RunRanksOptions& options = {});
 
 class ThreadHub;
 class RankGenerators;
@@ -64,7 +66,7 @@ class RankGenerators;
 ///   try { work(); } catch (...) { ranks->fail(r, std::current_exception()); }
 ///   // after both have ended:
 ///   ranks->rethrow_failure();
-class ThreadRanks : public std::enable_shared_from_this<ThreadRanks> {
+class TESSERA_API ThreadRanks : public std::enable_shared_from_this<ThreadRanks> {
  public:
   /// Captures the calling thread's state (grad mode, ...) and the process's seed for the ranks.
   static std::shared_ptr<ThreadRanks> create(int n, const RunRanksOptions& options = {});
@@ -90,7 +92,7 @@ class ThreadRanks : public std::enable_shared_from_this<ThreadRanks> {
 };
 
 /// While it is alive, the calling thread is that rank. A rank ends with its last EnterRank.
-class EnterRank {
+class TESSERA_API EnterRank {
  public:
   EnterRank(ThreadRanks& ranks, int rank);
   ~EnterRank();

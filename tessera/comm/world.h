@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/comm/group.h"
 #include "tessera/mesh/device_mesh.h"
 
@@ -25,7 +26,7 @@ namespace tessera::comm {
 
 class Observers;  // recorder.h: observers of this rank's collectives
 
-class RankWorld : public World, public std::enable_shared_from_this<RankWorld> {
+class TESSERA_API RankWorld : public World, public std::enable_shared_from_this<RankWorld> {
  public:
   enum class Kind { processes, threads, fake, external };
 
@@ -75,14 +76,14 @@ class RankWorld : public World, public std::enable_shared_from_this<RankWorld> {
 
 /// The world of the calling thread: its rank's inside run_ranks, else the process's (created from
 /// the environment at the first call; one rank if the environment names none).
-std::shared_ptr<RankWorld> current_world();
+TESSERA_API std::shared_ptr<RankWorld> current_world();
 
 /// The world of the innermost WorldGuard on the calling thread; nullptr if there is none.
-std::shared_ptr<RankWorld> entered_world();
+TESSERA_API std::shared_ptr<RankWorld> entered_world();
 
 /// While it is alive, current_world() on the calling thread is `world`. run_ranks uses it for its
 /// threads; with fake_world, code can plan as if it ran on that rank. Must end on the same thread.
-class WorldGuard {
+class TESSERA_API WorldGuard {
  public:
   explicit WorldGuard(std::shared_ptr<RankWorld> world);
   ~WorldGuard();
@@ -94,28 +95,31 @@ class WorldGuard {
 };
 
 /// The world of a mesh; throws if the mesh has none.
-RankWorld& world_of(const DeviceMesh& mesh);
+TESSERA_API RankWorld& world_of(const DeviceMesh& mesh);
 
 /// My group along the given axes of a mesh, in the order given.
-std::shared_ptr<const Group> group_of(const DeviceMesh& mesh, std::span<const int> axes);
-std::shared_ptr<const Group> group_of(const DeviceMesh& mesh, std::string_view axis);
+TESSERA_API std::shared_ptr<const Group> group_of(const DeviceMesh& mesh,
+                                                  std::span<const int> axes);
+TESSERA_API std::shared_ptr<const Group> group_of(const DeviceMesh& mesh, std::string_view axis);
 /// The group of all ranks of a mesh, in mesh order.
-std::shared_ptr<const Group> group_of(const DeviceMesh& mesh);
+TESSERA_API std::shared_ptr<const Group> group_of(const DeviceMesh& mesh);
 
 /// A mesh over ranks 0..n-1 of a world (default: current_world()); creates the groups of its axes.
 /// Must be called on every rank of the world, including those outside of the mesh. Names default to
 /// "axis0"...
-DeviceMesh init_device_mesh(const std::string& device, std::span<const int> sizes,
-                            std::span<const std::string> names = {},
-                            std::shared_ptr<RankWorld> world = nullptr);
+TESSERA_API DeviceMesh init_device_mesh(const std::string& device, std::span<const int> sizes,
+                                        std::span<const std::string> names = {},
+                                        std::shared_ptr<RankWorld> world = nullptr);
 
 /// The same from text: "dp=2,tp=4", "cuda:dp=8"; may list ranks ("tp=2@2,3").
-DeviceMesh init_device_mesh(std::string_view text, std::shared_ptr<RankWorld> world = nullptr);
+TESSERA_API DeviceMesh init_device_mesh(std::string_view text,
+                                        std::shared_ptr<RankWorld> world = nullptr);
 
 /// A mesh over existing process groups, one per axis (PyTorch's DeviceMesh.from_group), in a new
 /// world that has only these groups. `mesh` names all ranks; groups[i] must hold my ranks along
 /// axis i in mesh order: its size and my rank in it are checked.
-DeviceMesh mesh_from_groups(const DeviceMesh& mesh, int my_rank, int world_size,
-                            std::span<const c10::intrusive_ptr<c10d::ProcessGroup>> groups);
+TESSERA_API DeviceMesh
+mesh_from_groups(const DeviceMesh& mesh, int my_rank, int world_size,
+                 std::span<const c10::intrusive_ptr<c10d::ProcessGroup>> groups);
 
 }  // namespace tessera::comm

@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "tessera/base/api.h"
 #include "tessera/mesh/device_mesh.h"
 
 /// Caches that belong to a world (plans, programs) keep it alive. When the ranks of a world have
@@ -17,6 +18,6 @@ void announce_world_end(const World& world);
 /// For a process that exits: runs the shutdown barrier with the other ranks of process_world() and
 /// closes its connections now, regardless of remaining references. C++ programs do this
 /// automatically.
-void end_process_world();
+TESSERA_API void end_process_world();
 
 }  // namespace tessera::comm

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/mesh/device_mesh.h"
 
 /// Communication cost model: latency and bandwidth of the links of each mesh axis.
@@ -20,7 +21,7 @@
 /// 8 accelerators; set others for a CPU cluster or a measured machine.
 namespace tessera::cost {
 
-struct Link {
+struct TESSERA_API Link {
   double start_s = 0;      ///< start-up of a collective
   double hop_s = 0;        ///< per further rank on the critical path
   double bytes_per_s = 1;  ///< one direction, one rank
@@ -28,9 +29,9 @@ struct Link {
 };
 
 /// The effective link of a collective over several axes: the slowest value of each field.
-Link slowest(std::span<const Link> links);
+TESSERA_API Link slowest(std::span<const Link> links);
 
-struct Machine {
+struct TESSERA_API Machine {
   int ranks_per_host = 8;
   Link within_host{5e-6, 1e-6, 200e9};
   Link across_hosts{12e-6, 4e-6, 25e9};
@@ -44,19 +45,19 @@ struct Machine {
 };
 
 /// One link per mesh axis: within a host if every group of the axis is.
-std::vector<Link> links_of(const DeviceMesh& mesh, const Machine& machine);
+TESSERA_API std::vector<Link> links_of(const DeviceMesh& mesh, const Machine& machine);
 
-double all_gather_seconds(const Link& link, int64_t ranks, int64_t gathered_bytes);
-double reduce_scatter_seconds(const Link& link, int64_t ranks, int64_t input_bytes);
-double all_reduce_seconds(const Link& link, int64_t ranks, int64_t bytes);
-double all_to_all_seconds(const Link& link, int64_t ranks, int64_t local_bytes);
-double copy_seconds(const Machine& machine, int64_t bytes);
+TESSERA_API double all_gather_seconds(const Link& link, int64_t ranks, int64_t gathered_bytes);
+TESSERA_API double reduce_scatter_seconds(const Link& link, int64_t ranks, int64_t input_bytes);
+TESSERA_API double all_reduce_seconds(const Link& link, int64_t ranks, int64_t bytes);
+TESSERA_API double all_to_all_seconds(const Link& link, int64_t ranks, int64_t local_bytes);
+TESSERA_API double copy_seconds(const Machine& machine, int64_t bytes);
 
 /// The machine used to price plans for meshes of a device ("cpu", "cuda", ...) if none is given.
 /// Setting it makes cached plans stale.
-Machine default_machine(const std::string& device);
-void set_default_machine(const std::string& device, const Machine& machine);
+TESSERA_API Machine default_machine(const std::string& device);
+TESSERA_API void set_default_machine(const std::string& device, const Machine& machine);
 /// Increases by one with every set_default_machine.
-uint64_t default_machine_version();
+TESSERA_API uint64_t default_machine_version();
 
 }  // namespace tessera::cost

@@ -9,11 +9,12 @@
 #include <variant>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/base/dtype.h"
 #include "tessera/sharding/boxes.h"
 
 /// The `.metadata` of PyTorch's distributed checkpoint (DCP): which tensors and values a directory
-/// holds, in which boxes a tensor is cut, and which bytes of which file hold each of them.
+/// holds, into which boxes a tensor is split, and which bytes of which file hold each of them.
 ///
 ///   step_100/.metadata       a pickle of torch.distributed.checkpoint.metadata.Metadata
 ///   step_100/__0_0.distcp    items of rank 0, back to back, each what torch.save writes
@@ -26,7 +27,7 @@ namespace tessera::dcp {
 inline constexpr std::string_view kMetadataFile = ".metadata";
 
 /// Bytes of a file in the directory.
-struct StoredItem {
+struct TESSERA_API StoredItem {
   std::string file{};
   uint64_t offset = 0;
   uint64_t length = 0;
@@ -34,12 +35,12 @@ struct StoredItem {
 };
 
 /// A box of a tensor and where it is stored.
-struct Chunk {
+struct TESSERA_API Chunk {
   Box box;
   StoredItem item;
 };
 
-struct TensorEntry {
+struct TESSERA_API TensorEntry {
   /// Absent where the writer left it out, which PyTorch allows; items have it.
   std::optional<DType> dtype;
   std::vector<int64_t> shape{};
@@ -47,7 +48,7 @@ struct TensorEntry {
 };
 
 /// A pickled value that is no tensor.
-struct ValueEntry {
+struct TESSERA_API ValueEntry {
   StoredItem item;
 };
 
@@ -57,16 +58,17 @@ using Entry = std::variant<TensorEntry, ValueEntry>;
 using PathPart = std::variant<std::string, int64_t>;
 using Path = std::vector<PathPart>;
 
-struct Metadata {
+struct TESSERA_API Metadata {
   std::map<std::string, Entry> entries;
   std::map<std::string, Path> paths;  ///< absent names are their own path
 };
 
 /// Reads the file's contents and checks that it says where every chunk and value is. Throws
 /// InvalidArgument that names `document`. Which bytes and boxes are plausible: check.h.
-Metadata read_metadata(std::span<const std::byte> contents, const std::string& document);
+TESSERA_API Metadata read_metadata(std::span<const std::byte> contents,
+                                   const std::string& document);
 
 /// The file's contents. Every tensor needs a dtype.
-std::string write_metadata(const Metadata& metadata);
+TESSERA_API std::string write_metadata(const Metadata& metadata);
 
 }  // namespace tessera::dcp

@@ -11,7 +11,7 @@ namespace {
 /// Smaller pieces cost more in item headers and metadata than their balance is worth.
 constexpr uint64_t kSmallestPiece = uint64_t{1} << 20;
 
-/// Cuts along the first dim that has more than one index.
+/// Splits along the first dim that has more than one index.
 void append_pieces(const Offer& offer, uint64_t count, std::vector<Offer>& out) {
   const Box& box = offer.held.box;
   for (size_t d = 0; d < box.begin.size(); ++d) {
@@ -32,7 +32,7 @@ void append_pieces(const Offer& offer, uint64_t count, std::vector<Offer>& out) 
   out.push_back(offer);
 }
 
-std::vector<Offer> cut_large(std::vector<Offer> offers, uint64_t share) {
+std::vector<Offer> split_large(std::vector<Offer> offers, uint64_t share) {
   std::vector<Offer> out;
   for (auto& offer : offers) {
     const uint64_t piece = std::max(share, kSmallestPiece);
@@ -72,7 +72,7 @@ std::vector<PlannedWrite> plan_writes(std::vector<Offer> offers, const WritePlan
   uint64_t total = 0;
   for (const auto& offer : offers) total += offer.bytes;
   const auto ranks = static_cast<uint64_t>(options.world_size);
-  if (options.cut) offers = cut_large(std::move(offers), total / ranks + 1);
+  if (options.split) offers = split_large(std::move(offers), total / ranks + 1);
 
   // What only one rank has comes first; then the large pieces, so that the small ones even it out.
   std::vector<size_t> order(offers.size());

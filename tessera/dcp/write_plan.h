@@ -11,7 +11,7 @@
 /// equally much. A pure function: every rank computes the same plan.
 ///
 ///   tp=2, weight S0: 8x4         rank 0 writes rows [0,4), rank 1 rows [4,8)
-///   dp=2, weight R: 8x4          one of the two writes it; a large one is cut in two
+///   dp=2, weight R: 8x4          one of the two writes it; a large one is split in two
 ///   dp=2,tp=2, weight R,S0       of each half there are two copies: one of their ranks writes it
 namespace tessera::dcp {
 
@@ -40,8 +40,8 @@ struct PlannedWrite {
 
 struct WritePlanOptions {
   int world_size = 1;
-  /// Cuts replicated boxes of more than a rank's share into pieces of several ranks.
-  bool cut = true;
+  /// Splits replicated boxes of more than a rank's share into pieces of several ranks.
+  bool split = true;
   /// Which rank is preferred among equally loaded ones.
   int first = 0;
 };

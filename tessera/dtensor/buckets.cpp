@@ -11,8 +11,8 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/scatter.h"
 #include "tessera/dtensor/sharded_tensor.h"
-#include "tessera/dtensor/spread.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 #include "tessera/sharding/local_shape.h"
@@ -101,10 +101,10 @@ DeviceMesh as_one_axis(const DeviceMesh& mesh) {
       .in_world(mesh.world());
 }
 
-DeviceMesh of_axes(const DeviceMesh& mesh, std::span<const Placement> placements, bool cut) {
+DeviceMesh of_axes(const DeviceMesh& mesh, std::span<const Placement> placements, bool sharded) {
   std::vector<std::string> names;
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
-    if (placements[static_cast<size_t>(axis)].is_sharded() == cut) {
+    if (placements[static_cast<size_t>(axis)].is_sharded() == sharded) {
       names.push_back(mesh.axis_name(axis));
     }
   }
@@ -128,10 +128,10 @@ class FlatScatter {
       : shardings_(shardings),
         items_(items),
         kind_(std::move(kind)),
-        copies_(of_axes(kind_.mesh, kind_.placements, /*cut=*/false)) {}
+        copies_(of_axes(kind_.mesh, kind_.placements, /*sharded=*/false)) {}
 
   void run(std::span<const at::Tensor> fulls, int source, std::vector<at::Tensor>& out) const {
-    const int source_rank = kind_.mesh.ranks()[static_cast<size_t>(source)];
+    const DeviceMesh holder = mesh_of_source(kind_.mesh, source);
     std::vector<int64_t> sizes;
     for (const int rank : kind_.mesh.ranks()) {
       const Interval share = share_of(rank);
@@ -143,11 +143,8 @@ class FlatScatter {
     const Coordinate me = *kind_.mesh.my_coordinate();
     at::Tensor mine = at::empty({numel_at(me)}, options);
     if (total > 0) {
-      const bool sends = kind_.mesh.my_rank() == source_rank;
-      const at::Tensor packed = sends ? pack(fulls, options, total) : at::empty({0}, options);
-      const DeviceMesh holder =
-          DeviceMesh({{"source", 1}}, std::vector<int>{source_rank}, kind_.mesh.device())
-              .in_world(kind_.mesh.world());
+      const at::Tensor packed =
+          holder.contains_me() ? pack(fulls, options, total) : at::empty({0}, options);
       const at::Tensor share = exec::redistribute(
           packed, flat_sharding(holder, {Replicate()}, total, kind_.dtype),
           flat_sharding(as_one_axis(kind_.mesh), {RaggedShard(0, sizes)}, total, kind_.dtype));
@@ -188,12 +185,14 @@ class FlatScatter {
   at::Tensor pack(std::span<const at::Tensor> fulls, const at::TensorOptions& options,
                   int64_t total) const {
     at::Tensor packed = at::empty({total}, options);
+    const bool all_replicated = copies_.defined() && copies_.ndim() == kind_.mesh.ndim();
+    at::Tensor parts;  // packed once if they are the same for all ranks
     int64_t at = 0;
     for (const int rank : kind_.mesh.ranks()) {
       const Coordinate coordinate = *kind_.mesh.coordinate_of(rank);
       const Interval share = share_of(rank);
       if (share.size() == 0) continue;
-      const at::Tensor parts = parts_at(fulls, options, coordinate);
+      if (!parts.defined() || !all_replicated) parts = parts_at(fulls, options, coordinate);
       packed.narrow(0, at, share.size()).copy_(parts.narrow(0, share.begin, share.size()));
       at += share.size();
     }
@@ -215,8 +214,8 @@ class FlatScatter {
 
   at::Tensor gather_copies(const at::Tensor& share, const Coordinate& me) const {
     if (!copies_.defined() || copies_.size() == 1) return share;
-    const Sharding cut = shares(numel_at(me));
-    return exec::redistribute(share, cut, cut.replicated());
+    const Sharding ragged = shares(numel_at(me));
+    return exec::redistribute(share, ragged, ragged.replicated());
   }
 
   std::span<const Sharding> shardings_;
@@ -256,9 +255,9 @@ namespace {
 /// out.
 void gather_flat(std::span<const at::Tensor> locals, std::span<const Sharding> shardings,
                  const std::vector<size_t>& items, const Kind& kind, const TakeFull& take) {
-  const DeviceMesh cutting = of_axes(kind.mesh, kind.placements, /*cut=*/true);
+  const DeviceMesh shard_mesh = of_axes(kind.mesh, kind.placements, /*sharded=*/true);
   std::vector<int64_t> sizes;
-  for (const int rank : cutting.ranks()) {
+  for (const int rank : shard_mesh.ranks()) {
     const Coordinate at = *kind.mesh.coordinate_of(rank);
     int64_t sum = 0;
     for (const size_t i : items) sum += local_numel(shardings[i], at);
@@ -268,7 +267,7 @@ void gather_flat(std::span<const at::Tensor> locals, std::span<const Sharding> s
   std::vector<at::Tensor> mine;
   for (const size_t i : items) mine.push_back(locals[i].reshape({-1}));
   const Sharding ragged =
-      flat_sharding(as_one_axis(cutting), {RaggedShard(0, std::move(sizes))}, total, kind.dtype);
+      flat_sharding(as_one_axis(shard_mesh), {RaggedShard(0, std::move(sizes))}, total, kind.dtype);
   at::Tensor all = at::cat(mine);
   if (total > 0) all = exec::redistribute(all, ragged, ragged.replicated());
   if (!take) return;
@@ -277,7 +276,7 @@ void gather_flat(std::span<const at::Tensor> locals, std::span<const Sharding> s
     wholes.push_back(at::empty(as_ints(shardings[i].shape()), locals[i].options()));
   }
   int64_t at = 0;
-  for (const int rank : cutting.ranks()) {
+  for (const int rank : shard_mesh.ranks()) {
     const Coordinate coordinate = *kind.mesh.coordinate_of(rank);
     for (size_t n = 0; n < items.size(); ++n) {
       const Sharding& as = shardings[items[n]];

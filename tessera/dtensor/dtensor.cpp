@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <iostream>
 #include <sstream>
+#include <utility>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/autograd.h"
+#include "tessera/dtensor/buckets.h"
+#include "tessera/dtensor/distribute_all.h"
 #include "tessera/dtensor/measure.h"
+#include "tessera/dtensor/scatter.h"
 #include "tessera/dtensor/sharded_tensor.h"
-#include "tessera/dtensor/spread.h"
 #include "tessera/dtensor/view_origin.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
@@ -67,6 +70,26 @@ std::vector<int64_t> stride_to_keep(const at::Tensor& full) {
   const auto format = full.suggest_memory_format();
   if (format == at::MemoryFormat::Contiguous || !full.is_contiguous(format)) return {};
   return full.strides().vec();
+}
+
+Sharding sharding_of_full(const at::Tensor& full, const DeviceMesh& mesh,
+                          std::vector<Placement> placements) {
+  return {mesh,
+          std::move(placements),
+          full.sizes().vec(),
+          {.dtype = dtype_of(full), .stride = stride_to_keep(full)}};
+}
+
+/// Whether this rank takes part in sending a full tensor from the source rank.
+bool is_sent(const at::Tensor& full, const DeviceMesh& mesh, const DistributeOptions& options) {
+  return options.source && mesh.contains_me() && mesh.size() > 1 && !full.is_meta();
+}
+
+/// This rank's part of a full tensor that need not be sent, in memory of its own.
+at::Tensor part_without_messages(const at::Tensor& full, const Sharding& as) {
+  if (!as.mesh().contains_me()) return empty_part(full, as);
+  const at::Tensor part = exec::redistribute(full.contiguous(), as.replicated(), as);
+  return part.is_alias_of(full) ? part.clone() : part;
 }
 
 void require_ranks(const DeviceMesh& mesh, const char* function) {
@@ -232,19 +255,44 @@ at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
           "history only through from_local");
   const bool requires_grad = full.requires_grad();
   const at::Tensor data = full.detach();
-  const Sharding as(mesh, std::move(placements), {data.sizes().begin(), data.sizes().end()},
-                    {.dtype = dtype_of(data), .stride = stride_to_keep(data)});
-  at::Tensor part;
-  if (!mesh.contains_me()) {
-    part = empty_part(data, as);
-  } else if (!options.source || mesh.size() == 1 || data.is_meta()) {  // meta: nothing to send
-    part = exec::redistribute(data.contiguous(), as.replicated(), as);
-    if (part.is_alias_of(data)) part = part.clone();
-  } else {
-    part = dtensor::scatter_from(data, *options.source, as);
-  }
+  const Sharding as = sharding_of_full(data, mesh, std::move(placements));
+  const at::Tensor part = is_sent(data, mesh, options)
+                              ? dtensor::scatter_from(data, *options.source, as)
+                              : part_without_messages(data, as);
   at::Tensor out = dtensor::wrap(dtensor::strided_as(part, as), as);
   out.set_requires_grad(requires_grad);
+  return out;
+}
+
+std::vector<at::Tensor> dtensor::distribute_all(std::span<const at::Tensor> fulls,
+                                                const DeviceMesh& mesh,
+                                                const std::vector<Placement>& placements,
+                                                const DistributeOptions& options) {
+  require_ranks(mesh, "distribute_tensor");
+  refuse_partial(placements, "distribute_tensor");
+  std::vector<Sharding> shardings;
+  std::vector<at::Tensor> sent;
+  std::vector<Sharding> sent_shardings;
+  for (const at::Tensor& full : fulls) {
+    shardings.push_back(sharding_of_full(full, mesh, placements));
+    if (!is_sent(full, mesh, options)) continue;
+    sent.push_back(full.contiguous());
+    sent_shardings.push_back(shardings.back());
+  }
+  std::vector<at::Tensor> received;
+  if (!sent.empty()) received = scatter_all_from(sent, *options.source, sent_shardings);
+  std::vector<at::Tensor> out;
+  size_t next = 0;
+  for (size_t i = 0; i < fulls.size(); ++i) {
+    at::Tensor part;
+    if (is_sent(fulls[i], mesh, options)) {
+      part = std::exchange(received[next++], {});
+      if (part.storage().nbytes() > part.nbytes()) part = part.clone();
+    } else {
+      part = part_without_messages(fulls[i], shardings[i]);
+    }
+    out.push_back(wrap(strided_as(part, shardings[i]), shardings[i]));
+  }
   return out;
 }
 

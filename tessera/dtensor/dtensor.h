@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/sharding/sharding.h"
 
@@ -24,21 +25,21 @@
 /// be called on all ranks of the mesh.
 namespace tessera {
 
-bool is_dtensor(const at::Tensor& tensor);
+TESSERA_API bool is_dtensor(const at::Tensor& tensor);
 
 /// The sharding of a DTensor; throws for a plain tensor.
-const Sharding& sharding(const at::Tensor& tensor);
+TESSERA_API const Sharding& sharding(const at::Tensor& tensor);
 /// One placement per mesh axis, in mesh order: from_local(to_local(x), device_mesh(x),
 /// placements(x)) equals x. If axes shard a dim in another order, strided or ragged shards express
 /// it (sharding/mesh_order.h); throws NotSupported if they cannot.
-std::vector<Placement> placements(const at::Tensor& tensor);
-const DeviceMesh& device_mesh(const at::Tensor& tensor);
+TESSERA_API std::vector<Placement> placements(const at::Tensor& tensor);
+TESSERA_API const DeviceMesh& device_mesh(const at::Tensor& tensor);
 /// Shape of this rank's part, and the global index of its first element (the size of a dim in which
 /// it is empty). For other ranks see local_shape.h.
-std::span<const int64_t> local_shape(const at::Tensor& tensor);
-std::span<const int64_t> local_offset(const at::Tensor& tensor);
+TESSERA_API std::span<const int64_t> local_shape(const at::Tensor& tensor);
+TESSERA_API std::span<const int64_t> local_offset(const at::Tensor& tensor);
 
-struct FromLocalOptions {
+struct TESSERA_API FromLocalOptions {
   /// Global shape; by default the sum of the local sizes over the shards. Local parts that are not
   /// as torch.chunk splits them are measured and described exactly (a ragged shard), which costs a
   /// message.
@@ -55,36 +56,38 @@ struct FromLocalOptions {
 
 /// The DTensor whose part on this rank is `local`. Shares its memory if it has the strides of the
 /// sharding (row-major unless `stride` is given), otherwise copies.
-at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh,
-                      std::vector<Placement> placements, const FromLocalOptions& options = {});
+TESSERA_API at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh,
+                                  std::vector<Placement> placements,
+                                  const FromLocalOptions& options = {});
 
-struct ToLocalOptions {
+struct TESSERA_API ToLocalOptions {
   /// Placements of the gradient that arrives for the local tensor; by default those of the tensor,
   /// with Partial replaced by Replicate.
   std::vector<Placement> grad_placements = {};
 };
 
 /// This rank's part; shares memory.
-at::Tensor to_local(const at::Tensor& tensor, const ToLocalOptions& options = {});
+TESSERA_API at::Tensor to_local(const at::Tensor& tensor, const ToLocalOptions& options = {});
 
-struct RedistributeOptions {
+struct TESSERA_API RedistributeOptions {
   std::optional<at::ScalarType> forward_dtype = std::nullopt;   ///< cast before communication
   std::optional<at::ScalarType> backward_dtype = std::nullopt;  ///< cast of the gradient
 };
 
 /// The same values with other placements. An axis cannot become Partial: throws.
-at::Tensor redistribute(const at::Tensor& tensor, std::vector<Placement> placements,
-                        const RedistributeOptions& options = {});
+TESSERA_API at::Tensor redistribute(const at::Tensor& tensor, std::vector<Placement> placements,
+                                    const RedistributeOptions& options = {});
 /// To another mesh of the same world; must be called on every rank of both.
-at::Tensor redistribute(const at::Tensor& tensor, const DeviceMesh& mesh,
-                        std::vector<Placement> placements, const RedistributeOptions& options = {});
+TESSERA_API at::Tensor redistribute(const at::Tensor& tensor, const DeviceMesh& mesh,
+                                    std::vector<Placement> placements,
+                                    const RedistributeOptions& options = {});
 /// To any sharding of the same shape, including its own order of axes.
-at::Tensor redistribute(const at::Tensor& tensor, const Sharding& to,
-                        const RedistributeOptions& options = {});
+TESSERA_API at::Tensor redistribute(const at::Tensor& tensor, const Sharding& to,
+                                    const RedistributeOptions& options = {});
 
 /// A redistribution in flight. The tensor must not be modified before wait(). It may be destroyed
 /// without waiting; the messages then still complete.
-class PendingTensor {
+class TESSERA_API PendingTensor {
  public:
   PendingTensor(at::Tensor tensor, Sharding to, exec::Pending pending,
                 std::optional<at::ScalarType> backward_dtype);
@@ -106,28 +109,29 @@ class PendingTensor {
 ///   PendingTensor rows = redistribute_async(x, {Shard(0)});
 ///   auto y = torch::mm(a, b);
 ///   auto z = y + rows.wait();
-PendingTensor redistribute_async(const at::Tensor& tensor, std::vector<Placement> placements,
-                                 const RedistributeOptions& options = {});
-PendingTensor redistribute_async(const at::Tensor& tensor, const Sharding& to,
-                                 const RedistributeOptions& options = {});
+TESSERA_API PendingTensor redistribute_async(const at::Tensor& tensor,
+                                             std::vector<Placement> placements,
+                                             const RedistributeOptions& options = {});
+TESSERA_API PendingTensor redistribute_async(const at::Tensor& tensor, const Sharding& to,
+                                             const RedistributeOptions& options = {});
 
 /// The full tensor as a plain one, on every rank.
-at::Tensor full_tensor(const at::Tensor& tensor, const ToLocalOptions& options = {});
+TESSERA_API at::Tensor full_tensor(const at::Tensor& tensor, const ToLocalOptions& options = {});
 
-struct DistributeOptions {
+struct TESSERA_API DistributeOptions {
   /// The rank, as an index into the mesh, whose data is used. No value: each rank uses its own
   /// data, which must be equal on all ranks, and nothing is sent.
   std::optional<int> source = 0;
 };
 
 /// A leaf DTensor from a full tensor.
-at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
-                             std::vector<Placement> placements,
-                             const DistributeOptions& options = {});
+TESSERA_API at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
+                                         std::vector<Placement> placements,
+                                         const DistributeOptions& options = {});
 
 /// "DTensor dp=2,tp=4 : S0,R : 8x16, local 4x16 at 4,0 on rank 5" and the local values; for a plain
 /// tensor libtorch's text. libtorch cannot print a sharded tensor. No communication.
-std::string to_text(const at::Tensor& tensor);
-void print(const at::Tensor& tensor);  ///< to_text to stdout
+TESSERA_API std::string to_text(const at::Tensor& tensor);
+TESSERA_API void print(const at::Tensor& tensor);  ///< to_text to stdout
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/sharding/placement.h"
 
@@ -22,35 +23,44 @@ namespace tessera {
 
 using Placements = std::vector<Placement>;
 
-at::Tensor empty(at::IntArrayRef shape, const DeviceMesh& mesh, const Placements& placements = {},
-                 const at::TensorOptions& options = {});
-at::Tensor zeros(at::IntArrayRef shape, const DeviceMesh& mesh, const Placements& placements = {},
-                 const at::TensorOptions& options = {});
-at::Tensor ones(at::IntArrayRef shape, const DeviceMesh& mesh, const Placements& placements = {},
-                const at::TensorOptions& options = {});
+TESSERA_API at::Tensor empty(at::IntArrayRef shape, const DeviceMesh& mesh,
+                             const Placements& placements = {},
+                             const at::TensorOptions& options = {});
+TESSERA_API at::Tensor zeros(at::IntArrayRef shape, const DeviceMesh& mesh,
+                             const Placements& placements = {},
+                             const at::TensorOptions& options = {});
+TESSERA_API at::Tensor ones(at::IntArrayRef shape, const DeviceMesh& mesh,
+                            const Placements& placements = {},
+                            const at::TensorOptions& options = {});
 /// The dtype defaults to that of `value`.
-at::Tensor full(at::IntArrayRef shape, const at::Scalar& value, const DeviceMesh& mesh,
-                const Placements& placements = {}, const at::TensorOptions& options = {});
+TESSERA_API at::Tensor full(at::IntArrayRef shape, const at::Scalar& value, const DeviceMesh& mesh,
+                            const Placements& placements = {},
+                            const at::TensorOptions& options = {});
 
 /// Uniform over [0, 1). Random values depend on the seed and the element's global index, not on the
 /// placements or the number of ranks.
-at::Tensor rand(at::IntArrayRef shape, const DeviceMesh& mesh, const Placements& placements = {},
-                const at::TensorOptions& options = {});
+TESSERA_API at::Tensor rand(at::IntArrayRef shape, const DeviceMesh& mesh,
+                            const Placements& placements = {},
+                            const at::TensorOptions& options = {});
 /// Standard normal.
-at::Tensor randn(at::IntArrayRef shape, const DeviceMesh& mesh, const Placements& placements = {},
-                 const at::TensorOptions& options = {});
+TESSERA_API at::Tensor randn(at::IntArrayRef shape, const DeviceMesh& mesh,
+                             const Placements& placements = {},
+                             const at::TensorOptions& options = {});
 
 /// start, start + step, ... below end. The dtype is int64 if all three are integers.
-at::Tensor arange(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step,
-                  const DeviceMesh& mesh, const Placements& placements = {},
-                  const at::TensorOptions& options = {});
-at::Tensor arange(const at::Scalar& end, const DeviceMesh& mesh, const Placements& placements = {},
-                  const at::TensorOptions& options = {});
+TESSERA_API at::Tensor arange(const at::Scalar& start, const at::Scalar& end,
+                              const at::Scalar& step, const DeviceMesh& mesh,
+                              const Placements& placements = {},
+                              const at::TensorOptions& options = {});
+TESSERA_API at::Tensor arange(const at::Scalar& end, const DeviceMesh& mesh,
+                              const Placements& placements = {},
+                              const at::TensorOptions& options = {});
 
 /// Ones where the row index equals the column index.
-at::Tensor eye(int64_t rows, int64_t columns, const DeviceMesh& mesh,
-               const Placements& placements = {}, const at::TensorOptions& options = {});
-at::Tensor eye(int64_t n, const DeviceMesh& mesh, const Placements& placements = {},
-               const at::TensorOptions& options = {});
+TESSERA_API at::Tensor eye(int64_t rows, int64_t columns, const DeviceMesh& mesh,
+                           const Placements& placements = {},
+                           const at::TensorOptions& options = {});
+TESSERA_API at::Tensor eye(int64_t n, const DeviceMesh& mesh, const Placements& placements = {},
+                           const at::TensorOptions& options = {});
 
 }  // namespace tessera

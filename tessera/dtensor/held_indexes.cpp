@@ -31,11 +31,11 @@ at::Tensor held_indexes(const Sharding& sharding, int dim, c10::Device device) {
 HeldIndexes::HeldIndexes(const Sharding& sharding) {
   if (!sharding.mesh().contains_me()) return;
   const auto stride = contiguous_stride(sharding.shape());
-  int last_cut = 0;
+  int last_sharded = 0;
   for (int dim = 0; dim < sharding.ndim(); ++dim) {
-    if (!sharding.axes_of_dim(dim).empty()) last_cut = dim;
+    if (!sharding.axes_of_dim(dim).empty()) last_sharded = dim;
   }
-  for (int dim = 0; dim < last_cut; ++dim) {
+  for (int dim = 0; dim < last_sharded; ++dim) {
     auto& indexes = outer_.emplace_back();
     for (const Interval& part : mine(sharding, dim)) {
       for (int64_t i = part.begin; i < part.end; ++i) {
@@ -48,8 +48,8 @@ HeldIndexes::HeldIndexes(const Sharding& sharding) {
     runs_.push_back({0, 1});
   } else {
     // A dim of size 0 may have any stride; such a tensor has no elements to index.
-    const int64_t inner = sharding.numel() == 0 ? 0 : stride[static_cast<size_t>(last_cut)];
-    for (const Interval& part : mine(sharding, last_cut)) {
+    const int64_t inner = sharding.numel() == 0 ? 0 : stride[static_cast<size_t>(last_sharded)];
+    for (const Interval& part : mine(sharding, last_sharded)) {
       runs_.push_back({part.begin * inner, part.size() * inner});
     }
   }

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/value_stamp.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -12,8 +12,7 @@ using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorIm
 struct KeptGather {
   WeakImpl of{at::Tensor().getIntrusivePtr()};  ///< keeps the address from being reused
   const c10::TensorImpl* address = nullptr;
-  int64_t version = 0;        ///< of the tensor
-  int64_t part_version = 0;   ///< of its local tensor
+  ValueStamp stamp;           ///< of the tensor
   int64_t local_version = 0;  ///< of `local`
   Sharding to;
   at::Tensor local;
@@ -35,8 +34,7 @@ struct LastGathers {
 thread_local LastGathers last_gathers;
 
 bool is_current(const KeptGather& kept, const at::Tensor& tensor) {
-  return kept.version == static_cast<int64_t>(tensor._version()) &&
-         kept.part_version == static_cast<int64_t>(sharded_meta(tensor)->local()._version()) &&
+  return kept.stamp == value_stamp(tensor) &&
          kept.local_version == static_cast<int64_t>(kept.local._version());
 }
 
@@ -51,9 +49,8 @@ bool gathers(const Sharding& from, const Sharding& to) {
 /// Gathers of parameters would outlive the step.
 bool can_keep_gather_of(const at::Tensor& tensor, const Sharding& to) {
   const ShardedMeta* meta = sharded_meta(tensor);
-  return meta != nullptr && meta->lazy() == nullptr && !tensor.is_inference() &&
-         !meta->local().is_inference() && !meta->sharding().has_partial() &&
-         gathers(meta->sharding(), to) &&
+  return meta != nullptr && meta->lazy() == nullptr && counts_writes(tensor) &&
+         !meta->sharding().has_partial() && gathers(meta->sharding(), to) &&
          typeid(*tensor.unsafeGetTensorImpl()) == typeid(ShardedImpl);
 }
 
@@ -81,14 +78,12 @@ void keep_gather(const at::Tensor& tensor, const Sharding& to, const at::Tensor&
   if (!can_keep_gather_of(tensor, to) || local.is_inference()) return;
   LastGathers& last = last_gathers;
   keeps_any = true;
-  last.slots[last.next] = {
-      .of = WeakImpl(tensor.getIntrusivePtr()),
-      .address = tensor.unsafeGetTensorImpl(),
-      .version = static_cast<int64_t>(tensor._version()),
-      .part_version = static_cast<int64_t>(sharded_meta(tensor)->local()._version()),
-      .local_version = static_cast<int64_t>(local._version()),
-      .to = to,
-      .local = local};
+  last.slots[last.next] = {.of = WeakImpl(tensor.getIntrusivePtr()),
+                           .address = tensor.unsafeGetTensorImpl(),
+                           .stamp = value_stamp(tensor),
+                           .local_version = static_cast<int64_t>(local._version()),
+                           .to = to,
+                           .local = local};
   last.next = (last.next + 1) % kMostGathers;
 }
 

@@ -11,7 +11,7 @@
 ///   k = linear(x, wk)     uses the gathered copy
 ///   backward              the derivatives of wq and wk gather x once
 ///
-/// Partial sums are kept otherwise (remembered.h): they must be reduced above autograd, so that
+/// Partial sums are kept otherwise (kept_copies.h): they must be reduced above autograd, so that
 /// gradients are. A gather needs no such care, because the gradients of its uses are Partial, and
 /// are added up before they are reduced.
 ///

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/dtensor/visit_tensors.h"
 #include "tessera/sharding/sharding.h"
 
@@ -23,7 +24,7 @@
 /// function is.
 namespace tessera {
 
-struct LocalMapOptions {
+struct TESSERA_API LocalMapOptions {
   /// Per output, the placements of the local results. An empty list leaves the output plain.
   std::vector<std::vector<Placement>> out_placements;
   /// Per input, the required placements. An empty list, or a missing one, accepts any.
@@ -42,9 +43,10 @@ struct LocalMapOptions {
 
 namespace dtensor {
 /// Replaces sharded inputs by their local tensors; returns the mesh of the outputs.
-DeviceMesh localise_inputs(std::span<at::Tensor* const> inputs, const LocalMapOptions& options);
-void globalise_outputs(std::span<at::Tensor* const> outputs, const DeviceMesh& mesh,
-                       const LocalMapOptions& options);
+TESSERA_API DeviceMesh localise_inputs(std::span<at::Tensor* const> inputs,
+                                       const LocalMapOptions& options);
+TESSERA_API void globalise_outputs(std::span<at::Tensor* const> outputs, const DeviceMesh& mesh,
+                                   const LocalMapOptions& options);
 }  // namespace dtensor
 
 template <class Function>

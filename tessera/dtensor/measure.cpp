@@ -12,7 +12,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
 #include "tessera/observe/call_site.h"
-#include "tessera/sharding/cuts.h"
+#include "tessera/sharding/dim_intervals.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::dtensor {
@@ -130,9 +130,8 @@ void check_strided(std::span<const int64_t> sizes, const Placement& placement, i
     const auto part = sizes.subspan(outer, static_cast<size_t>(ranks));
     const int64_t n = std::accumulate(part.begin(), part.end(), static_cast<int64_t>(0));
     for (int64_t i = 0; i < ranks; ++i) {
-      const DimCut one{&placement, static_cast<int>(ranks), static_cast<int>(i)};
-      int64_t said = 0;
-      for (const Interval& interval : cut_dim(n, std::span(&one, 1))) said += interval.size();
+      const DimShard one{&placement, static_cast<int>(ranks), static_cast<int>(i)};
+      const int64_t said = total_size(dim_intervals(n, std::span(&one, 1)));
       require(part[static_cast<size_t>(i)] == said, "from_local as ", placement,
               ": the ranks bring ", list_text(part), " of dim ", placement.dim(), ", and rank ", i,
               " of the axis has ", said, " of ", n,

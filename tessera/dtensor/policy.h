@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "tessera/base/api.h"
+
 /// Thread-local policies, each set by a scope guard. They propagate to work that the thread starts
 /// elsewhere: libtorch carries them to the device threads on which autograd runs a backward()
 /// called inside the guard. Guards nest.
@@ -22,7 +24,7 @@ enum class ImplicitComm : uint8_t { allow, warn, forbid };
 /// Sets the policy during its lifetime; the innermost guard applies.
 ///
 ///   CommPolicy quiet(ImplicitComm::forbid);
-class CommPolicy {
+class TESSERA_API CommPolicy {
  public:
   explicit CommPolicy(ImplicitComm policy);
 
@@ -33,7 +35,7 @@ class CommPolicy {
 };
 
 /// While it is alive, an op without a sharding rule throws instead of running on replicated inputs.
-class StrictRules {
+class TESSERA_API StrictRules {
  public:
   explicit StrictRules(bool strict = true);
 
@@ -45,7 +47,7 @@ class StrictRules {
 
 /// While it is alive, plain tensors mixed with sharded ones are treated as replicated (PyTorch's
 /// implicit_replication). Otherwise only tensors of one element are.
-class ImplicitReplication {
+class TESSERA_API ImplicitReplication {
  public:
   explicit ImplicitReplication(bool on = true);
 

@@ -12,10 +12,10 @@
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
 #include "tessera/comm/world.h"
+#include "tessera/dtensor/kept_copies.h"
 #include "tessera/dtensor/kept_gathers.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/lazy.h"
-#include "tessera/dtensor/remembered.h"
 #include "tessera/dtensor/use_key.h"
 
 namespace tessera::dtensor {
@@ -45,31 +45,30 @@ c10::Storage refusing_storage(c10::Device device) {
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), 0, c10::DataPtr(nullptr, device), c10::GetCPUAllocator(),
       /*resizable=*/false);
-  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(join_text("This is ", kNoMemory));
+  const std::string reason = join_text("This is ", kNoMemory);  // g++ 12 warns of a moved one
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(reason);
   return c10::Storage(std::move(storage));
 }
 
-c10::intrusive_ptr<ShardedImpl> make_impl(ShardedMeta meta, at::IntArrayRef shape,
-                                          at::IntArrayRef stride, c10::Device device) {
-  const at::Tensor& local = meta.local();
-  const auto dtype =
-      local.defined()
-          ? local.dtype()
-          : c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(meta.sharding().dtype()));
-  c10::DispatchKeySet keys = keys_for(device.type());
-  if (meta.sharding().has_partial() || is_planned(meta.sharding(), device)) {
-    keys = keys.add(kUseKey);
-  }
-  auto impl = c10::make_intrusive<ShardedImpl>(std::move(meta), keys, dtype, device);
-  impl->set_sizes_and_strides(shape, stride);
-  return impl;
+c10::DispatchKeySet keys_for(const Sharding& sharding, c10::Device device) {
+  const c10::DispatchKeySet keys = keys_for(device.type());
+  const bool has_use_key = sharding.has_partial() || is_planned(sharding, device);
+  return has_use_key ? keys.add(kUseKey) : keys;
+}
+
+caffe2::TypeMeta dtype_of(const Sharding& sharding) {
+  return c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(sharding.dtype()));
 }
 
 c10::intrusive_ptr<ShardedImpl> make_impl(at::Tensor local, const Sharding& sharding,
                                           c10::Device device, bool is_copy = false,
                                           std::shared_ptr<LazyLocal> lazy = nullptr) {
-  return make_impl(ShardedMeta(std::move(local), sharding, is_copy, std::move(lazy)),
-                   as_ints(sharding.shape()), as_ints(sharding.stride()), device);
+  const auto dtype = local.defined() ? local.dtype() : dtype_of(sharding);
+  auto impl = c10::make_intrusive<ShardedImpl>(
+      ShardedMeta(std::move(local), sharding, is_copy, std::move(lazy)), keys_for(sharding, device),
+      dtype, device);
+  impl->set_sizes_and_strides(as_ints(sharding.shape()), as_ints(sharding.stride()));
+  return impl;
 }
 
 /// A new impl is an inference tensor if it is made in inference mode. While this is alive, it is
@@ -93,7 +92,7 @@ struct SpareBlocks {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   static constexpr size_t kMost = 0;  // sanitizers must see every free
 #else
-  static constexpr size_t kMost = 64;
+  static constexpr size_t kMost = 512;  // a forward's results are freed together, in backward
 #endif
 
   std::array<void*, kMost> blocks;
@@ -153,6 +152,8 @@ c10::intrusive_ptr<c10::TensorImpl> ShardedImpl::shallow_copy_and_detach(
 }
 
 void ShardedImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& from) {
+  drop_copies(this);
+  drop_gathers(this);
   TensorImpl::shallow_copy_from(from);
   meta_ = is_sharded_impl(from.get()) ? meta_of(from.get()) : ShardedMeta();
   if (get_backend_meta() != nullptr) set_backend_meta(nullptr);  // may be an outdated one
@@ -183,10 +184,18 @@ at::Tensor wrap(at::Tensor local, const Sharding& sharding) {
   return as_tensor(make_impl(std::move(local), sharding, device));
 }
 
-at::Tensor wrap(at::Tensor local, const Sharding& sharding, at::IntArrayRef shape,
-                at::IntArrayRef stride) {
-  const c10::Device device = local.device();
-  return as_tensor(make_impl(ShardedMeta(std::move(local), sharding), shape, stride, device));
+TensorOutline::TensorOutline(const Sharding& sharding, c10::Device device)
+    : keys_(keys_for(sharding, device)),
+      like_(c10::make_intrusive<ShardedImpl>(ShardedMeta(), keys_, dtype_of(sharding), device)) {
+  like_->set_sizes_and_strides(as_ints(sharding.shape()), as_ints(sharding.stride()));
+}
+
+at::Tensor TensorOutline::wrap(at::Tensor local, const Sharding& sharding) const {
+  const caffe2::TypeMeta dtype = local.dtype();
+  auto impl =
+      c10::make_intrusive<ShardedImpl>(std::move(local), sharding, keys_, dtype, like_->device());
+  impl->set_sizes_and_strides_like(*like_);
+  return as_tensor(std::move(impl));
 }
 
 at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding) {

@@ -69,8 +69,24 @@ class ShardedImpl final : public c10::TensorImpl {
   ShardedImpl(ShardedMeta meta, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
               c10::Device device)
       : TensorImpl(keys, dtype, device), meta_(std::move(meta)) {}
+  ShardedImpl(at::Tensor&& local, const Sharding& sharding, c10::DispatchKeySet keys,
+              caffe2::TypeMeta dtype, c10::Device device)
+      : TensorImpl(keys, dtype, device), meta_(std::move(local), sharding) {}
 
   const ShardedMeta& meta() const { return meta_; }
+
+  /// Takes over the sizes and strides of `like`, with the properties that libtorch derives from
+  /// them.
+  void set_sizes_and_strides_like(const ShardedImpl& like) {
+    sizes_and_strides_ = like.sizes_and_strides_;
+    numel_ = like.numel_;
+    is_contiguous_ = like.is_contiguous_;
+    is_channels_last_ = like.is_channels_last_;
+    is_channels_last_contiguous_ = like.is_channels_last_contiguous_;
+    is_channels_last_3d_ = like.is_channels_last_3d_;
+    is_channels_last_3d_contiguous_ = like.is_channels_last_3d_contiguous_;
+    is_non_overlapping_and_dense_ = like.is_non_overlapping_and_dense_;
+  }
 
   /// Every op creates and frees results, so blocks are recycled.
   static void* operator new(size_t size);
@@ -106,7 +122,7 @@ inline const ShardedMeta& meta_of(c10::TensorImpl* impl) {
 }
 
 /// nullptr for a plain or undefined tensor.
-inline const ShardedMeta* sharded_meta(const at::Tensor& tensor) {
+[[gnu::always_inline]] inline const ShardedMeta* sharded_meta(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   return is_sharded_impl(impl) ? &meta_of(impl) : nullptr;
 }
@@ -118,9 +134,24 @@ void attach_meta(const at::Tensor& tensor);
 /// A DTensor around `local`, which it shares. Unchecked, without autograd: `local` must be this
 /// rank's part of `sharding`.
 at::Tensor wrap(at::Tensor local, const Sharding& sharding);
-/// Overload for callers that have the sharding's shape and stride at hand.
-at::Tensor wrap(at::Tensor local, const Sharding& sharding, at::IntArrayRef shape,
-                at::IntArrayRef stride);
+
+/// What all tensors of one sharding on one device have in common besides it: dispatch keys, and the
+/// sizes and strides with what libtorch derives from them. Computed once, then copied, which takes
+/// half the time of a new tensor.
+class TensorOutline {
+ public:
+  TensorOutline() = default;
+  TensorOutline(const Sharding& sharding, c10::Device device);
+
+  bool is_on(c10::Device device) const { return like_ != nullptr && like_->device() == device; }
+  /// wrap(local, sharding) for the same sharding and a local tensor on the same device.
+  at::Tensor wrap(at::Tensor local, const Sharding& sharding) const;
+
+ private:
+  c10::DispatchKeySet keys_;
+  c10::intrusive_ptr<ShardedImpl> like_;  ///< has no local tensor
+};
+
 /// For a view that had to be copied; see ShardedMeta::is_copy_of_view.
 at::Tensor wrap_copy_of_view(at::Tensor local, const Sharding& sharding);
 /// Marks a new result as such a copy.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/live_views.h"
 #include "tessera/dtensor/overlap.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
@@ -91,6 +92,12 @@ void refresh(const ViewOrigin& origin) {
   if (now.is_alias_of(origin.gathered)) return;
   copy_into(origin.gathered, now);
   mark_stale(memory_of(origin.gathered), {});
+}
+
+bool has_gathered_views(const ShardedMeta& base) {
+  if (!any_gathered_views()) return false;
+  std::lock_guard lock(registry().mutex);
+  return registry().copies.contains(memory_of(base.local()));
 }
 
 void note_write(const ShardedMeta& written) {

@@ -84,7 +84,7 @@ bool adds_up(at::ScalarType dtype) {
 /// The smaller dtype is sent, unless values are still to be reduced and it could not represent
 /// them: 0.5 + 0.5 is 1, but as integers it is 0 + 0.
 at::ScalarType wire_dtype(const Sharding& from, at::ScalarType now, at::ScalarType then,
-                          const RedistributeOptions& options) {
+                          const TransferOptions& options) {
   if (options.wire_dtype) return *options.wire_dtype;
   if (from.has_partial() && !(adds_up(now) && adds_up(then))) return now;
   return c10::elementSize(then) < c10::elementSize(now) ? then : now;
@@ -95,7 +95,7 @@ struct LocalState {
   at::Tensor value;
   bool mine = false;  // not shared: it may be overwritten
 
-  LocalState(const at::Tensor& local, at::ScalarType wire, const RedistributeOptions& options)
+  LocalState(const at::Tensor& local, at::ScalarType wire, const TransferOptions& options)
       : value(local.scalar_type() == wire ? local : local.to(wire)),
         mine(options.consume || !value.is_same(local)) {}
 
@@ -146,7 +146,7 @@ bool Pending::done() const {
 }
 
 at::Tensor redistribute(const at::Tensor& given, const Sharding& from, const Sharding& to,
-                        const RedistributeOptions& options) {
+                        const TransferOptions& options) {
   const at::Tensor local = checked_input(given, from);
   const at::ScalarType then = scalar_type(to.dtype());
   if (from == to && local.scalar_type() == then) return local;
@@ -162,7 +162,7 @@ at::Tensor redistribute(const at::Tensor& given, const Sharding& from, const Sha
 }
 
 Pending redistribute_async(const at::Tensor& given, const Sharding& from, const Sharding& to,
-                           const RedistributeOptions& options) {
+                           const TransferOptions& options) {
   const at::Tensor local = checked_input(given, from);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   Pending pending;

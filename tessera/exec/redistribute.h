@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "tessera/base/api.h"
 #include "tessera/sharding/sharding.h"
 
 /// Redistributes local tensors from one sharding to another.
@@ -19,7 +20,8 @@
 /// No autograd: tensors are treated as data.
 namespace tessera::exec {
 
-struct RedistributeOptions {
+/// How the local tensor travels; what a program asks for is tessera::RedistributeOptions.
+struct TESSERA_API TransferOptions {
   /// Cast to this dtype before the first message, and to the target's after the last. Default: the
   /// target's dtype if it is smaller, except that partial values are not cast before they are
   /// reduced unless both dtypes are floating point.
@@ -31,12 +33,12 @@ struct RedistributeOptions {
   bool consume = false;
 };
 
-at::Tensor redistribute(const at::Tensor& local, const Sharding& from, const Sharding& to,
-                        const RedistributeOptions& options = {});
+TESSERA_API at::Tensor redistribute(const at::Tensor& local, const Sharding& from,
+                                    const Sharding& to, const TransferOptions& options = {});
 
 /// A redistribution in flight. The input must not be modified before wait(). It may be destroyed
 /// without waiting; the messages then still complete.
-class Pending {
+class TESSERA_API Pending {
  public:
   Pending() = default;
   Pending(Pending&&) noexcept;
@@ -49,13 +51,13 @@ class Pending {
 
  private:
   friend Pending redistribute_async(const at::Tensor&, const Sharding&, const Sharding&,
-                                    const RedistributeOptions&);
+                                    const TransferOptions&);
   struct State;
   std::unique_ptr<State> state_;
 };
 
 /// Starts the redistribution; everything before the last message is complete when it returns.
-Pending redistribute_async(const at::Tensor& local, const Sharding& from, const Sharding& to,
-                           const RedistributeOptions& options = {});
+TESSERA_API Pending redistribute_async(const at::Tensor& local, const Sharding& from,
+                                       const Sharding& to, const TransferOptions& options = {});
 
 }  // namespace tessera::exec

@@ -38,7 +38,8 @@ MappedFile::~MappedFile() {
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
   const std::string name = path.string();
-  Descriptor file{::open(name.c_str(), O_RDONLY | O_CLOEXEC)};
+  // O_NONBLOCK: a named pipe in the place of a file is an error below, not a wait for its writer.
+  Descriptor file{::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) fail(name);
   struct stat status {};
   if (::fstat(file.fd, &status) != 0) fail(name);

@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 
+#include "tessera/base/api.h"
+
 namespace tessera::files {
 
 /// A whole file mapped into memory. Pages are read on first access and shared with other processes
@@ -13,7 +15,7 @@ namespace tessera::files {
 /// bytes may be written to.
 ///
 /// The file must not be truncated while it is mapped: accessing a lost page raises SIGBUS.
-class MappedFile {
+class TESSERA_API MappedFile {
  public:
   /// Throws InvalidArgument with the path and the system's reason.
   static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path);

@@ -46,6 +46,27 @@ void OutputFile::write(std::string_view text) {
   write(std::as_bytes(std::span(text.data(), text.size())));
 }
 
+uint64_t OutputFile::skip(uint64_t bytes) {
+  ensure(options_.sums == nullptr, "checksums of a file need its bytes in order");
+  flush();
+  if (::lseek(fd_, static_cast<off_t>(bytes), SEEK_CUR) < 0) fail("write");
+  const uint64_t start = position_;
+  position_ += bytes;
+  return start;
+}
+
+void OutputFile::write_at(uint64_t offset, std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail("write");
+    }
+    offset += static_cast<uint64_t>(written);
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
 void OutputFile::flush() {
   write_out({buffer_.get(), buffered_});
   buffered_ = 0;

@@ -33,7 +33,11 @@ class OutputFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
-  /// Bytes written so far.
+  /// Leaves `bytes` to be written by `write_at`, and returns where they start. Not with `sums`.
+  uint64_t skip(uint64_t bytes);
+  /// Writes bytes that were skipped; from several threads at once if they write different ones.
+  void write_at(uint64_t offset, std::span<const std::byte> bytes) const;
+  /// Bytes written or skipped so far.
   uint64_t position() const { return position_; }
 
   struct CloseOptions {

@@ -8,8 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "tessera/files/pickle_reader.h"
-#include "tessera/files/pickle_writer.h"
+#include "tessera/base/api.h"
 
 /// Data that a program stores besides its tensors: None, booleans, integers, floats, text, bytes,
 /// and tuples, lists and dicts of them. Python's plain data, without classes.
@@ -19,7 +18,7 @@
 ///   step.integer()                       // 100; an InvalidArgument for anything else
 namespace tessera::files {
 
-class PlainValue {
+class TESSERA_API PlainValue {
  public:
   struct Bytes {
     std::string data;
@@ -69,15 +68,5 @@ class PlainValue {
 
   Data data_;
 };
-
-/// Converts a pickled value. Throws InvalidArgument for objects and tensors in it, and for nesting
-/// or sizes beyond any real file (a pickle may reference one value many times, so a small one can
-/// be huge).
-PlainValue plain_value(PickleRef pickled);
-
-/// The names that may occur in the pickle of a plain value.
-std::span<const std::string_view> plain_value_globals();
-
-void write(PickleWriter& out, const PlainValue& value);
 
 }  // namespace tessera::files

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/files/mapped_file.h"
 
 /// Zip archives as PyTorch writes them: every record is stored without compression, so that it is a
@@ -20,14 +21,14 @@
 /// file and the record. Contents are not read (`verify` checks a record's CRC).
 namespace tessera::files {
 
-struct ZipRecord {
+struct TESSERA_API ZipRecord {
   std::string name;     // "model/data/weights/weight_0"
   uint64_t offset = 0;  // of the contents, from the archive's start
   uint64_t size = 0;
   uint32_t crc = 0;
 };
 
-class ZipReader {
+class TESSERA_API ZipReader {
  public:
   /// Throws InvalidArgument for a file that is not such an archive.
   explicit ZipReader(const std::filesystem::path& path);

@@ -63,6 +63,36 @@ void ZipWriter::copy(const ZipReader& from, const ZipRecord& record) {
 }
 
 void ZipWriter::begin(std::string_view name, uint64_t size) {
+  begin_record(name, size);
+  left_ = size;
+  open_ = true;
+}
+
+ZipWriter::Slot ZipWriter::reserve(std::string_view name, uint64_t size) {
+  begin_record(name, size);
+  entries_.back().reserved = size > 0;
+  if (size == 0) return {};
+  const uint64_t offset = file_.skip(size);
+  file_.skip(descriptor_of(entries_.back()).size());
+  return {.entry = entries_.size() - 1, .offset = offset, .left = size, .crc = 0};
+}
+
+void ZipWriter::write(Slot& slot, std::span<const std::byte> part) {
+  ensure(part.size() <= slot.left, "more bytes than were reserved for the record");
+  if (part.empty()) return;
+  slot.crc = crc32(part, slot.crc);
+  file_.write_at(slot.offset, part);
+  slot.offset += part.size();
+  slot.left -= part.size();
+  if (slot.left > 0) return;
+  Entry& entry = entries_[slot.entry];
+  entry.crc = slot.crc;
+  entry.reserved = false;
+  const std::string descriptor = descriptor_of(entry);
+  file_.write_at(slot.offset, std::as_bytes(std::span(descriptor)));
+}
+
+void ZipWriter::begin_record(std::string_view name, uint64_t size) {
   end_record();
   require(name.size() <= zip::kMax16, "a record's name of ", name.size(), " bytes is too long");
   Entry entry{.name = std::string(name), .header = position(), .size = size, .crc = 0};
@@ -85,8 +115,6 @@ void ZipWriter::begin(std::string_view name, uint64_t size) {
   file_.write(name);
   file_.write(extra);
   entries_.push_back(std::move(entry));
-  left_ = size;
-  open_ = true;
 }
 
 void ZipWriter::write(std::span<const std::byte> part) {
@@ -103,8 +131,12 @@ void ZipWriter::end_record() {
   if (copied_crc_) entry.crc = *copied_crc_;
   copied_crc_.reset();
   open_ = false;
-  if (entry.size == 0) return;
+  file_.write(descriptor_of(entry));
+}
+
+std::string ZipWriter::descriptor_of(const Entry& entry) {
   std::string descriptor;
+  if (entry.size == 0) return descriptor;
   put<uint32_t>(descriptor, zip::kDataDescriptor);
   put<uint32_t>(descriptor, entry.crc);
   if (is_wide(entry.size) || is_wide(entry.header)) {
@@ -114,7 +146,7 @@ void ZipWriter::end_record() {
     put<uint32_t>(descriptor, static_cast<uint32_t>(entry.size));
     put<uint32_t>(descriptor, static_cast<uint32_t>(entry.size));
   }
-  file_.write(descriptor);
+  return descriptor;
 }
 
 void ZipWriter::write_directory_entry(const Entry& entry) {
@@ -139,7 +171,10 @@ void ZipWriter::write_directory_entry(const Entry& entry) {
 void ZipWriter::finish(OutputFile::CloseOptions options) {
   end_record();
   const uint64_t start = position();
-  for (const auto& entry : entries_) write_directory_entry(entry);
+  for (const auto& entry : entries_) {
+    ensure(!entry.reserved, "fewer bytes than were reserved for the record " + entry.name);
+    write_directory_entry(entry);
+  }
   const uint64_t end = position();
   const uint64_t count = entries_.size();
 

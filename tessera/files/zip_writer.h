@@ -24,6 +24,11 @@ namespace tessera::files {
 ///   zip.begin("model/data/weights/weight_0", 1 << 30);    // in parts; the size must be known
 ///   while (...) zip.write(part);
 ///   zip.finish();                                          // without it there is no archive
+///
+/// Records of known sizes may also be written by several threads, each its own:
+///
+///   auto slot = zip.reserve("model/data/weights/weight_1", 1 << 30);
+///   while (...) zip.write(slot, part);                     // from one thread, until it is full
 class ZipWriter {
  public:
   explicit ZipWriter(const std::filesystem::path& path)
@@ -39,6 +44,19 @@ class ZipWriter {
   void begin(std::string_view name, uint64_t size);
   void write(std::span<const std::byte> part);
 
+  /// The place of a record whose contents follow later.
+  struct Slot {
+    size_t entry = 0;     // its index in the directory
+    uint64_t offset = 0;  // in the file, of the next byte
+    uint64_t left = 0;
+    uint32_t crc = 0;
+  };
+  /// Space for a record, after those that were added before. To be filled before `finish`.
+  Slot reserve(std::string_view name, uint64_t size);
+  /// The next bytes of a reserved record. Threads may write to different slots concurrently, as
+  /// long as none calls another function of the writer.
+  void write(Slot& slot, std::span<const std::byte> part);
+
   /// Writes the directory and the end of the archive. No call may follow.
   void finish(OutputFile::CloseOptions options);
   void finish() { finish({}); }
@@ -49,9 +67,12 @@ class ZipWriter {
     uint64_t header = 0;
     uint64_t size = 0;
     uint32_t crc = 0;
+    bool reserved = false;  // and not filled yet
   };
 
+  void begin_record(std::string_view name, uint64_t size);
   void end_record();
+  static std::string descriptor_of(const Entry& entry);
   void write_directory_entry(const Entry& entry);
 
   uint64_t position() const { return file_.position() - start_; }

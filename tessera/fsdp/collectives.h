@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/comm/group.h"
 
 /// Replaceable collectives of fully_shard. A program may install its own, for example a compressed
@@ -29,7 +30,7 @@ namespace tessera {
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-struct Collectives {
+struct TESSERA_API Collectives {
   /// outputs[i] becomes the concatenation of the ranks' inputs[i], in rank order. Neither may be
   /// accessed until the returned Work has been waited for; nullptr means already complete. With
   /// `async` the function should not block.
@@ -47,11 +48,12 @@ struct Collectives {
 };
 
 /// The default for each empty function.
-WorkPtr default_all_gather(Tensors& outputs, Tensors& inputs, const comm::Group& group, bool async);
-WorkPtr default_reduce_scatter(Tensors& outputs, Tensors& inputs, const comm::Group& group,
-                               bool async);
-WorkPtr default_all_reduce(Tensors& tensors, const comm::Group* replicas, bool async);
-at::Tensor default_allocate(int64_t bytes, c10::Device device);
+TESSERA_API WorkPtr default_all_gather(Tensors& outputs, Tensors& inputs, const comm::Group& group,
+                                       bool async);
+TESSERA_API WorkPtr default_reduce_scatter(Tensors& outputs, Tensors& inputs,
+                                           const comm::Group& group, bool async);
+TESSERA_API WorkPtr default_all_reduce(Tensors& tensors, const comm::Group* replicas, bool async);
+TESSERA_API at::Tensor default_allocate(int64_t bytes, c10::Device device);
 
 }  // namespace tessera
 
@@ -62,6 +64,6 @@ inline constexpr std::string_view kSite = "fully_shard";
 
 /// The given functions, completed with the defaults. With none given, always returns the same
 /// object.
-std::shared_ptr<const Collectives> with_defaults(const Collectives& given);
+TESSERA_API std::shared_ptr<const Collectives> with_defaults(const Collectives& given);
 
 }  // namespace tessera::fsdp

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <set>
 
 #include "tessera/fsdp/gather_scheduler.h"
@@ -14,10 +15,17 @@ fsdp::ComputeDtypeScope::ComputeDtypeScope(std::span<const at::Tensor> parameter
   std::set<const ParamGroup*> seen;
   for (const at::Tensor& parameter : parameters) {
     const auto group = group_of_parameter(parameter);
-    if (group != nullptr && group->switches_dtype() && seen.insert(group.get()).second) {
+    if (group != nullptr && seen.insert(group.get()).second) {
       groups_.push_back(group);
     }
   }
+}
+
+bool fsdp::ComputeDtypeScope::switches_dtype() const {
+  return std::ranges::any_of(groups_, [](const auto& weak) {
+    const auto group = weak.lock();
+    return group != nullptr && group->switches_dtype();
+  });
 }
 
 void fsdp::ComputeDtypeScope::enter() {
@@ -44,7 +52,7 @@ void fsdp::ComputeDtypeScope::watch(std::span<const at::Tensor> outputs) const {
   std::shared_ptr<GatherScheduler> scheduler;
   for (const auto& weak : groups_) {
     const auto group = weak.lock();
-    if (group != nullptr) scheduler = group->scheduler();
+    if (group != nullptr && group->switches_dtype()) scheduler = group->scheduler();
   }
   if (scheduler == nullptr || scheduler->in_backward()) return;
   for (const at::Tensor& output : outputs) {

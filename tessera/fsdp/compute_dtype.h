@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "tessera/base/api.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -34,16 +36,18 @@ namespace fsdp {
 
 class ParamGroup;
 
-/// The groups of some parameters that switch their dtype. Can be entered repeatedly.
-class ComputeDtypeScope {
+/// The groups of some parameters, which compute while it is entered. Can be entered repeatedly.
+class TESSERA_API ComputeDtypeScope {
  public:
   explicit ComputeDtypeScope(std::span<const at::Tensor> parameters);
 
   bool empty() const { return groups_.empty(); }
+  bool switches_dtype() const;  ///< whether any of them has a policy that changes its dtype
   void enter();
   void leave();
   /// Makes the next backward that reaches one of these forward outputs switch to the compute dtype
-  /// before it touches any parameter: recomputed code may read a dtype first.
+  /// before it touches any parameter: recomputed code may read a dtype first. No effect where no
+  /// dtype changes.
   void watch(std::span<const at::Tensor> outputs) const;
 
  private:
@@ -54,7 +58,7 @@ class ComputeDtypeScope {
 
 /// RAII: the parameters of a module and of its submodules report their compute dtype. May be
 /// nested. No effect on parameters without a policy.
-class ComputeDtypeGuard {
+class TESSERA_API ComputeDtypeGuard {
  public:
   explicit ComputeDtypeGuard(const torch::nn::Module& module);
   ~ComputeDtypeGuard() { scope_.leave(); }

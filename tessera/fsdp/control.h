@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/fsdp/collectives.h"
 
 namespace torch::nn {
@@ -16,7 +17,7 @@ namespace tessera::fsdp {
 class ParamGroup;
 
 /// The groups of a module's parameters, in creation order.
-std::vector<std::shared_ptr<ParamGroup>> groups_in(const torch::nn::Module& module);
+TESSERA_API std::vector<std::shared_ptr<ParamGroup>> groups_in(const torch::nn::Module& module);
 
 }  // namespace tessera::fsdp
 
@@ -26,11 +27,11 @@ std::vector<std::shared_ptr<ParamGroup>> groups_in(const torch::nn::Module& modu
 namespace tessera {
 
 /// Gathers the module's groups now. They are resharded after use as usual, or by reshard().
-void unshard(torch::nn::Module& module);
-void reshard(torch::nn::Module& module);
+TESSERA_API void unshard(torch::nn::Module& module);
+TESSERA_API void reshard(torch::nn::Module& module);
 
 /// An asynchronous gather. Waiting is optional: any use of a parameter waits for it.
-class UnshardHandle {
+class TESSERA_API UnshardHandle {
  public:
   explicit UnshardHandle(std::span<const std::shared_ptr<fsdp::ParamGroup>> groups);
   /// Blocks until the parameters are gathered, unless they were resharded meanwhile. Idempotent.
@@ -40,32 +41,33 @@ class UnshardHandle {
   std::vector<std::weak_ptr<fsdp::ParamGroup>> groups_;
 };
 /// Asynchronous unshard().
-UnshardHandle unshard_async(torch::nn::Module& module);
+TESSERA_API UnshardHandle unshard_async(torch::nn::Module& module);
 
 /// As FullyShardOptions::reshard_after_forward.
-void set_reshard_after_forward(torch::nn::Module& module, std::variant<bool, int> reshard);
+TESSERA_API void set_reshard_after_forward(torch::nn::Module& module,
+                                           std::variant<bool, int> reshard);
 /// If false, what backward gathered is kept until it is used again or parameters change. Saves the
 /// gathers of the next forward when several backwards precede an optimizer step.
-void set_reshard_after_backward(torch::nn::Module& module, bool reshard);
+TESSERA_API void set_reshard_after_backward(torch::nn::Module& module, bool reshard);
 
 /// When the module's groups are used in forward (backward), gathers the groups of these modules
 /// instead of the next one in the learned order; an empty list disables the prefetch. All of them
 /// stay gathered until used, so peak memory grows with the number of modules named.
-void set_modules_to_forward_prefetch(torch::nn::Module& module,
-                                     std::span<torch::nn::Module* const> modules);
-void set_modules_to_backward_prefetch(torch::nn::Module& module,
-                                      std::span<torch::nn::Module* const> modules);
+TESSERA_API void set_modules_to_forward_prefetch(torch::nn::Module& module,
+                                                 std::span<torch::nn::Module* const> modules);
+TESSERA_API void set_modules_to_backward_prefetch(torch::nn::Module& module,
+                                                  std::span<torch::nn::Module* const> modules);
 
 /// While false, backwards keep each rank's full gradients and reduce nothing; the first backward
 /// with true reduces their sum. For gradient accumulation. True also undoes
 /// set_requires_all_reduce(false).
-void set_requires_gradient_sync(torch::nn::Module& module, bool sync);
+TESSERA_API void set_requires_gradient_sync(torch::nn::Module& module, bool sync);
 /// The same for replicas only: while false, gradients are reduced over the shard axis, each replica
 /// accumulates them, and grad does not change. No effect without a replicate axis.
-void set_requires_all_reduce(torch::nn::Module& module, bool all_reduce);
+TESSERA_API void set_requires_all_reduce(torch::nn::Module& module, bool all_reduce);
 
 /// As FullyShardOptions::gradient_divide_factor; the factor applied before the sum does not change.
-void set_gradient_divide_factor(torch::nn::Module& module, double factor);
+TESSERA_API void set_gradient_divide_factor(torch::nn::Module& module, double factor);
 
 /// If true, parameters or whole groups that a rank did not use count as zeros in the mean of
 /// gradients, provided any rank used the group. For programs whose ranks use different layers, such
@@ -74,9 +76,9 @@ void set_gradient_divide_factor(torch::nn::Module& module, double factor);
 /// are reduced at the end of backward. Each rank must use at least one parameter in each backward.
 /// After a forward without a backward in which whole groups were skipped, call reshard(): other
 /// ranks may block until this rank does so or uses parameters again.
-void set_reduce_unused_parameters(torch::nn::Module& module, bool reduce);
+TESSERA_API void set_reduce_unused_parameters(torch::nn::Module& module, bool reduce);
 
 /// Installs these functions for the module's groups; empty ones mean the defaults.
-void set_collectives(torch::nn::Module& module, const Collectives& collectives);
+TESSERA_API void set_collectives(torch::nn::Module& module, const Collectives& collectives);
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 #include "tessera/fsdp/flat_layout.h"
 
+#include <ATen/ops/_foreach_copy.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -233,10 +234,37 @@ void FlatLayout::add_in(size_t param, const at::Tensor& whole, const at::Tensor&
 void FlatLayout::append_pieces(size_t param, const at::Tensor& slot, const at::Tensor& whole,
                                std::vector<at::Tensor>& in_slot,
                                std::vector<at::Tensor>& in_whole) const {
+  if (params_[param].dim <= 0 && whole.is_contiguous()) {
+    const auto size = static_cast<int64_t>(c10::elementSize(params_[param].dtype));
+    const at::Tensor elements = whole.view({-1});
+    for_each_stretch(param, [&](int64_t at_slot, int64_t at_whole, int64_t bytes) {
+      if (bytes == 0) return;
+      in_slot.push_back(slot.narrow(0, at_slot / size, bytes / size));
+      in_whole.push_back(elements.narrow(0, at_whole / size, bytes / size));
+    });
+    return;
+  }
   for_each_piece(param, slot, whole, [&](const at::Tensor& piece, const at::Tensor& part) {
     in_slot.push_back(piece);
     in_whole.push_back(part);
   });
+}
+
+void copy_pieces(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
+  using Lists = std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>;
+  std::map<std::pair<at::ScalarType, at::ScalarType>, Lists> dense;
+  for (size_t i = 0; i < to.size(); ++i) {
+    if (to[i].is_contiguous() && from[i].is_contiguous()) {
+      auto& [all_to, all_from] = dense[{to[i].scalar_type(), from[i].scalar_type()}];
+      all_to.push_back(to[i]);
+      all_from.push_back(from[i]);
+    } else {
+      to[i].copy_(from[i], /*non_blocking=*/true);
+    }
+  }
+  for (const auto& [types, lists] : dense) {
+    at::_foreach_copy_(lists.first, lists.second, /*non_blocking=*/true);
+  }
 }
 
 }  // namespace tessera::fsdp

@@ -71,8 +71,7 @@ class FlatLayout {
   void copy_out(size_t param, const at::Tensor& slot, const at::Tensor& whole) const;
   void copy_in(size_t param, const at::Tensor& whole, const at::Tensor& slot) const;
   void add_in(size_t param, const at::Tensor& whole, const at::Tensor& slot) const;
-  /// Appends what these copy between: views of the slot, and of the whole. On a device one call for
-  /// the pieces of many parameters costs one kernel.
+  /// Appends what these copy between, for copy_pieces: views of the slot, and of the whole.
   void append_pieces(size_t param, const at::Tensor& slot, const at::Tensor& whole,
                      std::vector<at::Tensor>& in_slot, std::vector<at::Tensor>& in_whole) const;
 
@@ -103,5 +102,9 @@ class FlatLayout {
   std::vector<int64_t> slot_offsets_;  // in gathered memory, in bytes
   int64_t gathered_bytes_ = 0;
 };
+
+/// Copies tensor by tensor; on a device all contiguous pairs of the same types by one kernel, since
+/// libtorch's kernel for lists takes pairs of equal strides alone.
+void copy_pieces(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from);
 
 }  // namespace tessera::fsdp

@@ -66,7 +66,7 @@ void check(const Named& item, const DeviceMesh& mesh) {
   }
 }
 
-int dim_to_cut(const Named& item, const FullyShardOptions& options) {
+int dim_to_shard(const Named& item, const FullyShardOptions& options) {
   std::optional<int> wanted;
   if (options.shard_dim) wanted = options.shard_dim(item.name, item.tensor);
   const int ndim = static_cast<int>(item.tensor.dim());
@@ -180,7 +180,7 @@ void make_groups(const std::vector<Named>& all, const DataParallelMesh& main,
       require(item.tensor.device() == first.tensor.device(), "fully_shard: ", item.name, " is on ",
               item.tensor.device().str(), ", ", first.name, " on ", first.tensor.device().str(),
               "; a group is on one device");
-      taken.back().push_back({item.tensor, dim_to_cut(item, options), options.data.source});
+      taken.back().push_back({item.tensor, dim_to_shard(item, options), options.data.source});
     }
   }
   for (size_t i = 0; i < free.size(); ++i) {

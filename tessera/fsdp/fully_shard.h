@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/fsdp/control.h"
 #include "tessera/fsdp/mesh_kinds.h"
@@ -37,7 +38,7 @@ namespace tessera {
 /// Dtypes of parameters and gradients in communication and compute; shards keep their own. Inputs
 /// and outputs are cast only by the callable that fully_shard returns (sharded_module.h); otherwise
 /// the caller casts them: x.to(param_dtype).
-struct MixedPrecisionPolicy {
+struct TESSERA_API MixedPrecisionPolicy {
   std::optional<at::ScalarType> param_dtype = std::nullopt;  ///< of gathering and compute
   /// Dtype of the gradient reduction; param_dtype by default.
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;
@@ -47,11 +48,11 @@ struct MixedPrecisionPolicy {
 
 /// Keeps shards, their gradients and hence the optimizer's state on the host. Parameters are copied
 /// to the mesh's device when they are gathered. The optimizer computes on the host.
-struct CPUOffloadPolicy {
+struct TESSERA_API CPUOffloadPolicy {
   bool pin_memory = true;  ///< page-locked if the device is an accelerator: faster copies
 };
 
-struct FullyShardOptions {
+struct TESSERA_API FullyShardOptions {
   /// Reshard after forward, and gather again in backward. Default: true, but false for a module
   /// that contains other groups, since its remaining parameters are used at both ends of forward.
   /// An integer n, which must divide the size of the shard axis: after forward each rank keeps its
@@ -86,30 +87,30 @@ struct FullyShardOptions {
 /// sharded; on a two-axis mesh they are replicated over the first axis and sharded over the second.
 /// Parameters already sharded on another mesh of the same world (tensor parallelism) keep those
 /// placements in addition.
-void fully_shard(torch::nn::Module& module, const DeviceMesh& mesh,
-                 const FullyShardOptions& options = {});
+TESSERA_API void fully_shard(torch::nn::Module& module, const DeviceMesh& mesh,
+                             const FullyShardOptions& options = {});
 /// Overload for a mesh whose type determines how parameters are distributed.
-void fully_shard(torch::nn::Module& module, const DataParallelMesh& mesh,
-                 const FullyShardOptions& options = {});
+TESSERA_API void fully_shard(torch::nn::Module& module, const DataParallelMesh& mesh,
+                             const FullyShardOptions& options = {});
 /// Overload for a list of tensors.
-void fully_shard(std::span<const at::Tensor> parameters, const DeviceMesh& mesh,
-                 const FullyShardOptions& options = {});
+TESSERA_API void fully_shard(std::span<const at::Tensor> parameters, const DeviceMesh& mesh,
+                             const FullyShardOptions& options = {});
 
 /// fully_shard(module, ReplicateMesh(mesh)), as DDP: every rank holds full parameters, and
 /// gradients are reduced group by group during backward.
-void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
-               const FullyShardOptions& options = {});
+TESSERA_API void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
+                           const FullyShardOptions& options = {});
 
 /// Gathered memory on this rank, over all groups of the mesh's world.
-struct GatheredMemory {
+struct TESSERA_API GatheredMemory {
   int64_t bytes = 0;
   int64_t peak_bytes = 0;  ///< since the last reset
 };
-GatheredMemory gathered_memory(const DeviceMesh& mesh);
-void reset_peak_gathered_memory(const DeviceMesh& mesh);
+TESSERA_API GatheredMemory gathered_memory(const DeviceMesh& mesh);
+TESSERA_API void reset_peak_gathered_memory(const DeviceMesh& mesh);
 
 /// Describes one group, for tests and reports.
-struct ShardedGroupInfo {
+struct TESSERA_API ShardedGroupInfo {
   size_t parameters = 0;
   int64_t gathered_bytes = 0;  ///< while gathered
   bool gathered = false;
@@ -119,6 +120,6 @@ struct ShardedGroupInfo {
   int64_t merged_bytes = 0;  ///< gathered_bytes of the whole bucket
 };
 /// The groups of the module's parameters, in creation order.
-std::vector<ShardedGroupInfo> sharded_groups(torch::nn::Module& module);
+TESSERA_API std::vector<ShardedGroupInfo> sharded_groups(torch::nn::Module& module);
 
 }  // namespace tessera

@@ -188,16 +188,16 @@ void GatherScheduler::touch(ParamGroup& group) {
 
 void GatherScheduler::prefetch_after(const Bucket& bucket) {
   if (agrees()) return;
-  bool told = false;
+  bool is_configured = false;
   for (const ParamGroup* member : bucket.members()) {
     const auto& wanted = in_backward() ? member->backward_prefetch : member->forward_prefetch;
     if (!wanted) continue;
-    told = true;
+    is_configured = true;
     for (const auto& weak : *wanted) {
       if (const auto group = weak.lock()) group->bucket()->start_gather();
     }
   }
-  if (told) return;
+  if (is_configured) return;
   Bucket* next = order_.next();
   if (next != nullptr && next->start_gather()) prefetched_ = next->weak_from_this();
 }

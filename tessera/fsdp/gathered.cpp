@@ -1,7 +1,5 @@
 #include "tessera/fsdp/gathered.h"
 
-#include <ATen/ops/_foreach_copy.h>
-
 #include <algorithm>
 
 #include "tessera/fsdp/memory_views.h"
@@ -84,7 +82,7 @@ void Gathered::copy(const std::vector<std::vector<at::Tensor>>& pieces, c10::Dev
       begin += piece.numel();
     }
   }
-  at::_foreach_copy_(to, from, /*non_blocking=*/true);
+  copy_pieces(to, from);
   detach_storage(views_->lent);
   stage_ = Stage::there;
 }
@@ -141,7 +139,7 @@ void Gathered::copy_out() {
       layout_->append_pieces(i, slot, views_->wholes[i], from, to);
     }
   }
-  if (!to.empty()) at::_foreach_copy_(to, from);
+  copy_pieces(to, from);
 }
 
 void Gathered::release() {

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/sharding/local_shape.h"
 
@@ -22,7 +23,7 @@ namespace tessera {
 namespace fsdp {
 
 /// A mesh of a real world that contains this rank.
-class RealMesh {
+class TESSERA_API RealMesh {
  public:
   const DeviceMesh& mesh() const { return mesh_; }
 
@@ -35,7 +36,7 @@ class RealMesh {
 };
 
 /// A mesh whose last axis shards parameters.
-class ShardingMesh : public RealMesh {
+class TESSERA_API ShardingMesh : public RealMesh {
  public:
   int shard_axis() const { return mesh().ndim() - 1; }
   int shard_size() const { return mesh().size(shard_axis()); }
@@ -52,20 +53,20 @@ class ShardingMesh : public RealMesh {
 
 }  // namespace fsdp
 
-class ShardMesh : public fsdp::ShardingMesh {
+class TESSERA_API ShardMesh : public fsdp::ShardingMesh {
  public:
   explicit ShardMesh(const DeviceMesh& mesh) : ShardingMesh("ShardMesh", mesh, 1) {}
   std::string to_text() const;  ///< "shard over dp=8"
 };
 
-class HybridMesh : public fsdp::ShardingMesh {
+class TESSERA_API HybridMesh : public fsdp::ShardingMesh {
  public:
   explicit HybridMesh(const DeviceMesh& mesh) : ShardingMesh("HybridMesh", mesh, 2) {}
   int replicate_axis() const { return 0; }
   std::string to_text() const;  ///< "replicate over dp=2, shard over fs=4"
 };
 
-class ReplicateMesh : public fsdp::RealMesh {
+class TESSERA_API ReplicateMesh : public fsdp::RealMesh {
  public:
   explicit ReplicateMesh(const DeviceMesh& mesh) : RealMesh("ReplicateMesh", mesh, 1) {}
   std::string to_text() const;  ///< "replicate over dp=8"

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "tessera/base/api.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/observe/recorder.h"
 
@@ -21,13 +22,13 @@ namespace tessera {
 /// message is in flight from its call until the caller returns from waiting for it, and at least as
 /// long as the transfer took. Exposed is the part in which the caller was inside the call or the
 /// wait; the rest overlapped with computation.
-struct MessageSeconds {
+struct TESSERA_API MessageSeconds {
   int64_t messages = 0;
   double under_way_s = 0;
   double exposed_s = 0;
 };
 
-struct CommunicationTime {
+struct TESSERA_API CommunicationTime {
   MessageSeconds gathers;
   MessageSeconds reductions;  ///< reduce_scatter, and all_reduce where there are replicas
   /// The fraction of the total that was not exposed, 0 to 1.
@@ -35,11 +36,11 @@ struct CommunicationTime {
 };
 
 /// Over the completed messages that fully_shard's groups sent while the recorder was active.
-CommunicationTime communication_time(const comm::Recorder& recorder);
+TESSERA_API CommunicationTime communication_time(const comm::Recorder& recorder);
 
 /// Records, during its lifetime, what each group computes and when, and all communication of the
 /// rank.
-class StepTrace {
+class TESSERA_API StepTrace {
  public:
   explicit StepTrace(const DeviceMesh& mesh);
   ~StepTrace();

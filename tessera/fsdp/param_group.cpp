@@ -67,6 +67,11 @@ std::shared_ptr<ParamGroup> group_of_parameter(const at::Tensor& tensor) {
   return place_of_parameter(tensor).group;
 }
 
+std::shared_ptr<ParamGroup> group_of_root(dtensor::LazyLocal& lazy) {
+  const auto* held = dynamic_cast<const HeldParameter*>(&lazy.root());
+  return held == nullptr ? nullptr : held->param_group();
+}
+
 PlaceOfParameter place_of_parameter(const at::Tensor& tensor) {
   const auto* held = dynamic_cast<const HeldParameter*>(dtensor::lazy_local(tensor));
   if (held == nullptr) return {};

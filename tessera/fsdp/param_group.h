@@ -9,6 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "tessera/base/api.h"
+#include "tessera/dtensor/dispatch/lazy_dispatch.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/fsdp/bucket.h"
 #include "tessera/fsdp/data_mesh.h"
@@ -78,6 +80,8 @@ class ParamGroup final : public dtensor::LazyGroup,
   void set_in_backward(bool in_backward);
   at::ScalarType compute_dtype(size_t param) const { return gather_layout_->param(param).dtype; }
   bool switches_dtype() const { return switches_dtype_; }  ///< whether the two differ
+  /// In a compute scope, or in a backward that replays one.
+  bool is_in_compute() const { return computing_ > 0 || (has_scopes_ && dtensor::runs_backward()); }
   bool computes_on_copy() const {
     return mesh_.shard_group() != nullptr || switches_dtype_ || offload_.rest != offload_.compute;
   }
@@ -180,17 +184,21 @@ class ParamGroup final : public dtensor::LazyGroup,
   size_t number_ = 0;
   int computing_ = 0;  // nesting depth of compute scopes
   bool in_backward_ = false;
+  bool has_scopes_ = false;  // was in a compute scope before
   bool switches_dtype_ = false;
 };
 
 /// The group that holds a parameter, or nullptr.
-std::shared_ptr<ParamGroup> group_of_parameter(const at::Tensor& tensor);
+TESSERA_API std::shared_ptr<ParamGroup> group_of_parameter(const at::Tensor& tensor);
+
+/// The group of the parameter that a lazy tensor is a view of, or nullptr.
+std::shared_ptr<ParamGroup> group_of_root(dtensor::LazyLocal& lazy);
 
 /// That group, with the parameter's index in it.
 struct PlaceOfParameter {
   std::shared_ptr<ParamGroup> group;
   size_t index = 0;
 };
-PlaceOfParameter place_of_parameter(const at::Tensor& tensor);
+TESSERA_API PlaceOfParameter place_of_parameter(const at::Tensor& tensor);
 
 }  // namespace tessera::fsdp

@@ -9,6 +9,7 @@
 namespace tessera::fsdp {
 
 void ParamGroup::enter_compute() {
+  has_scopes_ = true;
   if (++computing_ == 1 && !in_backward_) report_dtypes();
 }
 

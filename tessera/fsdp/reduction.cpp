@@ -1,6 +1,5 @@
 #include "tessera/fsdp/reduction.h"
 
-#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
@@ -104,7 +103,7 @@ void Reduction::add_alone(size_t param, const at::Tensor& gradient) {
   const at::ScalarType dtype = layout_->param(param).dtype;
   const bool dense = gradient.is_contiguous() && gradient.scalar_type() == dtype;
   // Most gradients are the last view of a kernel's result; the view before it is still alive here,
-  // so a count of the storage's references cannot tell. What does: no other variable has the
+  // so the count of the storage's references does not show it. What does: no other variable has the
   // tensor, and no other parameter has the memory (b and c in `(b.view(-1) + c.view(-1))`).
   if (dense && gradient.use_count() == 1 &&
       memory_of_wholes_.insert(gradient.storage().unsafeGetStorageImpl()).second) {
@@ -138,7 +137,7 @@ void Reduction::add_small(size_t param, const at::Tensor& gradient) {
 }
 
 void Reduction::copy_pending() {
-  if (!pending_to_.empty()) at::_foreach_copy_(pending_to_, pending_from_);
+  copy_pieces(pending_to_, pending_from_);
   pending_to_.clear();
   pending_from_.clear();
 }

@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "tessera/base/api.h"
+
 /// The phase that a group of parameters is in.
 ///
 ///   idle ──used by an op──► forward ──used in backward──► pre_backward
@@ -14,14 +16,14 @@ namespace tessera {
 
 enum class TrainingState { idle, forward, pre_backward, post_backward };
 
-std::string_view to_text(TrainingState state);
+TESSERA_API std::string_view to_text(TrainingState state);
 
 }  // namespace tessera
 
 namespace tessera::fsdp {
 
 /// The state of one group.
-class GroupState {
+class TESSERA_API GroupState {
  public:
   TrainingState now() const { return state_; }
   /// Throws InternalError if the transition is not allowed.
@@ -32,6 +34,6 @@ class GroupState {
 };
 
 /// Whether the transition is allowed; staying in the same state is.
-bool may_follow(TrainingState from, TrainingState to);
+TESSERA_API bool may_follow(TrainingState from, TrainingState to);
 
 }  // namespace tessera::fsdp

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/comm/group.h"
 #include "tessera/program/archive.h"
 
@@ -19,7 +20,7 @@ namespace tessera {
 
 /// An input or output of a program as its caller sees it: nested arguments and results are
 /// flattened, and each leaf is named by its path ("extra.shift", "best.0").
-struct ProgramPort {
+struct TESSERA_API ProgramPort {
   std::string name;
   /// Of a tensor: element type and shape, with symbols for dynamic sizes.
   std::optional<program::TensorMeta> tensor;
@@ -28,7 +29,7 @@ struct ProgramPort {
   std::string to_text() const;
 };
 
-struct ProgramOptions {
+struct TESSERA_API ProgramOptions {
   /// Where weights go and nodes compute; absent: where the program was exported for.
   std::optional<c10::Device> device{};
   /// By the name that the program's collectives use: the process group that they run on. Other
@@ -56,7 +57,7 @@ struct ProgramOptions {
 ///
 /// Moves, does not copy. One thread at a time may run it; two programs loaded from one file share
 /// the pages of its weights.
-class Program {
+class TESSERA_API Program {
  public:
   using Values = std::vector<c10::IValue>;
   using NamedValues = std::vector<std::pair<std::string, c10::IValue>>;

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "tessera/base/api.h"
 #include "tessera/comm/world.h"
 #include "tessera/interp/program.h"
 #include "tessera/partition/manifest.h"
@@ -21,7 +22,7 @@ namespace tessera {
 /// To pass and get parts, use local().
 ///
 /// All ranks load and run together, in the same order.
-class ShardedProgram {
+class TESSERA_API ShardedProgram {
  public:
   /// `world`: default comm::current_world(). Its size must be that of the mesh that the program was
   /// sharded for. `options.groups` are added to those of the manifest.

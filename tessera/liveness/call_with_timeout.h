@@ -10,19 +10,19 @@
 
 namespace tessera::comm {
 
-/// Returns `ask()`, or `otherwise` on timeout or exception. For stores, which block forever while
+/// Returns `call()`, or `fallback` on timeout or exception. For stores, which block forever while
 /// their host is stopped or unreachable. The call runs on a detached thread and is not interrupted,
-/// so `ask` must own everything it captures.
-template <typename Answer, typename Ask>
-Answer call_with_timeout(std::chrono::milliseconds limit, Answer otherwise, Ask ask) {
+/// so `call` must own everything it captures.
+template <typename Result, typename Call>
+Result call_with_timeout(std::chrono::milliseconds timeout, Result fallback, Call call) {
   try {
-    const auto task = std::make_shared<std::packaged_task<Answer()>>(std::move(ask));
-    auto answer = task->get_future();
+    const auto task = std::make_shared<std::packaged_task<Result()>>(std::move(call));
+    auto result = task->get_future();
     Schedule::current().start([task] { (*task)(); });
-    if (ready_within(answer, limit)) return answer.get();
+    if (ready_within(result, timeout)) return result.get();
   } catch (const std::exception&) {  // the store is gone
   }
-  return otherwise;
+  return fallback;
 }
 
 }  // namespace tessera::comm

@@ -55,7 +55,7 @@ void WorldShutdown::leave(std::vector<int> silent) {
                                           : milliseconds(3 * kSlowStore);
   call_with_timeout(limit, false,
                     [self = shared_from_this(), silent = std::move(silent)]() mutable {
-                      self->options_.life_sign.reset();
+                      self->options_.probe.reset();
                       self->options_.store->add(StoreBarrier::kLeft, 1);
                       if (self->options_.hosts_store) self->wait_for_others(std::move(silent));
                       return true;

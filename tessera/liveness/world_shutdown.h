@@ -21,7 +21,7 @@ class WorldShutdown : public std::enable_shared_from_this<WorldShutdown> {
   struct Options {
     c10::intrusive_ptr<c10d::Store> store;
     c10::intrusive_ptr<c10d::Store> board;  ///< peer diagnostics
-    std::unique_ptr<LivenessProbe> life_sign;
+    std::unique_ptr<LivenessProbe> probe;
     int rank = 0;
     int size = 1;
     bool hosts_store = false;

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/api.h"
+
 /// A device mesh: ranks arranged on named axes.
 ///
 ///   dp=2,tp=4            axis tp ->
@@ -26,14 +28,14 @@ namespace tessera {
 
 /// The ranks that a mesh was created over; implemented by comm (processes, threads, fake). A mesh
 /// keeps its world alive.
-class World {
+class TESSERA_API World {
  public:
   virtual ~World() = default;
   virtual int rank() const = 0;  ///< the own rank
   virtual int size() const = 0;
 };
 
-struct MeshAxis {
+struct TESSERA_API MeshAxis {
   std::string name;
   int size = 1;
   bool operator==(const MeshAxis&) const = default;
@@ -42,7 +44,7 @@ struct MeshAxis {
 /// One integer per axis.
 using Coordinate = std::vector<int>;
 
-class DeviceMesh {
+class TESSERA_API DeviceMesh {
  public:
   struct Node;     // the interned value
   struct Lineage;  // the root mesh and the strides of the axes in it
@@ -143,8 +145,9 @@ class DeviceMesh {
 };
 
 /// Ranks 0..n-1 on the given axes; names default to "axis0", "axis1", ...
-DeviceMesh mesh_without_world(std::span<const int> sizes, std::span<const std::string> names = {},
-                              std::string device = "cpu");
+TESSERA_API DeviceMesh mesh_without_world(std::span<const int> sizes,
+                                          std::span<const std::string> names = {},
+                                          std::string device = "cpu");
 
 }  // namespace tessera
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/by_mesh.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/norm_of_parts.h"
 #include "tessera/dtensor/sharded_tensor.h"
@@ -45,13 +46,7 @@ class PowerSum {
   at::Tensor sum_;
 };
 
-/// The sharded gradients of one mesh.
-struct OfMesh {
-  DeviceMesh mesh;
-  std::vector<at::Tensor> gradients;
-};
-
-bool is_cut(const std::vector<at::Tensor>& tensors, int axis) {
+bool any_sharded(const std::vector<at::Tensor>& tensors, int axis) {
   for (const at::Tensor& tensor : tensors) {
     if (sharding(tensor).placement(axis).is_sharded()) return true;
   }
@@ -60,13 +55,13 @@ bool is_cut(const std::vector<at::Tensor>& tensors, int axis) {
 
 /// The power sum over all ranks of a mesh, with one reduction over the axes that shard any of them.
 /// A part that several of these ranks hold counts once: each adds its fraction of it.
-at::Tensor power_over_mesh(const OfMesh& group, double p) {
+at::Tensor power_over_mesh(const dtensor::TensorsOfMesh& group, double p) {
   std::vector<int> axes;
   for (int axis = 0; axis < group.mesh.ndim(); ++axis) {
-    if (group.mesh.size(axis) > 1 && is_cut(group.gradients, axis)) axes.push_back(axis);
+    if (group.mesh.size(axis) > 1 && any_sharded(group.tensors, axis)) axes.push_back(axis);
   }
   PowerSum sum(p);
-  for (const at::Tensor& gradient : group.gradients) {
+  for (const at::Tensor& gradient : group.tensors) {
     at::Tensor power = sum.of(to_local(gradient));
     int holders = 1;
     for (const int axis : axes) {
@@ -110,18 +105,12 @@ std::vector<at::Tensor> gradients_of(std::span<const at::Tensor> parameters) {
 at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double p) {
   require(p > 0, "clip_grad_norm_: norm_type is ", p, ", which is not above 0");
   PowerSum all(p);
-  std::vector<OfMesh> meshes;  // in order of parameters: every rank sends in the same order
   for (const at::Tensor& gradient : gradients) {
-    if (!is_dtensor(gradient)) {
-      all.add(all.of(gradient));
-      continue;
-    }
-    const DeviceMesh& mesh = device_mesh(gradient);
-    auto found = std::ranges::find_if(meshes, [&](const OfMesh& m) { return m.mesh == mesh; });
-    if (found == meshes.end()) found = meshes.insert(meshes.end(), {mesh, {}});
-    found->gradients.push_back(gradient);
+    if (!is_dtensor(gradient)) all.add(all.of(gradient));
   }
-  for (const OfMesh& mesh : meshes) all.add(power_over_mesh(mesh, p));
+  for (const auto& group : dtensor::group_by_mesh(gradients)) {
+    if (group.mesh.defined()) all.add(power_over_mesh(group, p));
+  }
   return all.value().defined() ? all.norm() : at::zeros({});
 }
 

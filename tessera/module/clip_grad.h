@@ -4,6 +4,8 @@
 
 #include <span>
 
+#include "tessera/base/api.h"
+
 /// Norm of all gradients, and gradient clipping, for any mix of plain and sharded parameters, of
 /// several groups and meshes.
 ///
@@ -13,17 +15,18 @@
 /// tensor. Here each rank sums what it holds, and one number per mesh is reduced.
 namespace tessera {
 
-struct ClipOptions {
+struct TESSERA_API ClipOptions {
   double norm_type = 2;  ///< positive; infinity: the maximum absolute value
   bool error_if_nonfinite = false;
 };
 
 /// Returns the norm before clipping, as a plain 0-dim tensor, equal on every rank; does not
 /// synchronize with asynchronous devices. Plain gradients must be equal on every rank. Collective.
-at::Tensor clip_grad_norm_(std::span<const at::Tensor> parameters, double max_norm,
-                           const ClipOptions& options = {});
+TESSERA_API at::Tensor clip_grad_norm_(std::span<const at::Tensor> parameters, double max_norm,
+                                       const ClipOptions& options = {});
 
 /// The norm, without clipping.
-at::Tensor total_grad_norm(std::span<const at::Tensor> parameters, double norm_type = 2);
+TESSERA_API at::Tensor total_grad_norm(std::span<const at::Tensor> parameters,
+                                       double norm_type = 2);
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/module/bordered_module.h"
 
@@ -32,31 +33,39 @@ namespace tessera {
 /// Shards a tensor in place: all references to it see the change. It keeps requires_grad, and its
 /// gradient is distributed as well. A sharded tensor is redistributed. For leaves that are not
 /// saved in a pending autograd graph.
-void distribute_(const at::Tensor& tensor, const DeviceMesh& mesh,
-                 std::vector<Placement> placements, const DistributeOptions& options = {});
+TESSERA_API void distribute_(const at::Tensor& tensor, const DeviceMesh& mesh,
+                             std::vector<Placement> placements,
+                             const DistributeOptions& options = {});
+
+/// The same for several tensors, each once: small ones share messages.
+TESSERA_API void distribute_(std::span<const at::Tensor> tensors, const DeviceMesh& mesh,
+                             const std::vector<Placement>& placements,
+                             const DistributeOptions& options = {});
 
 /// Called for the module ("") and each submodule, with its name; distributes parameters in place.
 using PartitionFn =
     std::function<void(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh)>;
 
-/// Runs `partition`, then replicates the parameters and buffers that it left plain.
-void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
-                       const PartitionFn& partition = {}, const DistributeOptions& options = {});
+/// Runs `partition`, then replicates the parameters and buffers that it left plain, in buckets of
+/// 16 MiB a dtype: two messages each, whatever the number of tensors.
+TESSERA_API void distribute_module(torch::nn::Module& module, const DeviceMesh& mesh,
+                                   const PartitionFn& partition = {},
+                                   const DistributeOptions& options = {});
 
 /// From now on the gradient of each sharded parameter has the parameter's placements. Without it a
 /// gradient stays as backward produced it, often Partial over the axis that shards the batch, and
 /// is reduced at each use: three times by Adam. Not for gradient accumulation over several
 /// backwards, where one reduction at the end is cheaper. Small gradients share messages, which are
 /// sent at the end of backward; hooks see the unreduced gradients.
-void reduce_gradients(torch::nn::Module& module);
-void reduce_gradients(std::span<const at::Tensor> parameters);
+TESSERA_API void reduce_gradients(torch::nn::Module& module);
+TESSERA_API void reduce_gradients(std::span<const at::Tensor> parameters);
 
 /// Modifies the tensors among a module's arguments, or in its result, in place: distributes,
 /// redistributes, or takes their local parts.
 using BorderFn = std::function<void(torch::nn::Module& module, std::span<at::Tensor> tensors,
                                     const DeviceMesh& mesh)>;
 
-struct DistributeModuleOptions {
+struct TESSERA_API DistributeModuleOptions {
   PartitionFn partition = {};
   BorderFn input = {};
   BorderFn output = {};
@@ -66,9 +75,9 @@ struct DistributeModuleOptions {
 namespace dtensor {
 
 /// The caller's function as a border; empty if there is none.
-std::function<void(std::span<at::Tensor* const>)> border_of(const BorderFn& border,
-                                                            torch::nn::Module& module,
-                                                            const DeviceMesh& mesh);
+TESSERA_API std::function<void(std::span<at::Tensor* const>)> border_of(const BorderFn& border,
+                                                                        torch::nn::Module& module,
+                                                                        const DeviceMesh& mesh);
 
 }  // namespace dtensor
 

@@ -2,6 +2,8 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "tessera/base/api.h"
+
 namespace tessera {
 
 /// While it is alive, tensors that this thread creates without a device are on meta: they have a
@@ -11,7 +13,7 @@ namespace tessera {
 ///   auto model = [&] { MetaInit meta; return Model(config); }();
 ///
 /// Tensors created with a device, or like another tensor, are not affected. Guards nest.
-class MetaInit {
+class TESSERA_API MetaInit {
  public:
   MetaInit();
 

@@ -41,7 +41,7 @@ Sharding replicated_on(const DeviceMesh& mesh, const at::Tensor& like) {
 }
 
 /// This rank's part of a full tensor with sharding `as`; no communication.
-at::Tensor cut(const at::Tensor& whole, const Sharding& as) {
+at::Tensor sharded_as(const at::Tensor& whole, const Sharding& as) {
   const at::Tensor everywhere = dtensor::wrap(whole.contiguous(), replicated_on(as.mesh(), whole));
   return redistribute(everywhere, as.with_dtype(static_cast<DType>(whole.scalar_type())));
 }
@@ -100,7 +100,7 @@ class ScatteredState {
     const auto parts = dtensor::scatter_all_from(values_, /*source=*/0, sent_);
     for (size_t i = 0; i < parts.size(); ++i) {
       const bool whole = is_dtensor(tensors_[i]) && !(device_mesh(tensors_[i]) == wide_);
-      rests_[i].copy_(whole ? to_local(cut(parts[i], sharding(tensors_[i]))) : parts[i]);
+      rests_[i].copy_(whole ? to_local(sharded_as(parts[i], sharding(tensors_[i]))) : parts[i]);
     }
     *this = ScatteredState(wide_);
   }
@@ -168,7 +168,7 @@ void load_full_state_dict(torch::nn::Module& module, const FullStateDict& state,
     if (sent) {
       scattered.add(tensor, rest, value);
     } else {
-      rest.copy_(is_dtensor(tensor) ? to_local(cut(value, sharding(tensor))) : value);
+      rest.copy_(is_dtensor(tensor) ? to_local(sharded_as(value, sharding(tensor))) : value);
     }
   }
   if (sent) scattered.flush();

@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "tessera/base/api.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -21,7 +23,7 @@ namespace tessera {
 using NamedTensors = std::map<std::string, at::Tensor>;
 using FullStateDict = NamedTensors;
 
-struct FullStateDictOptions {
+struct TESSERA_API FullStateDictOptions {
   /// Only the first rank of the largest mesh among the module's tensors has the state; the others
   /// return, or pass, an empty one.
   bool rank0_only = false;
@@ -29,21 +31,21 @@ struct FullStateDictOptions {
 
 /// Full copies on the CPU. Small tensors are gathered together, large ones one by one, so no rank
 /// holds more than the state plus one message.
-FullStateDict full_state_dict(const torch::nn::Module& module,
-                              const FullStateDictOptions& options = {});
+TESSERA_API FullStateDict full_state_dict(const torch::nn::Module& module,
+                                          const FullStateDictOptions& options = {});
 
 /// Loads the values of a state with the same names and shapes. Each rank copies its own parts,
 /// without communication; with rank0_only they are sent to it, tensor by tensor. Missing or
 /// unexpected names throw InvalidArgument on every rank before anything changes.
-void load_full_state_dict(torch::nn::Module& module, const FullStateDict& state,
-                          const FullStateDictOptions& options = {});
+TESSERA_API void load_full_state_dict(torch::nn::Module& module, const FullStateDict& state,
+                                      const FullStateDictOptions& options = {});
 
 /// The tensors as sharded, without gradients: ordinary sharded tensors and plain ones, which share
 /// the module's memory. No communication. This is what a checkpoint writes, per rank.
-NamedTensors sharded_state_dict(const torch::nn::Module& module);
+TESSERA_API NamedTensors sharded_state_dict(const torch::nn::Module& module);
 
 /// Loads the values of a state with the same names and shapes whose tensors may have any
 /// placements, on any mesh of the same world.
-void load_sharded_state_dict(torch::nn::Module& module, const NamedTensors& state);
+TESSERA_API void load_sharded_state_dict(torch::nn::Module& module, const NamedTensors& state);
 
 }  // namespace tessera

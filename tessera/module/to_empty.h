@@ -2,6 +2,8 @@
 
 #include <c10/core/Device.h>
 
+#include "tessera/base/api.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -22,6 +24,6 @@ namespace tessera {
 /// Allocates uninitialized memory on the device for the module's parameters and buffers that are on
 /// meta; others are unchanged. Groups of fully_shard with a parameter in the module are allocated
 /// as a whole. For plain and sharded modules.
-void to_empty(torch::nn::Module& module, c10::Device device);
+TESSERA_API void to_empty(torch::nn::Module& module, c10::Device device);
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "tessera/base/api.h"
 #include "tessera/collective/call_info.h"
 
 /// Checked mode: before each collective the ranks of its group compare their calls. On a difference
@@ -32,11 +33,11 @@ struct TappedCall;
 
 /// Enables or disables it for the calls of a rank from now on, given by its RankWorld; no effect on
 /// thread and fake ranks.
-void set_checked(const Observers& rank, bool on);
-bool checked(const Observers& rank);
+TESSERA_API void set_checked(const Observers& rank, bool on);
+TESSERA_API bool checked(const Observers& rank);
 
 /// The comparison between processes: over the store, two keys per rank and group at a time.
-class CollectiveCheck {
+class TESSERA_API CollectiveCheck {
  public:
   /// Connects to the world's store by `connect` on first use. A separate connection, because others
   /// may block on theirs.

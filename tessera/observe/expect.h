@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/base/api.h"
+
 /// Checks recorded communication against an expectation written as one line of text:
 ///
 ///   expect_comm(recorder, "2 all_gather on tp, 1 all_reduce, 0 implicit")
@@ -23,9 +25,9 @@ class Recorder;
 /// list of events:
 ///   EXPECT_EQ(expect_comm(recorder, "nothing"), "");
 /// Throws InvalidArgument if the text cannot be parsed.
-std::string expect_comm(const Recorder& recorder, std::string_view expected);
+TESSERA_API std::string expect_comm(const Recorder& recorder, std::string_view expected);
 
 /// The same, but throws the difference.
-void require_comm(const Recorder& recorder, std::string_view expected);
+TESSERA_API void require_comm(const Recorder& recorder, std::string_view expected);
 
 }  // namespace tessera::comm

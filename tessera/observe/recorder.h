@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/collective/comm_op.h"
 #include "tessera/collective/group_info.h"
 
@@ -31,7 +32,7 @@ struct ObserverState;
 
 /// The observers of one rank's collectives; every RankWorld owns one and converts to it. The state
 /// is shared with the taps, so a process group that outlives its world stays valid.
-class Observers {
+class TESSERA_API Observers {
  public:
   explicit Observers(int rank = 0);
   ~Observers();
@@ -49,7 +50,7 @@ class Observers {
 using Clock = std::chrono::steady_clock;
 
 /// One collective as its caller saw it.
-struct CommEvent {
+struct TESSERA_API CommEvent {
   CommOp op = CommOp::barrier;
   std::shared_ptr<const GroupInfo> group;
   std::string site;       ///< the op that requested it ("aten::mm"); "user" if none did
@@ -76,7 +77,7 @@ struct CommEvent {
   std::string to_text() const;
 };
 
-class Recorder {
+class TESSERA_API Recorder {
  public:
   explicit Recorder(const Observers& observers);  ///< or a RankWorld
   ~Recorder();                                    ///< stops recording

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/dtensor/dispatch/weight_style.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/sharding/placement.h"
@@ -38,6 +39,6 @@ struct Anchor {
 
 /// The style of a weight. A weight that two modules share (embedding and output head) has an anchor
 /// for each.
-std::shared_ptr<const dtensor::WeightStyle> anchored_style(std::vector<Anchor> anchors);
+TESSERA_API std::shared_ptr<const dtensor::WeightStyle> anchored_style(std::vector<Anchor> anchors);
 
 }  // namespace tessera::parallel

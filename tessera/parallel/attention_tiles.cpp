@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "tessera/sharding/dim_intervals.h"
+
 namespace tessera::parallel {
 namespace {
 
@@ -13,10 +15,10 @@ struct Piece {
   int64_t document = 0;
 };
 
-void add_bounds(std::set<int64_t>& cuts, std::span<const Interval> intervals) {
+void add_bounds(std::set<int64_t>& bounds, std::span<const Interval> intervals) {
   for (const Interval& part : intervals) {
-    cuts.insert(part.begin);
-    cuts.insert(part.end);
+    bounds.insert(part.begin);
+    bounds.insert(part.end);
   }
 }
 
@@ -24,15 +26,15 @@ int64_t document_of(const DocumentOffsets& documents, int64_t position) {
   return std::ranges::upper_bound(documents, position) - documents.begin();
 }
 
-std::vector<Piece> pieces_of(std::span<const Interval> intervals, const std::set<int64_t>& cuts,
+std::vector<Piece> pieces_of(std::span<const Interval> intervals, const std::set<int64_t>& bounds,
                              const DocumentOffsets& documents) {
   std::vector<Piece> pieces;
   int64_t row = 0;
   for (const Interval& part : intervals) {
     int64_t begin = part.begin;
     while (begin < part.end) {
-      const auto cut = cuts.upper_bound(begin);
-      const int64_t end = cut == cuts.end() ? part.end : std::min(*cut, part.end);
+      const auto bound = bounds.upper_bound(begin);
+      const int64_t end = bound == bounds.end() ? part.end : std::min(*bound, part.end);
       pieces.push_back({{begin, end}, {row, row + end - begin}, document_of(documents, begin)});
       row += end - begin;
       begin = end;
@@ -76,13 +78,13 @@ std::vector<Tile> tiles_of_row(const TileProblem& problem, const DocumentOffsets
       std::ranges::equal(problem.queries, problem.keys)) {
     return {{all_queries, all_keys, /*diagonal=*/true}};
   }
-  std::set<int64_t> cuts(documents.begin(), documents.end());
+  std::set<int64_t> bounds(documents.begin(), documents.end());
   if (problem.causal) {
-    add_bounds(cuts, problem.queries);
-    add_bounds(cuts, problem.keys);
+    add_bounds(bounds, problem.queries);
+    add_bounds(bounds, problem.keys);
   }
-  const auto queries = pieces_of(problem.queries, cuts, documents);
-  const auto keys = pieces_of(problem.keys, cuts, documents);
+  const auto queries = pieces_of(problem.queries, bounds, documents);
+  const auto keys = pieces_of(problem.keys, bounds, documents);
   std::vector<Tile> tiles;
   for (const Piece& key : keys) {
     for (const Piece& query : queries) {
@@ -123,12 +125,6 @@ std::vector<Interval> part_of_rows(std::span<const Interval> intervals, Interval
     row += part.size();
   }
   return out;
-}
-
-int64_t total_size(std::span<const Interval> intervals) {
-  int64_t size = 0;
-  for (const Interval& part : intervals) size += part.size();
-  return size;
 }
 
 }  // namespace tessera::parallel

@@ -4,12 +4,13 @@
 #include <span>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/sharding/local_shape.h"
 
 /// The calls of an attention kernel that cover a block of queries and keys.
 ///
 /// Kernels know two masks: none, and causal for equal positions of queries and keys. A block of
-/// rows from anywhere in the sequence is cut so that every piece is one of the two or is masked
+/// rows from anywhere in the sequence is split so that every piece is one of the two or is masked
 /// entirely; the latter are skipped. Queries at positions 4..7 and 8..11, keys at 0..3 and 8..11,
 /// causal:
 ///
@@ -21,7 +22,7 @@ namespace tessera::parallel {
 /// The start of each document and the end of the last: {0, 5, 12} are two. Empty: one document.
 using DocumentOffsets = std::vector<int64_t>;
 
-struct TileProblem {
+struct TESSERA_API TileProblem {
   std::span<const Interval> queries;  ///< positions of the local query rows, in row order
   std::span<const Interval> keys;
   bool causal = false;
@@ -29,7 +30,7 @@ struct TileProblem {
   std::span<const DocumentOffsets> documents = {};
 };
 
-struct Tile {
+struct TESSERA_API Tile {
   Interval queries;        ///< local rows
   Interval keys;           ///< local rows
   bool diagonal = false;   ///< equal positions, causal
@@ -37,11 +38,9 @@ struct Tile {
   bool operator==(const Tile&) const = default;
 };
 
-std::vector<Tile> attention_tiles(const TileProblem& problem);
+TESSERA_API std::vector<Tile> attention_tiles(const TileProblem& problem);
 
 /// The part of a list of intervals that covers `rows` of the rows it describes.
-std::vector<Interval> part_of_rows(std::span<const Interval> intervals, Interval rows);
-
-int64_t total_size(std::span<const Interval> intervals);
+TESSERA_API std::vector<Interval> part_of_rows(std::span<const Interval> intervals, Interval rows);
 
 }  // namespace tessera::parallel

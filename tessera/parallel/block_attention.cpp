@@ -16,7 +16,7 @@ namespace tessera::parallel {
 namespace {
 
 constexpr double kNoKey = -std::numeric_limits<double>::infinity();
-/// Elements of one tile's mask, by batch and head: masked tiles are cut into rows, so that a mask
+/// Elements of one tile's mask, by batch and head: masked tiles are split into rows, so that a mask
 /// never grows with the square of the sequence.
 constexpr int64_t kMaxMaskTile = int64_t{1} << 18;
 

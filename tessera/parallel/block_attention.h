@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/parallel/attention_kernel.h"
 #include "tessera/parallel/attention_tiles.h"
 
@@ -25,12 +26,12 @@ using MaskFunction =
 namespace parallel {
 
 /// Rows of queries or of keys: their positions, and the rows of the mask that belong to them.
-struct RowSet {
+struct TESSERA_API RowSet {
   std::vector<Interval> positions;
   std::vector<Interval> mask_rows;
 };
 
-struct BlockProblem {
+struct TESSERA_API BlockProblem {
   RowSet queries = {};
   bool causal = false;
   double scale = 1;
@@ -42,7 +43,7 @@ struct BlockProblem {
   MaskFunction mask_function = {};
 };
 
-class BlockAttention {
+class TESSERA_API BlockAttention {
  public:
   BlockAttention(const BlockProblem& problem, const at::Tensor& query, int64_t value_width);
 
@@ -60,7 +61,7 @@ class BlockAttention {
   at::Tensor lse_;
 };
 
-class BlockGradients {
+class TESSERA_API BlockGradients {
  public:
   BlockGradients(const BlockProblem& problem, const at::Tensor& query, const at::Tensor& grad_out,
                  const at::Tensor& out, const at::Tensor& log_sum_exp);
@@ -78,7 +79,7 @@ class BlockGradients {
 };
 
 /// The dtype in which partial results are summed: float64, else float32.
-at::ScalarType accumulation_dtype(at::ScalarType dtype);
+TESSERA_API at::ScalarType accumulation_dtype(at::ScalarType dtype);
 
 }  // namespace parallel
 }  // namespace tessera

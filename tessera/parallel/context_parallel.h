@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/parallel/block_attention.h"
 #include "tessera/parallel/sequence_order.h"
 
@@ -40,10 +41,10 @@ namespace tessera {
 
 enum class ContextMethod { ring, all_gather, all_to_all };
 
-std::string_view context_method_name(ContextMethod method);
-ContextMethod context_method_from_name(std::string_view name);
+TESSERA_API std::string_view context_method_name(ContextMethod method);
+TESSERA_API ContextMethod context_method_from_name(std::string_view name);
 
-struct ContextParallelOptions {
+struct TESSERA_API ContextParallelOptions {
   ContextMethod method = ContextMethod::ring;
   /// The order of the rows of queries, keys and values. A query attends by position, not by row.
   SequenceOrder order = {};
@@ -54,7 +55,7 @@ struct ContextParallelOptions {
 };
 
 /// The arguments of scaled_dot_product_attention.
-struct AttentionOptions {
+struct TESSERA_API AttentionOptions {
   bool is_causal = false;
   std::optional<double> scale = std::nullopt;  ///< default: 1 / sqrt(D)
   /// bool (true: attend) or added to the scores; broadcasts to B x H x queries x keys; rows and
@@ -69,17 +70,17 @@ struct AttentionOptions {
 /// query: B x H x S x D, sharded; key, value: B x Hkv x T x D and E, sharded over T. Axes may also
 /// shard batch and heads, equally in all three. The result is sharded like the query.
 /// Differentiable once. Throws on shardings that do not fit, and names the one to redistribute to.
-at::Tensor context_parallel_attention(const at::Tensor& query, const at::Tensor& key,
-                                      const at::Tensor& value,
-                                      const AttentionOptions& attention = {},
-                                      const ContextParallelOptions& options = {});
+TESSERA_API at::Tensor context_parallel_attention(const at::Tensor& query, const at::Tensor& key,
+                                                  const at::Tensor& value,
+                                                  const AttentionOptions& attention = {},
+                                                  const ContextParallelOptions& options = {});
 
 /// While it is alive, scaled_dot_product_attention on the calling thread is
 /// context_parallel_attention if its tensors are DTensors and the axis shards the sequence of its
 /// keys. With an order or documents it is so for all sharded tensors, because rows have that
 /// order also where they were gathered. Other calls are not affected. Dropout is an error. Guards
 /// nest: the innermost applies.
-class ContextParallel {
+class TESSERA_API ContextParallel {
  public:
   explicit ContextParallel(std::string axis, ContextParallelOptions options = {});
   ~ContextParallel();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/mesh/device_mesh.h"
 
 /// Expert parallelism: a layer of experts, of which each rank of a mesh axis holds some. Tokens are
@@ -31,7 +32,7 @@
 /// tokens, and capacity is counted in that order.
 namespace tessera {
 
-struct ExpertOptions {
+struct TESSERA_API ExpertOptions {
   int64_t experts = 0;  ///< of all ranks; rank i of the axis holds those that Shard(0) gives it
   std::string axis = "ep";
   /// An expert accepts at most ceil(factor * tokens * choices / experts) rows, over all ranks;
@@ -41,7 +42,7 @@ struct ExpertOptions {
 };
 
 /// What the experts of all ranks were asked to do in one call.
-struct ExpertLoad {
+struct TESSERA_API ExpertLoad {
   std::vector<int64_t> routed;  ///< by expert: rows that chose it
   std::vector<int64_t> kept;    ///< by expert: rows that it computed
   int64_t capacity = 0;         ///< rows that an expert accepts; 0: any number
@@ -52,7 +53,7 @@ struct ExpertLoad {
 };
 
 /// The rows of this rank's experts, sorted by expert.
-struct ExpertRows {
+struct TESSERA_API ExpertRows {
   std::vector<int64_t> counts;  ///< rows of each local expert
   int64_t first_expert = 0;
   std::vector<std::string> token_axes;  ///< axes over which tokens are sharded
@@ -64,7 +65,7 @@ struct ExpertRows {
 /// Maps n x D rows to n x any width. Called once on every rank, also if n is 0.
 using ExpertFunction = std::function<at::Tensor(const at::Tensor& rows, const ExpertRows& experts)>;
 
-struct ExpertResult {
+struct TESSERA_API ExpertResult {
   at::Tensor out;
   ExpertLoad load;
 };
@@ -74,15 +75,16 @@ struct ExpertResult {
 /// is sharded like the tokens: sum over k of gate[t, k] * function(tokens[t]) of choice[t, k].
 /// Differentiable in tokens, gate and whatever `function` uses. Collective over these axes; throws
 /// on ranks outside of the mesh.
-ExpertResult expert_parallel(const at::Tensor& tokens, const at::Tensor& choice,
-                             const at::Tensor& gate, const ExpertFunction& function,
-                             const ExpertOptions& options);
+TESSERA_API ExpertResult expert_parallel(const at::Tensor& tokens, const at::Tensor& choice,
+                                         const at::Tensor& gate, const ExpertFunction& function,
+                                         const ExpertOptions& options);
 
 /// The same on local tensors: this rank's tokens, in the order of ranks on `token_axes` (default:
 /// the expert axis alone), of which the expert axis must be one.
-ExpertResult expert_parallel_local(const at::Tensor& tokens, const at::Tensor& choice,
-                                   const at::Tensor& gate, const ExpertFunction& function,
-                                   const DeviceMesh& mesh, const ExpertOptions& options,
-                                   std::vector<std::string> token_axes = {});
+TESSERA_API ExpertResult expert_parallel_local(const at::Tensor& tokens, const at::Tensor& choice,
+                                               const at::Tensor& gate,
+                                               const ExpertFunction& function,
+                                               const DeviceMesh& mesh, const ExpertOptions& options,
+                                               std::vector<std::string> token_axes = {});
 
 }  // namespace tessera

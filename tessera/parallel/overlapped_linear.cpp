@@ -13,8 +13,8 @@
 
 #include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/kept_copies.h"
 #include "tessera/dtensor/lazy.h"
-#include "tessera/dtensor/remembered.h"
 #include "tessera/observe/call_site.h"
 
 namespace tessera::parallel {
@@ -49,7 +49,7 @@ class LocalMatrix {
   at::Tensor value_;
 };
 
-/// A dim between the first and the last, which is neither cut into pieces nor multiplied.
+/// A dim between the first and the last, which is neither split into pieces nor multiplied.
 bool is_inner(const Placement& placement, int64_t ndim) {
   return placement == Shard(placement.is_sharded() ? placement.dim() : 0) && placement.dim() > 0 &&
          placement.dim() < ndim - 1;
@@ -112,12 +112,12 @@ Gathered gather_and_multiply(const at::Tensor& local, const Line& line, const at
                              int64_t pieces) {
   const c10::AutoGradMode no_grad(false);
   std::deque<PendingTensor> pending;  // the next piece is in flight while one is multiplied
-  std::vector<std::pair<int64_t, int64_t>> cuts;
+  std::vector<std::pair<int64_t, int64_t>> batches;
   for_each_piece(local.size(0), pieces,
-                 [&](int64_t begin, int64_t rows) { cuts.emplace_back(begin, rows); });
+                 [&](int64_t begin, int64_t rows) { batches.emplace_back(begin, rows); });
   const auto start = [&](size_t piece) {
-    if (piece >= cuts.size()) return;
-    const auto [begin, rows] = cuts[piece];
+    if (piece >= batches.size()) return;
+    const auto [begin, rows] = batches[piece];
     pending.push_back(line.start(local.narrow(0, begin, rows), Shard(line.dim), Replicate()));
   };
   std::vector<int64_t> shape = local.sizes().vec();
@@ -126,9 +126,9 @@ Gathered gather_and_multiply(const at::Tensor& local, const Line& line, const at
   shape.back() = matrix.size(0);
   out.product = at::empty(shape, local.options());
   start(0);
-  for (size_t piece = 0; piece < cuts.size(); ++piece) {
+  for (size_t piece = 0; piece < batches.size(); ++piece) {
     start(piece + 1);
-    const auto [begin, rows] = cuts[piece];
+    const auto [begin, rows] = batches[piece];
     const at::Tensor gathered = to_local(pending.front().wait());
     pending.pop_front();
     out.whole.narrow(0, begin, rows).copy_(gathered);

@@ -8,7 +8,7 @@
 #include "tessera/sharding/placement.h"
 
 /// Async tensor parallelism: matrix products that overlap with the communication of their operand
-/// or result. The operand is cut along its first dim, the batch, into pieces:
+/// or result. The operand is split along its first dim, the batch, into pieces:
 ///
 ///   gather_linear    x [8, S, K] is S1, weight [N, K] S0; 4 pieces: while x[0:2] is multiplied,
 ///                    x[2:4] is being gathered

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/parallel/style.h"
 
@@ -33,7 +34,7 @@ namespace tessera {
 /// module itself. A path in full takes precedence over a pattern.
 using ParallelPlan = std::vector<std::pair<std::string, parallel::Style>>;
 
-struct ParallelizeOptions {
+struct TESSERA_API ParallelizeOptions {
   /// The axis to split over, if the mesh has several: parameters are replicated on the others.
   std::string axis = {};
   DistributeOptions data = {};
@@ -44,7 +45,8 @@ struct ParallelizeOptions {
 /// Everything is checked before anything changes: throws InvalidArgument for a path that matches no
 /// module (with the names nearest to it), a module without a weight that the style can split, and
 /// sizes that cannot be split as asked. Must be called on every rank of the mesh.
-void parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan,
-                        const ParallelizeOptions& options = {});
+TESSERA_API void parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh,
+                                    const ParallelPlan& plan,
+                                    const ParallelizeOptions& options = {});
 
 }  // namespace tessera

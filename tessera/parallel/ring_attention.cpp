@@ -8,6 +8,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/exec/buffers.h"
 #include "tessera/parallel/rotation.h"
+#include "tessera/sharding/dim_intervals.h"
 
 namespace tessera::parallel {
 namespace {

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/sharding/local_shape.h"
 
 /// The order in which the positions of a sequence are laid out before the sequence is sharded.
@@ -22,7 +23,7 @@
 /// whatever else belongs to positions must be put into the same order.
 namespace tessera {
 
-class SequenceOrder {
+class TESSERA_API SequenceOrder {
  public:
   SequenceOrder() = default;  ///< natural order, for any length
 
@@ -61,7 +62,9 @@ class SequenceOrder {
 };
 
 /// A plain tensor with `dim` put into the order, or back. Differentiable.
-at::Tensor reorder_sequence(const at::Tensor& tensor, int64_t dim, const SequenceOrder& order);
-at::Tensor restore_sequence(const at::Tensor& tensor, int64_t dim, const SequenceOrder& order);
+TESSERA_API at::Tensor reorder_sequence(const at::Tensor& tensor, int64_t dim,
+                                        const SequenceOrder& order);
+TESSERA_API at::Tensor restore_sequence(const at::Tensor& tensor, int64_t dim,
+                                        const SequenceOrder& order);
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "tessera/base/api.h"
 #include "tessera/sharding/placement.h"
 
 /// How a module is split over one mesh axis: tensor and sequence parallelism on modules as they
@@ -19,7 +20,7 @@ namespace tessera {
 namespace parallel {
 
 /// A style for one kind of module, as plain data; built by the functions below.
-struct Style {
+struct TESSERA_API Style {
   enum class Kind : uint8_t { colwise, rowwise, sequence, prepare_input, prepare_output };
 
   Kind kind = Kind::colwise;
@@ -37,7 +38,7 @@ struct Style {
 
 }  // namespace parallel
 
-struct ColwiseOptions {
+struct TESSERA_API ColwiseOptions {
   /// The layout of a plain tensor that the module is given. Sharded ones have theirs.
   Placement input_layout = Replicate();
   /// The default is the op's own: sharded over the features (Linear, Embedding) or channels.
@@ -59,9 +60,9 @@ struct ColwiseOptions {
 
 /// The output features of a module over the ranks: rows of a Linear's [out, in] weight and of its
 /// bias, columns of an Embedding's, output channels of a convolution. The input is replicated.
-parallel::Style ColwiseParallel(const ColwiseOptions& options = {});
+TESSERA_API parallel::Style ColwiseParallel(const ColwiseOptions& options = {});
 
-struct RowwiseOptions {
+struct TESSERA_API RowwiseOptions {
   /// The layout of a plain tensor that the module is given; the default is sharded over the
   /// features, for Embedding replicated.
   std::optional<Placement> input_layout = std::nullopt;
@@ -74,19 +75,19 @@ struct RowwiseOptions {
 /// The input features over the ranks: columns of a Linear's weight, the rows (vocabulary) of an
 /// Embedding's. The results are addends, added up where they arise: to the output layout Replicate
 /// by all_reduce, to Shard(1), the sequence, by reduce_scatter. The bias is added once.
-parallel::Style RowwiseParallel(const RowwiseOptions& options = {});
+TESSERA_API parallel::Style RowwiseParallel(const RowwiseOptions& options = {});
 
-struct SequenceOptions {
+struct TESSERA_API SequenceOptions {
   int sequence_dim = 1;  ///< of [batch, sequence, features]
 };
 
 /// The sequence over the ranks, for modules that act on each position alone: LayerNorm, RMSNorm,
 /// Dropout. Their parameters are replicated; gradients are added up at the end of backward.
-parallel::Style SequenceParallel(const SequenceOptions& options = {});
+TESSERA_API parallel::Style SequenceParallel(const SequenceOptions& options = {});
 
 /// Brings the input of the first op that uses one of the module's own parameters to `desired`.
-parallel::Style PrepareModuleInput(Placement input_layout, Placement desired);
+TESSERA_API parallel::Style PrepareModuleInput(Placement input_layout, Placement desired);
 /// Brings the result of the op that uses the module's weight to `desired`.
-parallel::Style PrepareModuleOutput(Placement desired);
+TESSERA_API parallel::Style PrepareModuleOutput(Placement desired);
 
 }  // namespace tessera

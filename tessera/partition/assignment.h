@@ -23,10 +23,10 @@
 ///
 /// Sizes and symbols. Shardings are of *hint* sizes: a symbol has the value that it had when the
 /// program was exported. The symbolic sizes themselves stay in the graph's TensorMeta, by dim, and
-/// always mean global sizes. A dim whose size is an expression is cut only if every value of the
-/// expression can be divided evenly (64*s0 over 4), or if the caller asked for that cut; then the
-/// symbols must be multiples, which `divisible` lists, and the local size is the expression divided
-/// by the ranks. Dims that are numbers may be cut unevenly: the local size is that of
+/// always mean global sizes. A dim whose size is an expression is sharded only if every value of
+/// the expression can be divided evenly (64*s0 over 4), or if the caller asked for that shard; then
+/// the symbols must be multiples, which `divisible` lists, and the local size is the expression
+/// divided by the ranks. Dims that are numbers may be sharded unevenly: the local size is that of
 /// local_shape(sharding, coordinate). Nodes that read sizes (aten::sym_size) take values as they
 /// are produced, and their result is a global size. Strides of shardings are row-major: those of
 /// values are in the graph.
@@ -46,12 +46,12 @@ struct NodeAssignment {
   std::vector<program::ValueId> results;
   /// The rule that allows it; nullptr: the op has none, and runs on whole tensors.
   const rules::Rule* rule = nullptr;
-  /// What runs in the op's place with these shardings, see rules::Row::handler: "mask" for look-ups
-  /// along a cut dim.
-  std::string handler;
-  /// "S2 | S1 -> P(sum)" for people.
+  /// What runs in the op's place with these shardings, see rules::Row::kernel: "mask" for look-ups
+  /// along a sharded dim.
+  std::string kernel;
+  /// "S2 | S1 -> P(sum)", for messages.
   std::string row;
-  /// Why nothing is cut, where nothing is: "no rule", "4 for 3 ranks: only equal parts", ...
+  /// Why nothing is sharded, where nothing is: "no rule", "4 for 3 ranks: only equal parts", ...
   std::string why_whole;
   double compute_seconds = 0;
 };
@@ -68,7 +68,7 @@ struct Redistribution {
   int64_t bytes = 0;  ///< the most that one rank sends
 };
 
-/// A symbol of which values must be multiples, because a dim of that size is cut.
+/// A symbol of which values must be multiples, because a dim of that size is sharded.
 struct Divisible {
   std::string symbol;
   int64_t by = 1;

@@ -137,9 +137,9 @@ AutoPlan auto_plan(const program::ExportedProgram& program, const DeviceMesh& me
   }
   const Solution whole = choices.whole();
   if (std::isfinite(whole.cost)) {
-    out.nothing_cut = choices.assignment(whole).totals;
-    out.within_limit = !options.choose.weight_limit ||
-                       out.nothing_cut.weight_bytes <= *options.choose.weight_limit;
+    out.unsharded = choices.assignment(whole).totals;
+    out.within_limit =
+        !options.choose.weight_limit || out.unsharded.weight_bytes <= *options.choose.weight_limit;
   }
   add_reasons(view, choices, found, options, out);
   return out;
@@ -165,8 +165,8 @@ std::string AutoPlan::to_text() const {
   out += "chosen: " + totals_text(assignment.totals) + "\n";
   if (!next_best_differs.empty())
     out += "next best: " + next_best_differs + ", " + totals_text(next_best) + "\n";
-  if (nothing_cut.seconds() > 0) {
-    out += "nothing sharded: " + totals_text(nothing_cut) +
+  if (unsharded.seconds() > 0) {
+    out += "nothing sharded: " + totals_text(unsharded) +
            (within_limit ? "\n" : ", above the limit\n");
   }
   if (gap() <= 0) return out + "no plan costs less\n";

@@ -7,14 +7,14 @@
 
 namespace tessera::partition {
 
-/// The plan that was found without one being given, and what speaks for it.
+/// A plan that was searched for instead of given, and the reasons for it.
 ///
 ///   weights                      placed  otherwise  costs more
 ///   layers.*.mlp.up_proj.weight  S0      R          1.31 ms
 ///   ...
 ///   chosen: 2.1 ms (0.8 compute, 1.3 communication in 9 collectives), 131 MiB of weights a rank
 ///   next best: layers.*.self_attn.o_proj.weight as S0, 2.2 ms
-///   nothing cut: 5.9 ms, 1.02 GiB of weights a rank
+///   nothing sharded: 5.9 ms, 1.02 GiB of weights a rank
 ///   at most 0.4 % above the optimum
 struct AutoPlan {
   Plan plan;  ///< gives the same assignment again
@@ -31,8 +31,8 @@ struct AutoPlan {
 
   Totals next_best;  ///< the least of those, with `next_best_differs` placed otherwise
   std::string next_best_differs;
-  Totals nothing_cut;
-  bool within_limit = true;  ///< nothing_cut keeps the limit too
+  Totals unsharded;
+  bool within_limit = true;  ///< unsharded keeps the limit too
 
   /// How far the choice may be from the optimum: 0.004 is 0.4 %.
   double gap() const;

@@ -69,7 +69,7 @@ bool AxisRows::allowed(ValueId id, const Placement& p) const {
   const int64_t size = view_.whole(id).shape()[static_cast<size_t>(p.dim())];
   if (chunk_interval(size, ranks_, ranks_ - 1).size() == 0) return false;
   if (p.kind() == Placement::Kind::strided && size % (p.split() * ranks_) != 0) return false;
-  return view_.can_cut(id, p.dim(), ranks_);
+  return view_.can_shard(id, p.dim(), ranks_);
 }
 
 bool AxisRows::add_strided(ValueId id, const Placement& p) {
@@ -141,7 +141,7 @@ void AxisRows::want_strided(size_t node) {
       continue;
     }
     if (!rule->rows) continue;
-    for (const auto& w : wanted) {  // as the plain cut of the same dim, strided
+    for (const auto& w : wanted) {  // as the plain shard of the same dim, strided
       for (const Row& row : rule->rows(c.call(), axis_)) {
         if (r >= row.results.size() || row.results[r] != Shard(w.dim())) continue;
         for (size_t o = 0; o < row.operands.size(); ++o) {
@@ -179,15 +179,15 @@ bool AxisRows::fits(size_t node, const Row& row) const {
     if (!c.operands()[o]) continue;
     if (!allowed(*c.operands()[o], row.operands[o])) return false;
   }
-  bool cuts = false;
+  bool shards = false;
   for (size_t r = 0; r < row.results.size(); ++r) {
     if (!allowed(c.results()[r], row.results[r])) return false;
-    cuts |= !row.results[r].is_replicate();
+    shards |= !row.results[r].is_replicate();
   }
   // Means of parts that differ in size would have to be weighed.
   if (view_.rule(node)->scale && row.size > 0 && row.size % ranks_ != 0) return false;
-  cuts |= std::ranges::any_of(row.operands, [](const auto& p) { return !p.is_replicate(); });
-  return cuts && passes_given_partials(node, row);
+  shards |= std::ranges::any_of(row.operands, [](const auto& p) { return !p.is_replicate(); });
+  return shards && passes_given_partials(node, row);
 }
 
 std::vector<Row> AxisRows::rows_of_rule(size_t node) const {
@@ -258,7 +258,7 @@ std::string AxisRows::signature(size_t node) const {
                 join_text(" ", reinterpret_cast<uintptr_t>(whole.id()), ":",
                           static_cast<int>(view_.source(id)), view_.must_be_whole(id) ? "w" : ""));
     for (int d = 0; d < whole.ndim(); ++d) {
-      if (view_.is_symbolic(id, d)) out += view_.can_cut(id, d, ranks_) ? "+" : "-";
+      if (view_.is_symbolic(id, d)) out += view_.can_shard(id, d, ranks_) ? "+" : "-";
     }
     for (const ReduceOp op : partial_[id.index]) out += reduce_op_name(op);
     if (const auto known = strided_.find(id.index); known != strided_.end()) {
@@ -324,9 +324,9 @@ std::vector<Placement> AxisRows::of_input(ValueId id) const {
   if (const auto known = strided_.find(id.index); known != strided_.end())
     all.insert(all.end(), known->second.begin(), known->second.end());
   const Pin* pin = pins_.find(id, axis_);
-  if (pin != nullptr && !pin->any_cut) return {pin->placement};
-  const bool may_be_cut = view_.source(id) == ProgramView::Source::weight && pins_.free_weights;
-  if (pin == nullptr && !may_be_cut) return {Replicate()};
+  if (pin != nullptr && !pin->any_shard) return {pin->placement};
+  const bool may_be_sharded = view_.source(id) == ProgramView::Source::weight && pins_.free_weights;
+  if (pin == nullptr && !may_be_sharded) return {Replicate()};
   std::erase_if(all, [&](const Placement& p) {
     return pin != nullptr ? !pin->allows(p) || !allowed(id, p) : !allowed(id, p);
   });

@@ -12,12 +12,12 @@ namespace tessera::partition {
 /// The rows that nodes may take on one mesh axis, all of those that their rules allow for whole
 /// operands, and of strided ones those that the program has a use for:
 ///
-///   view 2x12x8x8 -> 24x8x8       heads cut: SS0(2) of the merged dim; flows forward
-///   view 2x8x72 -> 2x8x3x12x2     heads cut need SS2(3) before; flows backward, up to the weight
-///   split 2x8x72 by 24            columns of each part cut need SS2(3) before
+///   view 2x12x8x8 -> 24x8x8       heads sharded: SS0(2) of the merged dim; flows forward
+///   view 2x8x72 -> 2x8x3x12x2     sharded heads need SS2(3) before; flows backward to the weight
+///   split 2x8x72 by 24            sharded columns of each part need SS2(3) before
 ///
-/// Left out are cuts that leave a rank with nothing, ragged ones, and cuts of symbolic dims that
-/// need not be divisible.
+/// Left out are shards that leave a rank with nothing, ragged ones, and shards of symbolic dims
+/// that need not be divisible.
 class AxisRows {
  public:
   AxisRows(const ProgramView& view, const Pins& pins, int axis);
@@ -27,7 +27,7 @@ class AxisRows {
   /// How a graph input may be given.
   std::vector<Placement> of_input(program::ValueId id) const;
 
-  /// Why a dim of the node's operands may not be cut, for people; empty if nothing is known.
+  /// Why a dim of the node's operands may not be sharded, for messages; empty if unknown.
   std::string why_whole(size_t node) const;
 
   /// Whether the value may be placed so at all.

@@ -41,7 +41,7 @@ void ChoiceNetwork::set_nodes(const Solution& solution, Assignment& out) const {
     NodeAssignment node;
     node.results = call.results();
     node.rule = view_.rule(n);
-    node.handler = row.handler;
+    node.kernel = row.kernel;
     node.compute_seconds = row.compute_seconds;
     for (size_t o = 0; o < call.operands().size(); ++o) {
       const auto& id = call.operands()[o];
@@ -50,9 +50,9 @@ void ChoiceNetwork::set_nodes(const Solution& solution, Assignment& out) const {
       node.operands.push_back({id, as_is ? out.values[id->index] : row.operands[o]});
     }
     node.row = row_text(row);
-    bool any_cut = !row.handler.empty();
-    for (const auto& s : row.operands) any_cut |= s.defined() && !s.is_replicated();
-    if (!any_cut && !call.results().empty()) node.why_whole = rows_.axis(0).why_whole(n);
+    bool any_shard = !row.kernel.empty();
+    for (const auto& s : row.operands) any_shard |= s.defined() && !s.is_replicated();
+    if (!any_shard && !call.results().empty()) node.why_whole = rows_.axis(0).why_whole(n);
     for (size_t r = 0; r < row.results.size(); ++r)
       out.values[call.results()[r].index] = row.results[r];
     out.nodes.push_back(std::move(node));
@@ -128,6 +128,27 @@ Assignment ChoiceNetwork::assignment(const Solution& solution) {
   for (const auto& [symbol, by] : view_.assumed()) out.divisible.push_back({symbol, by});
   set_totals(solution, out);
   return out;
+}
+
+std::string ChoiceNetwork::why_heavy() {
+  const Input* heaviest = nullptr;
+  for (const Input& input : inputs_) {
+    const bool lighter = heaviest != nullptr &&
+                         local_bytes(input.placements[0]) <= local_bytes(heaviest->placements[0]);
+    if (!input.is_held || lighter) continue;
+    const bool has_rule = std::ranges::all_of(readers_of(input.id), [&](const NodeReader& reader) {
+      return view_.rule(reader.node) != nullptr;
+    });
+    if (!has_rule) heaviest = &input;
+  }
+  if (heaviest == nullptr) return "";
+  for (const auto& reader : readers_of(heaviest->id)) {
+    if (view_.rule(reader.node) != nullptr) continue;
+    return join_text(view_.name(heaviest->id), " stays whole: ", view_.call(reader.node).op(),
+                     " (node ", view_.graph().nodes[reader.node].name.value_or("?"),
+                     ") has no rule");
+  }
+  return "";
 }
 
 std::string ChoiceNetwork::why_impossible() {

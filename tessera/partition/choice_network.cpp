@@ -310,7 +310,7 @@ Solution ChoiceNetwork::whole() const {
     const auto is_whole = [](const Sharding& s) { return !s.defined() || s.is_replicated(); };
     for (size_t s = 0; s < list.size(); ++s) {
       if (std::ranges::all_of(list[s].operands, is_whole) &&
-          std::ranges::all_of(list[s].results, is_whole) && list[s].handler.empty())
+          std::ranges::all_of(list[s].results, is_whole) && list[s].kernel.empty())
         set(node_variable_[n], s);
     }
   }

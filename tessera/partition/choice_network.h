@@ -15,8 +15,8 @@ struct NetworkOptions {
   ComputeModel compute;
   /// Weights, and what is made of weights alone, may be gathered when the program runs.
   bool move_weights = false;
-  /// Seconds for each byte of weights that a rank holds: cutting a weight is free, so without a
-  /// small price it would not matter whether it is cut.
+  /// Seconds for each byte of weights that a rank holds: sharding a weight is free, so
+  /// without a small price it would not matter whether it is sharded.
   double weight_price = 1e-18;
 };
 
@@ -58,6 +58,8 @@ class ChoiceNetwork {
 
   /// Why no combination is allowed: the first node that cannot use its weights as they are pinned.
   std::string why_impossible();
+  /// Which large weight no node can use sharded, and the reason; empty if there is none.
+  std::string why_heavy();
 
  private:
   /// What makes a value: the shardings that it has, by state of a variable.

@@ -176,6 +176,9 @@ class Composites {
     for (const char* op : {"aten::to.dtype", "aten::to.dtype_layout", "aten::to.device"})
       add(renamed(op, "aten::_to_copy"));
     for (const char* op : {"aten::swapaxes", "aten::swapdims"}) add(swap_rule(op));
+    for (const char* op : {"aten::mT", "aten::mH", "aten::adjoint"}) add(matrix_swap_rule(op));
+    for (const char* op : {"aten::numpy_T", "aten::matrix_H"}) add(reverse_rule(op));
+    add(renamed("aten::pad", "aten::constant_pad_nd"));
   }
 
   const Rule* find(std::string_view op) const {
@@ -200,6 +203,24 @@ class Composites {
       std::swap(to[static_cast<size_t>(rules::dim_of(call, names[0], self.ndim()))],
                 to[static_cast<size_t>(rules::dim_of(call, names[1], self.ndim()))]);
       return from + " -> " + to + " ; move 0";
+    });
+  }
+
+  static Rule matrix_swap_rule(const char* op) {
+    return rules::written_rule(op, "code: the last two dims change places", [](const OpCall& call) {
+      const std::string from = rules::letters_for(rules::tensor_of(call, "self").ndim());
+      if (from.size() < 2) return std::string();
+      std::string to = from;
+      std::swap(to[to.size() - 1], to[to.size() - 2]);
+      return from + " -> " + to + " ; move 0";
+    });
+  }
+
+  static Rule reverse_rule(const char* op) {
+    return rules::written_rule(op, "code: dims in reverse", [](const OpCall& call) {
+      const std::string from = rules::letters_for(rules::tensor_of(call, "self").ndim());
+      if (from.empty()) return std::string(". -> . ; move 0");
+      return from + " -> " + std::string(from.rbegin(), from.rend()) + " ; move 0";
     });
   }
 

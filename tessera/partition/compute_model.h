@@ -10,7 +10,7 @@ namespace tessera::partition {
 /// How long an op takes on one rank: the longer of its arithmetic at the peak rate and its bytes at
 /// the memory's. Without it every plan would replicate everything, at no cost.
 ///
-///   linear 2048x4096 by 4096x4096, bf16, cut in 8    8.6e9 flops at 400e12: 21 us
+///   linear 2048x4096 by 4096x4096, bf16, sharded by 8    8.6e9 flops at 400e12: 21 us
 struct ComputeModel {
   double flops_per_s = 400e12;
   double bytes_per_s = 3e12;

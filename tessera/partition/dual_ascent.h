@@ -28,7 +28,7 @@ class DualAscent {
   /// Costs of single variables that changed since (priced weights); messages stay.
   void set_unary(const CostNetwork& network);
 
-  /// What stands for "not allowed". Choices of half of this and more are not told from such.
+  /// The cost of "not allowed". Choices that cost half of it or more count as not allowed too.
   double large() const { return large_; }
 
   void round();

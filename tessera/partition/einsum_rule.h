@@ -5,9 +5,9 @@
 /// aten::einsum, whose equation is a rule in itself:
 ///
 ///   btw,ewh->beth   of 2x8x12, 4x12x16     btw, ewh -> beth : batch, rows, experts or columns may
-///                                          be cut; a cut of w makes partial sums
+///                                          be sharded; sharding w makes partial sums
 ///   ...ij,...jk     of 2x3x4, 2x4x5        *ij, *jk -> *ik
-///   ii->i                                  whole: the diagonal of a cut matrix is elsewhere
+///   ii->i                                  whole: a shard does not hold its part of the diagonal
 namespace tessera::partition {
 
 rules::Rule einsum_rule();

@@ -93,7 +93,7 @@ void check_divisible(Emitter& emit, const ExportedProgram& program, const Assign
   });
   for (const auto& [symbol, by] : assignment.divisible) {
     const auto found = whole.find(symbol);
-    if (found == whole.end()) continue;  // the caller cuts it
+    if (found == whole.end()) continue;  // the caller shards it
     const ValueId size = emit.sym_size(found->second.value, found->second.dim);
     const Expression rest =
         Expression::call("Mod", {Expression::symbol(symbol), Expression::integer(by)});
@@ -128,14 +128,14 @@ void check_divisible(Emitter& emit, const ExportedProgram& program, const Assign
 void localise_symbols(ExportedProgram& local, const ExportedProgram& program,
                       const Assignment& assignment, const DeviceMesh& mesh) {
   std::map<std::string, int64_t> parts;  // 1: some input has the whole size
-  bool cut = false;
+  bool sharded = false;
   each_input_symbol(program, [&](ValueId id, int dim, const std::string& symbol) {
     const Sharding sharding = seen_in(assignment.of(id), mesh);
     int64_t n = 1;
     if (sharding.defined()) {
       for (const int axis : sharding.axes_of_dim(dim)) n *= sharding.mesh().size(axis);
     }
-    cut |= n > 1;
+    sharded |= n > 1;
     const auto [known, added] = parts.emplace(symbol, n);
     if (!added && known->second != n) known->second = 1;
   });
@@ -144,10 +144,10 @@ void localise_symbols(ExportedProgram& local, const ExportedProgram& program,
   }
   for (const auto& input : program.signature.inputs) {
     if (input.kind != InputKind::user_input || !input.arg) continue;
-    program::each_value(*input.arg, [&](ValueId id) { cut |= is_cut(assignment.of(id)); });
+    program::each_value(*input.arg, [&](ValueId id) { sharded |= is_sharded(assignment.of(id)); });
   }
   // Guards are Python text about the inputs of the whole program.
-  if (cut) clear_guards(local);
+  if (sharded) clear_guards(local);
 }
 
 }  // namespace tessera::partition

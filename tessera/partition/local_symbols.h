@@ -6,7 +6,7 @@
 /// Symbols in programs of ranks.
 ///
 /// A symbol means the same in all of them: the global size that it had. Where a dim of that size is
-/// cut, its size is the expression divided by the ranks (sizes.h), and the symbol must be a
+/// sharded, its size is the expression divided by the ranks (sizes.h), and the symbol must be a
 /// multiple of them, which the program checks when it runs.
 ///
 /// One case is different: if the caller passes shards of an input, no input has the global size any
@@ -19,7 +19,7 @@ namespace tessera::partition {
 void check_divisible(Emitter& emit, const program::ExportedProgram& program,
                      const Assignment& assignment);
 
-/// Rewrites symbols that only cut dims of inputs give. `mesh` is seen from the rank.
+/// Rewrites symbols that only sharded dims of inputs define. `mesh` is seen from the rank.
 void localise_symbols(program::ExportedProgram& local, const program::ExportedProgram& program,
                       const Assignment& assignment, const DeviceMesh& mesh);
 

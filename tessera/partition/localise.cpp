@@ -141,7 +141,7 @@ class ArgumentLocaliser {
   std::optional<ValueId> result_;
 };
 
-/// The size of a cut dim: programs of ranks go on computing with the global one.
+/// The size of a sharded dim: programs of ranks go on computing with the global one.
 bool emit_global_size(Emitter& emit, const NodePlace& place, const Node& node) {
   if (node.target != "torch.ops.aten.sym_size.int") return false;
   const auto* self = node.find("self");
@@ -202,20 +202,20 @@ void emit_local_node(Emitter& emit, const NodePlace& place, Node node) {
   if (emit_global_size(emit, place, node)) return;
   std::vector<Sharding> operands;
   std::vector<Sharding> results;
-  bool cut = false;
+  bool sharded = false;
   for (const Operand& operand : chosen.operands) {
     operands.push_back(seen_in(operand.needed, place.mesh));
-    cut |= is_cut(operands.back());
+    sharded |= is_sharded(operands.back());
   }
   for (const ValueId id : chosen.results) {
     results.push_back(seen_in(place.assignment.of(id), place.mesh));
-    cut |= is_cut(results.back());
+    sharded |= is_sharded(results.back());
   }
-  if (!chosen.handler.empty()) {
+  if (!chosen.kernel.empty()) {
     emit_masked_look_up(emit, chosen, std::move(node), operands);
     return;
   }
-  if (!cut || chosen.rule == nullptr) {
+  if (!sharded || chosen.rule == nullptr) {
     emit.append(std::move(node));
     return;
   }

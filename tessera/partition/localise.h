@@ -5,10 +5,10 @@
 
 /// Nodes on local tensors: what of a node's arguments speaks of global sizes becomes local.
 ///
-///   view(x, [2, 6, 8, 4]), heads cut over 2      view(x, [2, 6, 4, 4])
-///   view(x, [s0, 6, 8, 4]), batch cut over 2     view(x, [s0 // 2, 6, 8, 4])
-///   split(x, 8, 2), dim 2 cut over 2             split_with_sizes(x, [4, 4], 2)
-///   sym_size(x, 0), dim 0 cut over 2             sym_size(x, 0) * 2
+///   view(x, [2, 6, 8, 4]), heads sharded over 2      view(x, [2, 6, 4, 4])
+///   view(x, [s0, 6, 8, 4]), batch sharded over 2     view(x, [s0 // 2, 6, 8, 4])
+///   split(x, 8, 2), dim 2 sharded over 2             split_with_sizes(x, [4, 4], 2)
+///   sym_size(x, 0), dim 0 sharded over 2             sym_size(x, 0) * 2
 ///
 /// Which arguments those are is said by the rules (rules::Rule::localise, instead, scale).
 namespace tessera::partition {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/sharding/placement.h"
 #include "tessera/sharding/sharding.h"
@@ -34,7 +35,7 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::string_view kManifestRecord = "extra/manifest.json";
 
 /// Where the program of one rank is.
-struct RankProgram {
+struct TESSERA_API RankProgram {
   int rank = 0;
   std::string file;  ///< a plain file name in the directory: "rank_0.pt2"; "" in a single file
   std::string model = "model";  ///< which program of the file: the record models/<model>.json
@@ -48,13 +49,13 @@ struct RankProgram {
 /// The ranks behind a group name of `_c10d_functional` ops. "0" is Python's name for the group of
 /// all ranks, which init_process_group makes; the others are "1", "2", ... in this order, which are
 /// the names that Python gives if all ranks call new_group(ranks) for one after the other.
-struct ManifestGroup {
+struct TESSERA_API ManifestGroup {
   std::string name;
   std::vector<int> ranks;
 };
 
 /// A tensor that the caller passes or gets.
-struct ManifestTensor {
+struct TESSERA_API ManifestTensor {
   std::string name;  ///< as program::input_names and output_names give it
   DType dtype = DType::f32;
   std::vector<int64_t> shape;         ///< global; -1 for a size that is known only when it runs
@@ -65,7 +66,7 @@ struct ManifestTensor {
   Sharding sharding(const DeviceMesh& mesh, std::vector<int64_t> global_shape) const;
 };
 
-struct Manifest {
+struct TESSERA_API Manifest {
   std::string source;  ///< name of the file that was sharded
   DeviceMesh mesh;
   std::vector<RankProgram> ranks;  ///< in the order of mesh.ranks()
@@ -83,6 +84,6 @@ struct Manifest {
 };
 
 /// True for a directory or a `.pt2` that has a manifest.
-bool is_sharded_program(const std::filesystem::path& path);
+TESSERA_API bool is_sharded_program(const std::filesystem::path& path);
 
 }  // namespace tessera::partition

@@ -91,14 +91,14 @@ class Marker {
     if (const Pin* known = pins_.find(id, axis)) {
       require(known->allows(p) || pin.allows(known->placement), "the plan wants ", what, " as ", p,
               " and, by another name or pattern, as ", known->placement);
-      if (!known->any_cut) return;
+      if (!known->any_shard) return;
     }
     pins_.set(id, axis, std::move(pin));
   }
 
-  /// A symbolic dim may be cut if its symbols are multiples.
+  /// A symbolic dim may be sharded if its symbols are multiples.
   void divide(std::string_view what, ValueId id, int dim, int64_t ranks) {
-    if (view_.can_cut(id, dim, ranks)) return;
+    if (view_.can_shard(id, dim, ranks)) return;
     const auto& size = view_.graph().value(id).tensor->sizes[static_cast<size_t>(dim)];
     const auto symbol = size.expression()->as_symbol();
     require(symbol.has_value(), "the plan shards dim ", dim, " of ", what, ", whose size is ", size,

@@ -114,8 +114,8 @@ class MaskWriter {
 void emit_masked_look_up(Emitter& emit, const NodeAssignment& chosen, Node node,
                          std::span<const Sharding> operands) {
   const auto known = std::ranges::find(kLookUps, node.target, &LookUp::target);
-  if (chosen.handler != "mask" || known == kLookUps.end()) {
-    throw NotSupported(join_text(node.target, " with the handler '", chosen.handler,
+  if (chosen.kernel != "mask" || known == kLookUps.end()) {
+    throw NotSupported(join_text(node.target, " with the kernel '", chosen.kernel,
                                  "' cannot be written into a program"));
   }
   ValueId* index = tensor_argument(node, known->index);

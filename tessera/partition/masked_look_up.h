@@ -5,7 +5,7 @@
 #include "tessera/partition/assignment.h"
 #include "tessera/partition/emitter.h"
 
-/// Look-ups along a sharded dim (rules' handler "mask"): every rank finds the rows that it holds
+/// Look-ups along a sharded dim (rules' kernel "mask"): every rank finds the rows that it holds
 /// and zeros for the others, so that the sum over the ranks is the answer.
 ///
 ///   embedding(weight, index), rows [8, 16) here

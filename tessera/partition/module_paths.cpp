@@ -35,7 +35,8 @@ std::optional<std::vector<int>> turned_dims(const NodeCall& call, const std::vec
   const auto at = [&](int64_t d) { return static_cast<size_t>(d < 0 ? d + ndim : d); };
   std::vector<int> out = dims;
   const std::string& op = call.op();
-  if (op == "aten::t" && ndim == 2) {
+  const bool reverses = op == "aten::t" || op == "aten::numpy_T" || op == "aten::mT";
+  if (reverses && ndim == 2) {
     std::swap(out[0], out[1]);
   } else if (op == "aten::permute") {
     const auto order = call.call().ints("dims");

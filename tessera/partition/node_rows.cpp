@@ -62,8 +62,8 @@ NodeRowList NodeRows::make(size_t node) const {
   return std::make_shared<const std::vector<NodeRow>>(std::move(out));
 }
 
-/// Undefined if the placements do not go together: two axes that cut one dim must do so evenly, in
-/// mesh order.
+/// Undefined if the placements do not go together: two axes that shard one dim must do so evenly,
+/// in mesh order.
 Sharding NodeRows::placed(ValueId id, const std::vector<Placement>& placements) const {
   const Sharding& whole = view_.whole(id);
   if (placements.size() == 2 && placements[0].is_sharded() &&
@@ -72,7 +72,7 @@ Sharding NodeRows::placed(ValueId id, const std::vector<Placement>& placements) 
     const int64_t ranks = int64_t{view_.mesh().size(0)} * view_.mesh().size(1);
     const int64_t size = whole.shape()[static_cast<size_t>(dim)];
     const bool plain = placements[0].is_plain_shard() && placements[1].is_plain_shard();
-    if (!plain || size % ranks != 0 || !view_.can_cut(id, dim, ranks)) return {};
+    if (!plain || size % ranks != 0 || !view_.can_shard(id, dim, ranks)) return {};
   }
   return whole.with_placements(placements);
 }
@@ -114,8 +114,8 @@ bool NodeRows::add(size_t node, const std::vector<int>& picks, std::vector<NodeR
     rows.push_back(&axes_[a].of(node)[static_cast<size_t>(picks[a])]);
     share *= share_of(*rows[a], view_.mesh().size(static_cast<int>(a)));
     if (!rows[a]->kernel.empty()) {
-      if (!made.handler.empty()) return false;  // one axis at a time
-      made.handler = rows[a]->kernel;
+      if (!made.kernel.empty()) return false;  // one axis at a time
+      made.kernel = rows[a]->kernel;
     }
   }
   std::vector<Sharding> whole;

@@ -15,7 +15,7 @@ struct NodeRow {
   std::vector<Sharding> operands;  ///< undefined for absent ones
   std::vector<Sharding> results;
   std::vector<int> picks;  ///< by axis: the row of AxisRows
-  std::string_view handler;
+  std::string_view kernel;
   double compute_seconds = 0;
 };
 using NodeRowList = std::shared_ptr<const std::vector<NodeRow>>;

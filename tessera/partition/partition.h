@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "tessera/base/api.h"
 #include "tessera/partition/propagate.h"
 #include "tessera/partition/write_sharded.h"
 #include "tessera/program/archive.h"
@@ -21,16 +22,17 @@
 ///
 ///   plan.h                   what the caller demands: styles by module, placements by name
 ///   propagate.h              a sharding for every value, at the least total cost
+///   merge_moves.h            one redistribution for all readers of a value
 ///   insert_communication.h   the library's redistribution plans as functional collectives
 ///   localise.h               sizes in views, factories, slices
-///   shard_weights.h          weights cut while they are read
+///   shard_weights.h          weights sharded while they are read
 ///   write_sharded.h          files of ranks and the manifest
 ///
 /// The files run in Python (torch.export.load, the default process group) and in
 /// interp/sharded_program.h without it.
 namespace tessera::partition {
 
-class PartitionedProgram {
+class TESSERA_API PartitionedProgram {
  public:
   PartitionedProgram(std::shared_ptr<const program::Archive> archive,
                      program::ExportedProgram program, Assignment assignment,
@@ -60,7 +62,7 @@ class PartitionedProgram {
 PartitionedProgram partition(std::shared_ptr<const program::Archive> archive,
                              const DeviceMesh& mesh, const Plan& plan,
                              const PropagateOptions& options = {});
-PartitionedProgram partition(const std::filesystem::path& file, const DeviceMesh& mesh,
-                             const Plan& plan, const PropagateOptions& options = {});
+TESSERA_API PartitionedProgram partition(const std::filesystem::path& file, const DeviceMesh& mesh,
+                                         const Plan& plan, const PropagateOptions& options = {});
 
 }  // namespace tessera::partition

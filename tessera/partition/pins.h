@@ -10,15 +10,15 @@
 
 namespace tessera::partition {
 
-/// What a plan demands of one value on one mesh axis: a placement, or a cut of a dim in any even
-/// way. A fused weight of queries, keys and values is cut within each of the three: that is a
+/// What a plan demands of one value on one mesh axis: a placement, or any even shard of a
+/// dim. A fused weight of queries, keys and values is sharded within each of the three: that is a
 /// strided shard, and a plan that says "colwise" need not know it.
 struct Pin {
   Placement placement;
-  bool any_cut = false;  ///< also StridedShard of the same dim
+  bool any_shard = false;  ///< also StridedShard of the same dim
 
   bool allows(const Placement& p) const {
-    return p == placement || (any_cut && p.is_sharded() && p.dim() == placement.dim());
+    return p == placement || (any_shard && p.is_sharded() && p.dim() == placement.dim());
   }
 };
 
@@ -45,7 +45,7 @@ class Pins {
     return found == of_output_.end() ? Replicate() : found->second;
   }
 
-  /// Weights without a demand may be cut; false: they stay whole.
+  /// Weights without a demand may be sharded; false: they stay whole.
   bool free_weights = false;
 
  private:

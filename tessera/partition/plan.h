@@ -6,19 +6,20 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/partition/assignment.h"
 #include "tessera/partition/pins.h"
 #include "tessera/partition/program_view.h"
 
-/// A plan says how a program is to be cut: by module, by weight, or by value. As JSON:
+/// A plan says how a program is to be sharded: by module, by weight, or by value. As JSON:
 ///
 ///   {
 ///     "axis": "tp",                          the mesh axis of styles; default: tp, or the last one
 ///     "modules": {
-///       "layers.*.attn.qkv": "colwise",      output features cut
-///       "layers.*.attn.out": "rowwise",      input features cut: partial sums
-///       "embed": "vocabulary",               rows of an embedding, or outputs of a head, cut
-///       "layers.*.norm": "sequence",         results cut along the sequence
+///       "layers.*.attn.qkv": "colwise",      output features sharded
+///       "layers.*.attn.out": "rowwise",      input features sharded: partial sums
+///       "embed": "vocabulary",               shards rows of an embedding, outputs of a head
+///       "layers.*.norm": "sequence",         results sharded along the sequence
 ///       "head": "replicate"
 ///     },
 ///     "weights": {"layers.0.mlp.up.weight": "S0"},   placements, one for each mesh axis: "R,S0"
@@ -35,7 +36,7 @@ enum class Style : uint8_t { colwise, rowwise, sequence, vocabulary, replicate }
 
 std::string_view style_name(Style style);
 
-struct Plan {
+struct TESSERA_API Plan {
   std::string axis;
   std::vector<std::pair<std::string, Style>> modules;
   /// By name, placements as text.
@@ -50,7 +51,7 @@ struct Plan {
   std::string to_json() const;
 };
 
-/// What a plan demands of a program's values. Symbols that it asks to be cut count as multiples
+/// What a plan demands of a program's values. Symbols that it asks to be sharded count as multiples
 /// from then on (view.assume_multiple).
 Pins mark(ProgramView& view, const Plan& plan);
 

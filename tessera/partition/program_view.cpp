@@ -168,7 +168,7 @@ void ProgramView::assume_multiple(const std::string& symbol, int64_t by) {
   if (!is_new) known->second = std::lcm(known->second, by);
 }
 
-bool ProgramView::can_cut(ValueId id, int dim, int64_t ranks) const {
+bool ProgramView::can_shard(ValueId id, int dim, int64_t ranks) const {
   if (!is_symbolic(id, dim)) return true;
   const auto& size = graph().value(id).tensor->sizes[static_cast<size_t>(dim)];
   // What all values of the expression can be divided by, found from a few: for expressions that are

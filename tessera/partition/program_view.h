@@ -59,9 +59,9 @@ class ProgramView {
   /// The graph inputs that are one tensor under several names (tied weights): the one that is read.
   program::ValueId tied(program::ValueId id) const;
 
-  /// Whether a dim can be cut in so many equal parts whatever its symbols are, where they are
-  /// expressions; dims that are numbers may be cut in any way.
-  bool can_cut(program::ValueId id, int dim, int64_t ranks) const;
+  /// Whether a dim can be split into `ranks` equal parts for all values of its symbols; a dim that
+  /// is a number may be split in any way.
+  bool can_shard(program::ValueId id, int dim, int64_t ranks) const;
   bool is_symbolic(program::ValueId id, int dim) const;
   /// From now on the symbol counts as a multiple of `by`.
   void assume_multiple(const std::string& symbol, int64_t by);

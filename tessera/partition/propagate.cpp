@@ -25,6 +25,12 @@ Limited search_plan(ChoiceNetwork& choices, const PropagateOptions& options) {
             bytes_text(*options.weight_limit), " of weights; with this mesh and plan it holds ",
             bytes_text(static_cast<int64_t>(fewest)),
             " at least: use more ranks, or shard more of the weights");
+    if (std::isfinite(search(choices, options.search).cost)) {
+      const std::string why = choices.why_heavy();
+      throw InvalidArgument(join_text("no plan was found in which a rank holds at most ",
+                                      bytes_text(*options.weight_limit), " of weights",
+                                      why.empty() ? "" : "; ", why));
+    }
   }
   throw InvalidArgument(join_text("the plan is not possible: ", choices.why_impossible()));
 }

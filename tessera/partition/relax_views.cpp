@@ -19,6 +19,27 @@ std::vector<ValueId> values_of(const Node& node) {
   return out;
 }
 
+/// Whether as_strided gives its input unchanged: decompositions of pooling to one element set the
+/// strides of dims of size 1 by it.
+bool keeps_elements(const program::Graph& global, const Node& node) {
+  const auto operands = values_of(node);
+  if (operands.empty() || node.outputs.size() != 1) return false;
+  std::vector<ValueId> results;
+  program::each_value(node.outputs[0], [&](ValueId id) { results.push_back(id); });
+  if (results.size() != 1) return false;
+  const auto& from = global.value(operands[0]).tensor;
+  const auto& to = global.value(results[0]).tensor;
+  if (!from || !to || from->sizes != to->sizes || from->storage_offset != to->storage_offset ||
+      from->strides.size() != from->sizes.size() || to->strides.size() != to->sizes.size()) {
+    return false;
+  }
+  for (size_t d = 0; d < to->sizes.size(); ++d) {
+    const bool one = to->sizes[d].is_number() && to->sizes[d].number() == 1;
+    if (!one && from->strides[d] != to->strides[d]) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void ViewRelaxer::relax(const program::Graph& global, const Node& before, Node& node,
@@ -26,11 +47,16 @@ void ViewRelaxer::relax(const program::Graph& global, const Node& before, Node& 
   const auto whole = values_of(before);
   bool moved = whole != values_of(node);
   for (const ValueId id : whole) moved = moved || moved_[id.index];
-  for (const Operand& operand : chosen.operands) moved = moved || is_cut(operand.needed);
-  for (const ValueId id : chosen.results) moved = moved || is_cut(assignment.of(id));
+  for (const Operand& operand : chosen.operands) moved = moved || is_sharded(operand.needed);
+  for (const ValueId id : chosen.results) moved = moved || is_sharded(assignment.of(id));
   if (!moved) return;
   for (const auto& output : before.outputs) {
     program::each_value(output, [&](ValueId id) { moved_[id.index] = true; });
+  }
+  if (node.target == "torch.ops.aten.as_strided.default" && keeps_elements(global, before)) {
+    node.target = "torch.ops.aten.alias.default";
+    node.inputs.resize(1);
+    return;
   }
   if (node.target == "torch.ops.aten.as_strided.default") {
     throw NotSupported(join_text(

@@ -13,7 +13,8 @@
 ///   transpose(attention).view(2, 8, 24)     the attention's heads were gathered: row-major now,
 ///                                           and the transpose cannot be viewed
 ///
-/// There `view` becomes `reshape`, which is the same view where it can be one and copies elsewhere.
+/// There `view` becomes `reshape`, which is the same view where it can be one and copies elsewhere;
+/// an `as_strided` that only sets strides of dims of size 1 becomes `alias`.
 namespace tessera::partition {
 
 class ViewRelaxer {

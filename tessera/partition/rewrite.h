@@ -11,7 +11,7 @@ struct RewriteOptions {
 };
 
 /// The program of one rank: `program` with local tensors in the place of global ones and the
-/// collectives that `assignment` asks for. Weights are described, not cut: see shard_weights.h.
+/// collectives that `assignment` asks for. Weights are described, not sharded: see shard_weights.h.
 ///
 /// Passes, each in a file of its own: sizes.h (metadata of local tensors), insert_communication.h,
 /// localise.h, relax_views.h, local_symbols.h. The result is verified (program/verify.h).

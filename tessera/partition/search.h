@@ -57,8 +57,8 @@ class PlanSearch {
 Solution search(const ChoiceNetwork& choices, const SearchOptions& options);
 
 /// The cheapest choice in which a rank holds at most so many bytes of weights: a price on bytes is
-/// raised until it fits. `lower_bound` holds for the limited problem. Infinite cost: not even all
-/// cut does fit.
+/// raised until it fits. `lower_bound` holds for the limited problem. Infinite cost: it does
+/// not fit even with everything sharded.
 struct Limited {
   Solution solution;
   double price = 0;  ///< seconds for a byte, at which the limit is kept

@@ -152,8 +152,9 @@ RecordContents whole_record(const Archive& archive, Bytes bytes, const ByteProgr
           }};
 }
 
-RecordContents cut_record(const Archive& archive, const TensorMeta& meta, const Sharding& sharding,
-                          Bytes storage, const ByteProgress& progress) {
+RecordContents sharded_record(const Archive& archive, const TensorMeta& meta,
+                              const Sharding& sharding, Bytes storage,
+                              const ByteProgress& progress) {
   const int64_t element = dtype_bytes(meta.dtype);
   auto reader =
       std::make_shared<ShardReader>(dims_in_memory_order(meta, sharding), storage, element);
@@ -179,17 +180,17 @@ class Folder {
     out_.replace.try_emplace(prefix_ + payload.path_name, whole_record(archive, bytes, progress));
   }
 
-  void add_cut(const Archive& archive, Payload& payload, const Payload& before,
-               const Sharding& sharding, Bytes storage, const ByteProgress& progress) {
+  void add_sharded(const Archive& archive, Payload& payload, const Payload& before,
+                   const Sharding& sharding, Bytes storage, const ByteProgress& progress) {
     const std::vector<std::string> key = {before.path_name, before.meta->to_text(),
                                           layout_text(*before.meta), part_text(sharding)};
-    auto [known, added] = names_.cut.emplace(key, before.path_name);
+    auto [known, added] = names_.sharded.emplace(key, before.path_name);
     if (added) {
       for (int i = 1; !names_.taken.insert(known->second).second; ++i) {
         known->second = join_text(before.path_name, "_part", i);
       }
       out_.replace.emplace(prefix_ + known->second,
-                           cut_record(archive, *before.meta, sharding, storage, progress));
+                           sharded_record(archive, *before.meta, sharding, storage, progress));
     }
     payload.path_name = known->second;
   }
@@ -236,13 +237,13 @@ program::SaveOptions shard_weights(ExportedProgram& local, const ExportedProgram
     };
     // Records that are kept whole keep their names.
     for (const Payload& payload : all) {
-      if (!is_cut(sharding_of(payload))) folder.keep(payload);
+      if (!is_sharded(sharding_of(payload))) folder.keep(payload);
     }
     for (size_t i = 0; i < all.size(); ++i) {
       const Sharding sharding = sharding_of(all[i]);
       const Bytes bytes = bytes_of(all[i]);
-      if (is_cut(sharding)) {
-        folder.add_cut(archive, mine[i], all[i], sharding, bytes, progress);
+      if (is_sharded(sharding)) {
+        folder.add_sharded(archive, mine[i], all[i], sharding, bytes, progress);
       } else {
         folder.add_whole(archive, all[i], bytes, progress);
       }

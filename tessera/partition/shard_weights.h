@@ -10,8 +10,8 @@
 #include "tessera/partition/assignment.h"
 #include "tessera/program/archive.h"
 
-/// Weights, buffers and constants of one rank: cut while they are read from the mapped file of the
-/// whole program, so that memory holds a buffer of a megabyte, never a tensor.
+/// Weights, buffers and constants of one rank: sharded while they are read from the mapped file of
+/// the whole program, so that memory holds a buffer of a megabyte, never a tensor.
 namespace tessera::partition {
 
 /// Called with the bytes that were written since the last call.
@@ -22,7 +22,7 @@ class RecordNames {
  public:
   struct Folder {
     std::set<std::string> taken;
-    std::map<std::vector<std::string>, std::string> cut;  // by what was cut and how
+    std::map<std::vector<std::string>, std::string> sharded;  // by tensor and part
   };
   Folder weights;
   Folder constants;
@@ -34,7 +34,7 @@ class RecordNames {
 ///
 /// `names` is of the archive that the program is written to. If that gets the programs of several
 /// ranks, ranks that hold the same part of a tensor share its record: only what is not yet in
-/// `names` is among the cut records that are returned.
+/// `names` is among the sharded records that are returned.
 program::SaveOptions shard_weights(program::ExportedProgram& local,
                                    const program::ExportedProgram& program,
                                    const program::Archive& archive, const Assignment& assignment,

@@ -63,7 +63,7 @@ std::vector<Size> dense_strides(std::span<const Size> sizes) {
   return out;
 }
 
-bool is_cut(const Sharding& sharding) {
+bool is_sharded(const Sharding& sharding) {
   if (!sharding.defined()) return false;
   for (int axis = 0; axis < sharding.mesh().ndim(); ++axis) {
     if (sharding.placement(axis).is_sharded() && sharding.mesh().size(axis) > 1) return true;
@@ -93,7 +93,7 @@ TensorMeta local_meta(const TensorMeta& global, const Sharding& sharding) {
   TensorMeta out = global;
   const auto shape = sharding.local_shape();
   ensure(shape.size() == global.sizes.size(), "a value has another rank than its sharding");
-  if (std::ranges::equal(shape, sharding.shape()) && !is_cut(sharding)) return out;
+  if (std::ranges::equal(shape, sharding.shape()) && !is_sharded(sharding)) return out;
   for (size_t d = 0; d < shape.size(); ++d) {
     check_even(global, sharding, d);
     out.sizes[d] = part_of(global.sizes[d], shape[d]);

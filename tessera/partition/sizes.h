@@ -32,11 +32,11 @@ program::Size part_of(const program::Size& whole, int64_t part);
 std::vector<program::Size> dense_strides(std::span<const program::Size> sizes);
 
 /// What a rank holds of a tensor. The mesh of `sharding` is seen from that rank, and its shape is
-/// that of the hints. Strides stay those of the file where nothing is cut, else they are dense in
-/// the order of the file's.
+/// that of the hints. Strides stay those of the file where nothing is sharded, else they are dense
+/// in the order of the file's.
 program::TensorMeta local_meta(const program::TensorMeta& global, const Sharding& sharding);
 
-/// True if some axis of several ranks cuts the tensor.
-bool is_cut(const Sharding& sharding);
+/// True if some axis of several ranks shards the tensor.
+bool is_sharded(const Sharding& sharding);
 
 }  // namespace tessera::partition

@@ -20,8 +20,8 @@ ValueId slice_unless_whole(Emitter& emit, ValueId value, int dim, Emitter::Span 
   return emit.slice(value, dim, span);
 }
 
-/// Puts tiles together dim by dim: the borders of all tiles along a dim cut it into stretches, each
-/// of which is made from the remaining dims, and the stretches are joined.
+/// Puts tiles together dim by dim: the borders of all tiles along a dim split it into stretches,
+/// each of which is made from the remaining dims, and the stretches are joined.
 class Mosaic {
  public:
   Mosaic(Emitter& emit, std::span<const Tile> tiles, std::span<const int64_t> shape)

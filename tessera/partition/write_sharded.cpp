@@ -1,16 +1,16 @@
 #include "tessera/partition/write_sharded.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
+#include <cstdio>
 #include <mutex>
 #include <set>
 #include <system_error>
-#include <thread>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/parallel_for.h"
 #include "tessera/files/output_file.h"
 #include "tessera/partition/groups.h"
 #include "tessera/partition/shard_weights.h"
@@ -74,12 +74,21 @@ class DirectoryAside {
   const fs::path& path() const { return path_; }
 
   void rename() {
-    const fs::path before = path_.string() + ".before";
-    const bool replaces = fs::exists(target_);
-    if (replaces) fs::rename(target_, before);
+    if (!fs::exists(target_)) {
+      fs::rename(path_, target_);
+      done_ = true;
+      return;
+    }
+    // In one step, so that a program that is killed here leaves one of the two under the name; then
+    // what was there before is removed with this object.
+    if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) {
+      return;
+    }
+    const fs::path before = path_.string() + ".before";  // a file system that cannot exchange
+    fs::rename(target_, before);
     fs::rename(path_, target_);
     done_ = true;
-    if (replaces) fs::remove_all(before);
+    fs::remove_all(before);
   }
 
  private:
@@ -87,34 +96,6 @@ class DirectoryAside {
   fs::path path_;
   bool done_ = false;
 };
-
-/// Calls `work(0)` to `work(count - 1)` from a few threads; after an error, which is rethrown, no
-/// further call starts. Files are written at the speed of checksums, so a second thread helps; more
-/// than a few wait for the disk.
-template <typename Work>
-void in_parallel(size_t count, const Work& work) {
-  constexpr size_t kThreads = 4;
-  std::atomic<size_t> next = 0;
-  std::exception_ptr error;
-  std::mutex guard;
-  const auto run = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      try {
-        work(i);
-      } catch (...) {
-        const std::lock_guard lock(guard);
-        if (!error) error = std::current_exception();
-        next = count;
-      }
-    }
-  };
-  std::vector<std::thread> threads;
-  const size_t cores = std::max(1U, std::thread::hardware_concurrency());
-  for (size_t i = 1; i < std::min({count, cores, kThreads}); ++i) threads.emplace_back(run);
-  run();
-  for (auto& thread : threads) thread.join();
-  if (error) std::rethrow_exception(error);
-}
 
 void check_target(const fs::path& path, const WriteOptions& options) {
   require(!path.empty() && path.has_filename(), "the output '", path.string(), "' has no name");
@@ -161,7 +142,7 @@ uint64_t bytes_to_write(const RankPrograms& ranks, bool one_archive) {
 void write_directory(const program::Archive& archive, const RankPrograms& ranks,
                      const Manifest& manifest, const fs::path& path) {
   DirectoryAside aside(path);
-  in_parallel(ranks.programs.size(), [&](size_t i) {
+  parallel_for(ranks.programs.size(), [&](size_t i) {
     program::save(ranks.programs[i], archive, aside.path() / manifest.ranks[i].file,
                   ranks.records[i]);
   });

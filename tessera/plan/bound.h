@@ -55,7 +55,7 @@ class LowerBound {
 
   /// The known axes of one slot, which come before all others.
   struct Known {
-    AxisSet cuts;
+    AxisSet axes;
     int64_t extent;  // after them
     AxisSet lined;   // those that come somewhere after them
   };
@@ -68,7 +68,7 @@ class LowerBound {
   void solve();
   bool exists(const State& state) const;
   int64_t least_bytes(const State& state) const;
-  Known known_cuts(const State& state, int slot) const;
+  Known known_shards(const State& state, int slot) const;
   int64_t least_extent(const Known& known, int slot, AxisSet others) const;
   AxisSet placed_axes(const Layout& layout) const;
   AxisSet start_axes(const Layout& layout, AxisSet in_place) const;

@@ -48,9 +48,9 @@ bool LowerBound::can_be_lined(int axis) const {
   if (!is_shard(code) || problem_.is_ragged(axis, code) || problem_.axes() > 4) return false;
   const int l = problem_.slot(axis, code);
   if (goal_order_[l].size() < 3) return false;
-  AxisSet cuts = 0;
-  for (int other : goal_order_[l]) cuts |= only(other);
-  return problem_.plain_extent(l, cuts) * problem_.ranks(cuts) != problem_.plain_extent(l, 0);
+  AxisSet axes = 0;
+  for (int other : goal_order_[l]) axes |= only(other);
+  return problem_.plain_extent(l, axes) * problem_.ranks(axes) != problem_.plain_extent(l, 0);
 }
 
 /// Returns the number of states.
@@ -121,12 +121,12 @@ bool LowerBound::exists(const State& state) const {
 }
 
 /// Placed axes come first, then those at their start, then all others.
-LowerBound::Known LowerBound::known_cuts(const State& state, int slot) const {
-  Layout cut;
-  AxisSet cuts = 0;
+LowerBound::Known LowerBound::known_shards(const State& state, int slot) const {
+  Layout known;
+  AxisSet axes = 0;
   const auto take = [&](int axis, Code code) {
-    cut.set(axis, code, count(cuts));
-    cuts |= only(axis);
+    known.set(axis, code, count(axes));
+    axes |= only(axis);
   };
   for (int axis : goal_order_[slot]) {
     if (has(state.of[placed], axis)) take(axis, problem_.goal().code(axis));
@@ -136,14 +136,14 @@ LowerBound::Known LowerBound::known_cuts(const State& state, int slot) const {
   }
   AxisSet in_goal = 0;
   for (int axis : goal_order_[slot]) in_goal |= only(axis);
-  return {cuts, problem_.extent(cut, slot), state.of[lined] & in_goal};
+  return {axes, problem_.extent(known, slot), state.of[lined] & in_goal};
 }
 
 /// The extent after the known axes is divided among the ranks of the remaining ones.
 int64_t LowerBound::least_extent(const Known& known, int slot, AxisSet others) const {
   const AxisSet after = known.lined | others;
   const int64_t rest = problem_.ranks(after);
-  return std::max(problem_.plain_extent(slot, known.cuts | after),
+  return std::max(problem_.plain_extent(slot, known.axes | after),
                   (known.extent + rest - 1) / rest);
 }
 
@@ -154,7 +154,7 @@ int64_t LowerBound::least_bytes(const State& state) const {
   const AxisSet others = state.of[other];
   for_each_part(others, [&](AxisSet part) { least[part] = part == 0 ? 1 : kNoWay; });
   for (int l = 0; l < problem_.slots(); ++l) {
-    const Known known = known_cuts(state, l);
+    const Known known = known_shards(state, l);
     const int64_t alone = least_extent(known, l, 0);
     // Larger sets first: the smaller ones do not include this slot yet.
     for_each_part(others, [&](AxisSet set) {

@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tessera/plan/extent.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::plan {
 namespace {
 
-struct Cutter {
+struct AxisLevel : Level {
   int axis;
-  int64_t ranks;
-  const Placement* placement;
 
   bool is(Placement::Kind kind) const { return placement->kind() == kind; }
 };
@@ -30,7 +29,7 @@ bool equals_chunk(const Placement& ragged, int64_t ranks) {
 }
 
 /// The size of every piece of a dim of n after the levels, if all are equal; else -1.
-int64_t even_piece(int64_t n, std::span<const Cutter> levels) {
+int64_t even_piece(int64_t n, std::span<const AxisLevel> levels) {
   for (const auto& level : levels) {
     const bool ragged = level.is(Placement::Kind::ragged);
     if (ragged || n % (level.ranks * level.placement->split()) != 0) return -1;
@@ -41,9 +40,9 @@ int64_t even_piece(int64_t n, std::span<const Cutter> levels) {
 
 /// A strided shard of `split` pieces followed by plain shards into `split`: each of those selects
 /// one of the pieces, so they are equivalent to sharding first, with a plain shard inside.
-void unstride(int64_t n, std::vector<Cutter>& levels, size_t at, const Placement& plain) {
+void unstride(int64_t n, std::vector<AxisLevel>& levels, size_t at, const Placement& plain) {
   const int64_t split = levels[at].placement->split();
-  const int64_t piece = even_piece(n, std::span<const Cutter>(levels).first(at));
+  const int64_t piece = even_piece(n, std::span<const AxisLevel>(levels).first(at));
   if (piece < 0 || piece % (split * levels[at].ranks) != 0) return;
   int64_t inside = 1;
   size_t end = at + 1;
@@ -52,8 +51,8 @@ void unstride(int64_t n, std::vector<Cutter>& levels, size_t at, const Placement
   }
   if (inside != split) return;
   // A ragged table further inside counts the outer pieces in nesting order.
-  const auto is_ragged = [](const Cutter& level) { return level.is(Placement::Kind::ragged); };
-  if (std::ranges::any_of(std::span<const Cutter>(levels).subspan(end), is_ragged)) return;
+  const auto is_ragged = [](const AxisLevel& level) { return level.is(Placement::Kind::ragged); };
+  if (std::ranges::any_of(std::span<const AxisLevel>(levels).subspan(end), is_ragged)) return;
   levels[at].placement = &plain;
   const auto first = levels.begin() + static_cast<std::ptrdiff_t>(at);
   std::rotate(first, first + 1, levels.begin() + static_cast<std::ptrdiff_t>(end));
@@ -86,11 +85,11 @@ Sharding canonical(const Sharding& sharding) {
   }
   for (int dim = 0; dim < sharding.ndim(); ++dim) {
     const Placement plain = Shard(dim);
-    std::vector<Cutter> levels;
+    std::vector<AxisLevel> levels;
     for (int axis : sharding.axes_of_dim(dim)) {
       if (mesh.size(axis) == 1) continue;
-      levels.push_back({axis, mesh.size(axis), &sharding.placement(axis)});
-      Cutter& level = levels.back();
+      levels.push_back({{&sharding.placement(axis), mesh.size(axis)}, axis});
+      AxisLevel& level = levels.back();
       if (level.is(Placement::Kind::ragged) && equals_chunk(*level.placement, level.ranks)) {
         level.placement = &plain;
       }

@@ -17,14 +17,14 @@ class Moves {
       if (is_partial(code)) partial_ |= only(axis);
       if (!is_shard(code)) continue;
       sharded_ |= only(axis);
-      cutters_[problem.slot(axis, code)] |= only(axis);
+      shard_axes_[problem.slot(axis, code)] |= only(axis);
       ++depth_[problem.slot(axis, code)];
     }
     for (int l = 0; l < problem.slots(); ++l) {
-      if (depth_[l] == 0) uncut_ |= 1U << l;
+      if (depth_[l] == 0) unsharded_ |= 1U << l;
     }
     for_each_axis(sharded_, [&](int axis) {
-      for_each_axis(cutters_of(axis), [&](int other) {
+      for_each_axis(shard_axes_of(axis), [&](int other) {
         if (from.place(other) > from.place(axis)) inside_[axis] |= only(other);
       });
     });
@@ -51,11 +51,13 @@ class Moves {
   }
 
  private:
-  AxisSet cutters_of(int axis) const { return cutters_[problem_.slot(axis, from_.code(axis))]; }
+  AxisSet shard_axes_of(int axis) const {
+    return shard_axes_[problem_.slot(axis, from_.code(axis))];
+  }
 
   /// Of several equivalent unsharded dims only the first is considered.
   bool is_needless(int slot) const {
-    return (uncut_ >> slot & 1U) != 0 && (problem_.equivalent(slot) & uncut_) != 0;
+    return (unsharded_ >> slot & 1U) != 0 && (problem_.equivalent(slot) & unsharded_) != 0;
   }
 
   void add(Move move, AxisSet group, const Layout& to) { out_.push_back({move, group, to}); }
@@ -63,7 +65,7 @@ class Moves {
   /// `axis` takes a shard and becomes innermost.
   Layout sharded(Layout layout, int axis, Code code) const {
     const int slot = problem_.slot(axis, code);
-    layout.set(axis, code, depth_[slot] - (has(cutters_[slot], axis) ? 1 : 0));
+    layout.set(axis, code, depth_[slot] - (has(shard_axes_[slot], axis) ? 1 : 0));
     return layout;
   }
 
@@ -136,9 +138,9 @@ class Moves {
         if (is_needless(slot)) continue;
         const int outer = depth_[slot];
         const AxisSet mates = scattered_[slot];
-        const uint32_t uncut = uncut_;
+        const uint32_t unsharded = unsharded_;
         scattered_[slot] |= only(axis);
-        uncut_ &= ~(1U << slot);
+        unsharded_ &= ~(1U << slot);
         for (int place = outer; place <= outer + count(mates); ++place) {
           Layout to = layout;
           for_each_axis(mates, [&](int other) {
@@ -149,7 +151,7 @@ class Moves {
           add_scatters(to, group | only(axis), later, most - 1);
         }
         scattered_[slot] = mates;
-        uncut_ = uncut;
+        unsharded_ = unsharded;
       }
     });
   }
@@ -159,20 +161,20 @@ class Moves {
   void add_exchange_to_goal() {
     const Layout& goal = problem_.goal();
     Layout to = from_;
-    std::array<int, kMaxSlots> cut_by_goal{};
+    std::array<int, kMaxSlots> sharded_by_goal{};
     AxisSet strangers = 0;
     for (int axis = 0; axis < problem_.axes(); ++axis) {
       if (is_shard(goal.code(axis))) {
         if (!has(sharded_, axis)) return;
-        ++cut_by_goal[problem_.slot(axis, goal.code(axis))];
+        ++sharded_by_goal[problem_.slot(axis, goal.code(axis))];
         to.set_cell(axis, goal.cell(axis));
       } else if (has(sharded_, axis)) {
         strangers |= only(axis);
       }
     }
     for_each_axis(strangers, [&](int axis) {
-      int place = cut_by_goal[problem_.slot(axis, from_.code(axis))];
-      for_each_axis(cutters_of(axis) & strangers, [&](int other) {
+      int place = sharded_by_goal[problem_.slot(axis, from_.code(axis))];
+      for_each_axis(shard_axes_of(axis) & strangers, [&](int other) {
         if (from_.place(other) < from_.place(axis)) ++place;
       });
       to.set(axis, from_.code(axis), place);
@@ -185,11 +187,11 @@ class Moves {
   std::vector<Edge>& out_;
   AxisSet sharded_ = 0;
   AxisSet partial_ = 0;
-  uint32_t uncut_ = 0;                          // unsharded slots
-  std::array<AxisSet, kMaxSlots> cutters_{};    // by slot
-  std::array<int, kMaxSlots> depth_{};          // by slot: their number
-  std::array<AxisSet, kMaxSlots> scattered_{};  // by slot: of the current group of add_scatters
-  std::array<AxisSet, kMaxAxes> inside_{};      // by axis: those inside it on its dim
+  uint32_t unsharded_ = 0;                       // unsharded slots
+  std::array<AxisSet, kMaxSlots> shard_axes_{};  // by slot
+  std::array<int, kMaxSlots> depth_{};           // by slot: their number
+  std::array<AxisSet, kMaxSlots> scattered_{};   // by slot: of the current group of add_scatters
+  std::array<AxisSet, kMaxAxes> inside_{};       // by axis: those inside it on its dim
 };
 
 }  // namespace

@@ -22,13 +22,13 @@ std::vector<int> group_axes(const Problem& problem, AxisSet group, const Step& s
   std::vector<bool> wanted(static_cast<size_t>(step.from.mesh().ndim()), false);
   for_each_axis(group,
                 [&](int axis) { wanted[static_cast<size_t>(problem.mesh_axis(axis))] = true; });
-  const bool cuts = step.move == Move::slice || step.move == Move::reduce_scatter;
+  const bool splits = step.move == Move::slice || step.move == Move::reduce_scatter;
   std::vector<int> axes;
   const auto take = [&](int axis) {
     if (wanted[static_cast<size_t>(axis)]) axes.push_back(axis);
     wanted[static_cast<size_t>(axis)] = false;
   };
-  for (int axis : (cuts ? step.to : step.from).order()) take(axis);
+  for (int axis : (splits ? step.to : step.from).order()) take(axis);
   for (int axis = 0; axis < step.from.mesh().ndim(); ++axis) take(axis);
   return axes;
 }

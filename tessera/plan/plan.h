@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/cost/machine.h"
 #include "tessera/sharding/sharding.h"
 
@@ -42,11 +43,11 @@ enum class Move : uint8_t {
 
 constexpr int kMoves = 8;
 
-std::string_view move_name(Move move);
+TESSERA_API std::string_view move_name(Move move);
 /// Whether the move needs no communication.
-bool is_local(Move move);
+TESSERA_API bool is_local(Move move);
 
-struct Step {
+struct TESSERA_API Step {
   Move move;
   /// Mesh axes of the group, outermost first; for a local move, those whose placement changes;
   /// empty for a transfer.
@@ -60,7 +61,7 @@ struct Step {
   std::string to_text() const;
 };
 
-struct Plan {
+struct TESSERA_API Plan {
   Sharding from;
   Sharding to;
   std::vector<Step> steps;
@@ -76,20 +77,20 @@ struct Plan {
 /// five (a few ms if strided or ragged shards do not divide). Throws InvalidArgument if the shapes
 /// differ, NotSupported for a mesh with more than eight axes of several ranks. The dtype may
 /// differ: only the source's size in bytes matters; stride differences need no step.
-Plan make_plan(const Sharding& from, const Sharding& to, const cost::Machine& machine);
+TESSERA_API Plan make_plan(const Sharding& from, const Sharding& to, const cost::Machine& machine);
 
 /// The plan for the default machine, from a cache shared by all threads. A warm look-up hashes two
 /// pointers.
-std::shared_ptr<const Plan> cached_plan(const Sharding& from, const Sharding& to);
+TESSERA_API std::shared_ptr<const Plan> cached_plan(const Sharding& from, const Sharding& to);
 
-struct CacheStats {
+struct TESSERA_API CacheStats {
   uint64_t hits = 0;
   uint64_t misses = 0;
   size_t entries = 0;
 };
-CacheStats cache_stats();
+TESSERA_API CacheStats cache_stats();
 /// Drops the plans of a world, which they would keep alive.
-void forget_plans(const World* world);
-void clear_cache();
+TESSERA_API void forget_plans(const World* world);
+TESSERA_API void clear_cache();
 
 }  // namespace tessera::plan

@@ -37,7 +37,7 @@ Problem::Problem(const Sharding& from, const Sharding& to, const cost::Machine& 
   has_ragged_ = has_ragged(from_) || has_ragged(to_);
   list_shards();
   fill_extents();
-  find_twins();
+  find_equivalent();
   fill_prices();
 }
 
@@ -97,8 +97,8 @@ Layout Problem::read(const Sharding& sharding) const {
     if (p.is_partial()) {
       out.set(axis, same ? kPartialFrom : kPartialTo);
     } else if (p.is_sharded()) {
-      const auto cutters = sharding.axes_of_dim(p.dim());
-      const auto place = std::ranges::find(cutters, mesh_axis(axis)) - cutters.begin();
+      const auto nested = sharding.axes_of_dim(p.dim());
+      const auto place = std::ranges::find(nested, mesh_axis(axis)) - nested.begin();
       const auto slot = std::ranges::find(slots_, p.dim()) - slots_.begin();
       const auto plain = static_cast<Code>(kFirstSlot + slot);
       const Code irregular = same ? kIrregularFrom : kIrregularTo;
@@ -142,7 +142,7 @@ void Problem::fill_extents() {
   }
 }
 
-void Problem::find_twins() {
+void Problem::find_equivalent() {
   const auto is_free = [&](int l) {
     const int dim = slots_[static_cast<size_t>(l)];
     return from_.axes_of_dim(dim).empty() && to_.axes_of_dim(dim).empty();
@@ -151,9 +151,9 @@ void Problem::find_twins() {
   for (int b = 0; b < slots(); ++b) {
     for (int a = 0; a < b && is_free(b); ++a) {
       bool alike = is_free(a);
-      for (AxisSet cuts = 1; cuts < sets && alike; ++cuts) {
-        alike = plain_extent(a, cuts) * plain_extent(b, 0) ==
-                plain_extent(b, cuts) * plain_extent(a, 0);
+      for (AxisSet shard_axes = 1; shard_axes < sets && alike; ++shard_axes) {
+        alike = plain_extent(a, shard_axes) * plain_extent(b, 0) ==
+                plain_extent(b, shard_axes) * plain_extent(a, 0);
       }
       if (alike) equivalent_[static_cast<size_t>(b)] |= 1U << a;
     }
@@ -225,51 +225,52 @@ bool Problem::same_before(const Layout& a, const Layout& b, int axis) const {
 }
 
 int64_t Problem::local_bytes(const Layout& layout) const {
-  std::array<AxisSet, kMaxSlots> cuts{};
-  bool any_odd = false;
+  std::array<AxisSet, kMaxSlots> shard_axes{};
+  bool any_irregular = false;
   for (int axis = 0; axis < axes(); ++axis) {
     const Code code = layout.code(axis);
     if (!is_shard(code)) continue;
-    cuts[slot(axis, code)] |= only(axis);
-    any_odd |= is_irregular(code);
+    shard_axes[slot(axis, code)] |= only(axis);
+    any_irregular |= is_irregular(code);
   }
   int64_t bytes = fixed_bytes_;
   for (int l = 0; l < slots(); ++l) {
-    bytes *= any_odd && cuts[l] != 0 ? extent(layout, l) : plain_extent(l, cuts[l]);
+    bytes *=
+        any_irregular && shard_axes[l] != 0 ? extent(layout, l) : plain_extent(l, shard_axes[l]);
   }
   return bytes;
 }
 
 int64_t Problem::extent(const Layout& layout, int l) const {
   Layout mine;  // only the cells on this slot
-  AxisSet cuts = 0;
-  bool any_odd = false;
+  AxisSet shard_axes = 0;
+  bool any_irregular = false;
   for (int axis = 0; axis < axes(); ++axis) {
     const Code code = layout.code(axis);
     if (!is_shard(code) || slot(axis, code) != l) continue;
     mine.set_cell(axis, layout.cell(axis));
-    cuts |= only(axis);
-    any_odd |= is_irregular(code);
+    shard_axes |= only(axis);
+    any_irregular |= is_irregular(code);
   }
-  if (!any_odd) return plain_extent(l, cuts);
+  if (!any_irregular) return plain_extent(l, shard_axes);
   for (const auto& [key, extent] : irregular_extents_) {
     if (key == mine.key()) return extent;
   }
-  const int64_t extent = odd_extent(mine, cuts, slots_[static_cast<size_t>(l)]);
+  const int64_t extent = irregular_extent(mine, shard_axes, slots_[static_cast<size_t>(l)]);
   irregular_extents_.emplace_back(mine.key(), extent);
   return extent;
 }
 
-int64_t Problem::odd_extent(const Layout& layout, AxisSet cuts, int dim) const {
+int64_t Problem::irregular_extent(const Layout& layout, AxisSet shard_axes, int dim) const {
   const Placement plain = Shard(dim);
   std::array<Level, kMaxAxes> levels;
-  for_each_axis(cuts, [&](int axis) {
+  for_each_axis(shard_axes, [&](int axis) {
     const Code code = layout.code(axis);
     levels[static_cast<size_t>(layout.place(axis))] = {
         is_irregular(code) ? &irregular(axis, code) : &plain, axis_ranks_[axis]};
   });
   return largest_extent(from_.shape()[static_cast<size_t>(dim)],
-                        std::span(levels).first(static_cast<size_t>(count(cuts))));
+                        std::span(levels).first(static_cast<size_t>(count(shard_axes))));
 }
 
 int64_t Problem::bytes_sent(Move move, AxisSet group, int64_t from_bytes, int64_t to_bytes) const {

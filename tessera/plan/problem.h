@@ -53,8 +53,8 @@ class Problem {
   /// The largest part of a slot's dim on any rank.
   int64_t extent(const Layout& layout, int slot) const;
   /// The same after plain sharding by these axes, in any order; irregular shards leave no less.
-  int64_t plain_extent(int slot, AxisSet cuts) const {
-    return extents_[static_cast<size_t>(slot) << axes() | cuts];
+  int64_t plain_extent(int slot, AxisSet shard_axes) const {
+    return extents_[static_cast<size_t>(slot) << axes() | shard_axes];
   }
   /// Bytes of an element times the sizes of dims without a slot.
   int64_t fixed_bytes() const { return fixed_bytes_; }
@@ -96,13 +96,13 @@ class Problem {
   Layout read(const Sharding& sharding) const;
   void list_shards();
   void fill_extents();
-  void find_twins();
+  void find_equivalent();
   void fill_prices();
   void fill_rates(Price& price) const;
   bool exists_slow(const Layout& layout) const;
   bool same_before(const Layout& a, const Layout& b, int axis) const;
   const Placement& irregular(int axis, Code code) const;
-  int64_t odd_extent(const Layout& layout, AxisSet cuts, int dim) const;
+  int64_t irregular_extent(const Layout& layout, AxisSet shard_axes, int dim) const;
 
   Sharding from_;
   Sharding to_;

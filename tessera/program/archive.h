@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/files/zip_reader.h"
 #include "tessera/program/exported_program.h"
 
@@ -27,7 +28,7 @@ namespace tessera::program {
 /// share the records of tensors.
 ///
 /// Tensors are read from the mapped file in place; nothing is copied.
-class Archive {
+class TESSERA_API Archive {
  public:
   /// Throws InvalidArgument for a file that is not an exported program.
   static std::shared_ptr<const Archive> open(const std::filesystem::path& path);
@@ -59,13 +60,13 @@ class Archive {
 };
 
 /// The contents of a record, generated while they are written.
-struct RecordContents {
+struct TESSERA_API RecordContents {
   uint64_t size = 0;
   /// Must call the sink with all bytes in order, in any number of parts.
   std::function<void(const std::function<void(std::span<const std::byte>)>& sink)> write;
 };
 
-struct SaveOptions {
+struct TESSERA_API SaveOptions {
   /// By record ("data/weights/weight_3"): contents that replace those of the archive.
   std::map<std::string, RecordContents> replace;
 };
@@ -73,15 +74,15 @@ struct SaveOptions {
 /// Writes `program` as a `.pt2` that torch.export.load reads. Bytes of tensors, sample inputs and
 /// everything that is not part of ExportedProgram are copied from `from`. An unchanged program
 /// gives the same file, byte for byte. The file appears under its name only when it is complete.
-void save(const ExportedProgram& program, const Archive& from, const std::filesystem::path& path,
-          const SaveOptions& options);
+TESSERA_API void save(const ExportedProgram& program, const Archive& from,
+                      const std::filesystem::path& path, const SaveOptions& options);
 inline void save(const ExportedProgram& program, const Archive& from,
                  const std::filesystem::path& path) {
   save(program, from, path, {});
 }
 
 /// One of the programs that are saved to one archive.
-struct NamedProgram {
+struct TESSERA_API NamedProgram {
   std::string model;  ///< "rank_0"
   const ExportedProgram* program = nullptr;
   const SaveOptions* records = nullptr;
@@ -90,8 +91,8 @@ struct NamedProgram {
 /// Writes several programs as one `.pt2`, which torch.export.pt2_archive.load_pt2 reads. A record
 /// of tensors that several of them name is written once. Each gets the sample inputs of `from`.
 /// `extra`: further records by name ("extra/notes.txt").
-void save_all(const std::vector<NamedProgram>& programs, const Archive& from,
-              const std::filesystem::path& path,
-              const std::map<std::string, std::string>& extra = {});
+TESSERA_API void save_all(const std::vector<NamedProgram>& programs, const Archive& from,
+                          const std::filesystem::path& path,
+                          const std::map<std::string, std::string>& extra = {});
 
 }  // namespace tessera::program

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/program/graph.h"
 #include "tessera/program/signature.h"
 
@@ -14,7 +15,7 @@ namespace tessera::program {
 
 /// A parameter, buffer or constant: the location and layout of its bytes. Tensors that share memory
 /// (tied weights) have the same path_name.
-struct Payload {
+struct TESSERA_API Payload {
   std::string name;       ///< "layers.0.weight"
   std::string path_name;  ///< the record below data/weights or data/constants: "weight_0"
   bool is_param = false;
@@ -23,14 +24,14 @@ struct Payload {
 };
 
 /// The range of a symbol; an absent bound is unlimited.
-struct Range {
+struct TESSERA_API Range {
   std::optional<int64_t> min;
   std::optional<int64_t> max;
 };
 
 /// An exported program as described by its file, without the bytes of its tensors. All members may
 /// be changed; verify() checks the result.
-struct ExportedProgram {
+struct TESSERA_API ExportedProgram {
   Graph graph;
   Signature signature;
   std::vector<Payload> weights;    ///< parameters and persistent buffers
@@ -57,17 +58,17 @@ constexpr int64_t kSchemaMajor = 8;
 
 /// From and to the three JSON records of a `.pt2` archive. `document` is for error messages. Text
 /// that was read is written back byte for byte.
-struct ProgramRecords {
+struct TESSERA_API ProgramRecords {
   std::string model;
   std::string weights_config;
   std::string constants_config;
 };
-struct ProgramTexts {
+struct TESSERA_API ProgramTexts {
   std::string_view model;
   std::string_view weights_config;
   std::string_view constants_config;
 };
-ExportedProgram parse_program(const ProgramTexts& texts, std::string_view document);
-ProgramRecords print_program(const ExportedProgram& program);
+TESSERA_API ExportedProgram parse_program(const ProgramTexts& texts, std::string_view document);
+TESSERA_API ProgramRecords print_program(const ExportedProgram& program);
 
 }  // namespace tessera::program

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/api.h"
+
 namespace tessera::program {
 
 /// An expression over the symbols of a program, such as 2*s77 + 1. Immutable; copying copies a
@@ -22,7 +24,7 @@ namespace tessera::program {
 ///
 /// A function that `evaluate` does not support is kept and printed again; only its value is
 /// unknown.
-class Expression {
+class TESSERA_API Expression {
  public:
   struct Node;
 
@@ -61,6 +63,6 @@ class Expression {
 
 /// floor(a / n): the size of one of n equal shards of a symbolic size. Folded if the value is
 /// known.
-Expression divide(const Expression& a, int64_t n);
+TESSERA_API Expression divide(const Expression& a, int64_t n);
 
 }  // namespace tessera::program

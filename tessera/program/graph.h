@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/program/tensor_meta.h"
 
 /// The graph of an exported program as plain data, one type per concept of the file format:
@@ -26,14 +27,14 @@
 /// `unknown` and written back.
 namespace tessera::program {
 
-struct ValueId {
+struct TESSERA_API ValueId {
   uint32_t index = 0;
   auto operator<=>(const ValueId&) const = default;
 };
 
 enum class ValueKind : uint8_t { tensor, sym_int, sym_float, sym_bool, custom_obj };
 
-struct Value {
+struct TESSERA_API Value {
   std::string name;
   ValueKind kind = ValueKind::tensor;
   std::optional<TensorMeta> tensor;  ///< of a tensor
@@ -85,17 +86,17 @@ using FloatOrValue = std::variant<double, ValueId>;
 using BoolOrValue = std::variant<bool, ValueId>;
 
 /// The body of a higher-order op (cond, map, ...). It has its own values.
-struct Subgraph {
+struct TESSERA_API Subgraph {
   std::string name;
   std::shared_ptr<Graph> graph;
 };
 
-struct CustomObject {
+struct TESSERA_API CustomObject {
   ValueId value;
   std::string class_fqn;
 };
 
-struct Argument {
+struct TESSERA_API Argument {
   using Data =
       std::variant<std::monostate, ValueId, std::vector<ValueId>, int64_t, std::vector<int64_t>,
                    double, std::vector<double>, std::string, std::vector<std::string>, IntOrValue,
@@ -124,13 +125,13 @@ struct Argument {
 
 enum class PassedBy : uint8_t { unknown = 0, position = 1, keyword = 2 };
 
-struct NamedArgument {
+struct TESSERA_API NamedArgument {
   std::string name;
   Argument arg;
   std::optional<PassedBy> passed_by;
 };
 
-struct Node {
+struct TESSERA_API Node {
   std::string target;
   std::vector<NamedArgument> inputs;
   std::vector<Argument> outputs;
@@ -147,7 +148,7 @@ struct Node {
   std::pair<std::string, std::string> op_name() const;
 };
 
-struct Graph {
+struct TESSERA_API Graph {
   std::vector<Value> values;
   std::vector<Argument> inputs;
   std::vector<Argument> outputs;
@@ -173,8 +174,8 @@ template <typename Visit>
 void each_value(const Argument& argument, const Visit& visit);
 
 /// The name of an argument's kind in the file: "as_tensor".
-std::string_view wire_name(ArgKind kind);
-std::optional<ArgKind> arg_kind_from_wire(std::string_view name);
+TESSERA_API std::string_view wire_name(ArgKind kind);
+TESSERA_API std::optional<ArgKind> arg_kind_from_wire(std::string_view name);
 
 namespace detail {
 

@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/parallel_for.h"
 #include "tessera/files/crc32.h"
 #include "tessera/files/zip_writer.h"
 #include "tessera/program/archive.h"
@@ -25,7 +26,13 @@ constexpr std::string_view kClosing[] = {"archive_format", "archive_version", ".
 
 class Saver {
  public:
-  Saver(const Archive& from, const std::filesystem::path& path) : from_(from), zip_(path) {}
+  /// `concurrent`: contents of tensors are written at the end, by several threads.
+  struct Options {
+    bool concurrent = false;
+  };
+
+  Saver(const Archive& from, const std::filesystem::path& path, Options options)
+      : from_(from), zip_(path), options_(options) {}
 
   void add(const NamedProgram& one) {
     const ExportedProgram& program = *one.program;
@@ -58,6 +65,10 @@ class Saver {
       if (from_.record(name) != nullptr) copy(name);
     }
     serialization_id();
+    parallel_for(delayed_.size(), [this](size_t i) {
+      Delayed& one = delayed_[i];
+      one.contents->write([&](std::span<const std::byte> part) { zip_.write(one.slot, part); });
+    });
     zip_.finish();
   }
 
@@ -82,10 +93,18 @@ class Saver {
         continue;
       }
       changed_ = true;
-      zip_.begin(full(name), replacement->second.size);
-      replacement->second.write([this](std::span<const std::byte> part) { zip_.write(part); });
+      replace(name, replacement->second);
       done_.insert(name);
     }
+  }
+
+  void replace(const std::string& name, const RecordContents& contents) {
+    if (options_.concurrent) {
+      delayed_.push_back({zip_.reserve(full(name), contents.size), &contents});
+      return;
+    }
+    zip_.begin(full(name), contents.size);
+    contents.write([this](std::span<const std::byte> part) { zip_.write(part); });
   }
 
   /// Sample inputs, extra files and everything else in the archive. Tensors that the program no
@@ -117,8 +136,15 @@ class Saver {
     digest_ = digest_ * 0x9E3779B97F4A7C15ULL + files::crc32(bytes) + contents.size();
   }
 
+  struct Delayed {
+    files::ZipWriter::Slot slot;
+    const RecordContents* contents = nullptr;
+  };
+
   const Archive& from_;
   files::ZipWriter zip_;
+  Options options_;
+  std::vector<Delayed> delayed_;
   std::set<std::string> done_;
   bool changed_ = false;
   uint64_t digest_ = 0;
@@ -136,7 +162,8 @@ void save_all(const std::vector<NamedProgram>& programs, const Archive& from,
   // Written to a temporary file and renamed: `path` may be the file that `from` has mapped.
   const std::filesystem::path unfinished = path.string() + ".unfinished";
   try {
-    Saver saver(from, unfinished);
+    // One program of several that are saved at once needs no threads of its own.
+    Saver saver(from, unfinished, {.concurrent = programs.size() > 1});
     for (const auto& one : programs) saver.add(one);
     for (const auto& [name, contents] : extra) saver.text(name, contents);
     saver.finish();

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/program/graph.h"
 
 namespace tessera::program {
@@ -20,7 +21,7 @@ enum class InputKind : uint8_t {
   token,           ///< orders effects
 };
 
-struct InputSpec {
+struct TESSERA_API InputSpec {
   InputKind kind = InputKind::user_input;
   /// The graph's input. Absent for a constant_input and a token, which only have a name.
   std::optional<Argument> arg;
@@ -42,7 +43,7 @@ enum class OutputKind : uint8_t {
   token,
 };
 
-struct OutputSpec {
+struct TESSERA_API OutputSpec {
   OutputKind kind = OutputKind::user_output;
   std::optional<Argument> arg;  ///< absent for a token
   std::string name;             ///< of a token
@@ -50,7 +51,7 @@ struct OutputSpec {
 };
 
 /// Inputs and outputs of the graph in order, one spec each.
-struct Signature {
+struct TESSERA_API Signature {
   std::vector<InputSpec> inputs;
   std::vector<OutputSpec> outputs;
 };

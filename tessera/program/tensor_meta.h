@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/base/dtype.h"
 #include "tessera/program/expression.h"
 
@@ -13,7 +14,7 @@ namespace tessera::program {
 
 /// A size, stride or offset: a number, or an expression with the value that it had when the program
 /// was exported (its hint).
-class Size {
+class TESSERA_API Size {
  public:
   Size(int64_t number) : number_(number) {}  // NOLINT: sizes are mostly numbers
   Size(Expression expression, std::optional<int64_t> hint)
@@ -46,14 +47,14 @@ enum class Layout : uint8_t {
   strided = 7,
 };
 
-struct Device {
+struct TESSERA_API Device {
   std::string type = "cpu";
   std::optional<int64_t> index;
   bool operator==(const Device&) const = default;
 };
 
 /// Metadata of a tensor in an exported program.
-struct TensorMeta {
+struct TESSERA_API TensorMeta {
   DType dtype = DType::f32;
   std::vector<Size> sizes;
   bool requires_grad = false;
@@ -71,7 +72,7 @@ struct TensorMeta {
 
 /// The file format's number of an element type (FLOAT is 7, unlike c10's 6), and the reverse;
 /// nullopt for numbers of unsupported types.
-int64_t dtype_code(DType dtype);
-std::optional<DType> dtype_from_code(int64_t code);
+TESSERA_API int64_t dtype_code(DType dtype);
+TESSERA_API std::optional<DType> dtype_from_code(int64_t code);
 
 }  // namespace tessera::program

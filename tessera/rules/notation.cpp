@@ -152,9 +152,9 @@ class Parser {
     if (c.condition.attribute.empty()) fail("the name of an attribute");
   }
 
-  Clause clause() {
+  /// The kind of clause that a name stands for; an error at `begin` lists the names.
+  Clause::Kind clause_kind(const std::string& name, size_t begin) {
     using Kind = Clause::Kind;
-    using enum ReduceOp;
     static const std::map<std::string, Kind, std::less<>> kinds = {
         {"pass", Kind::pass},   {"linear", Kind::pass},   {"order", Kind::pass},
         {"order-", Kind::pass}, {"move", Kind::pass},     {"affine", Kind::pass},
@@ -165,6 +165,50 @@ class Parser {
         {"weigh", Kind::weigh}, {"exact", Kind::exact},   {"aligned", Kind::aligned},
         {"flag", Kind::flag},   {"align", Kind::align},   {"multiple", Kind::multiple},
     };
+    const auto kind = kinds.find(name);
+    if (kind == kinds.end()) {
+      at_ = begin;
+      fail(
+          "a clause (linear, affine, order, order-, idem, move, pass, ignore, whole, drop, "
+          "reduce, weigh, exact, aligned, align, multiple, rank, size, even, nonempty, local, "
+          "flag, kernel, mask, if)");
+    }
+    return kind->second;
+  }
+
+  /// linear 0, order 1, pass sum,max 0: the reductions that pass through operands.
+  void pass_clause(const std::string& name, Clause& c) {
+    using enum ReduceOp;
+    if (name == "linear") c.ops = {sum, avg};
+    if (name == "affine") c.ops = {avg};
+    if (name == "order" || name == "order-") c.ops = {max, min};
+    if (name == "idem") c.ops = {avg, max, min};
+    if (name == "move") c.ops = {sum, avg, max, min, product, band, bor, bxor};
+    c.swaps = name == "order-";
+    if (name == "pass") {
+      do c.ops.push_back(reduce_op_from_name(word()));
+      while (accept(","));
+    }
+    c.operands = operand_list();
+  }
+
+  /// local $size n, local $size 0.1, local $size result 0: an attribute that is a local size.
+  void local_clause(Clause& c) {
+    expect("$");
+    c.attribute = word();
+    if (accept("result")) {
+      c.of_result = number();
+    } else if (is_letter(peek())) {
+      c.letters = std::string(1, here());
+      ++at_;
+    } else {
+      c.of_operand = number();
+    }
+    if (accept(".")) c.of_dim = number();
+  }
+
+  Clause clause() {
+    using Kind = Clause::Kind;
     Clause c;
     peek();
     const size_t begin = at_;
@@ -175,29 +219,10 @@ class Parser {
       return c;
     }
     const std::string name = word();
-    const auto kind = kinds.find(name);
-    if (kind == kinds.end()) {
-      at_ = begin;
-      fail(
-          "a clause (linear, affine, order, order-, idem, move, pass, ignore, whole, drop, "
-          "reduce, weigh, exact, aligned, align, multiple, rank, size, even, nonempty, local, "
-          "flag, "
-          "kernel, mask, if)");
-    }
-    c.kind = kind->second;
+    c.kind = clause_kind(name, begin);
     switch (c.kind) {
       case Kind::pass:
-        if (name == "linear") c.ops = {sum, avg};
-        if (name == "affine") c.ops = {avg};
-        if (name == "order" || name == "order-") c.ops = {max, min};
-        if (name == "idem") c.ops = {avg, max, min};
-        if (name == "move") c.ops = {sum, avg, max, min, product, band, bor, bxor};
-        c.swaps = name == "order-";
-        if (name == "pass") {
-          do c.ops.push_back(reduce_op_from_name(word()));
-          while (accept(","));
-        }
-        c.operands = operand_list();
+        pass_clause(name, c);
         break;
       case Kind::ignore:
         c.operands = operand_list();
@@ -237,17 +262,7 @@ class Parser {
         c.attribute = word();
         break;
       case Kind::local:
-        expect("$");
-        c.attribute = word();
-        if (accept("result")) {
-          c.of_result = number();
-        } else if (is_letter(peek())) {
-          c.letters = std::string(1, here());
-          ++at_;
-        } else {
-          c.of_operand = number();
-        }
-        if (accept(".")) c.of_dim = number();
+        local_clause(c);
         break;
       case Kind::guard:
       case Kind::exact:

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "tessera/base/api.h"
+
 /// Numeric arguments of an op (Scalar, float), as rules see them.
 ///
 /// Decisions are cached, and a number that changes in every step (a learning rate) must not create
@@ -21,7 +23,7 @@ namespace tessera::rules {
 enum class NumberType : uint8_t { boolean, integer, floating };
 
 /// A query about one of a call's numbers.
-struct NumberQuery {
+struct TESSERA_API NumberQuery {
   uint32_t number = 0;  ///< its index among the call's numbers
   NumberType type{};
   bool whole = false;  ///< queries the number itself, else whether it equals `other`
@@ -34,7 +36,7 @@ struct NumberQuery {
 };
 
 /// All queries about the numbers of one call, or of all calls of an op.
-class NumberQueries {
+class TESSERA_API NumberQueries {
  public:
   /// Returns false if the queries so far determine the answer. After several comparisons of one
   /// number, its value replaces them.
@@ -46,7 +48,7 @@ class NumberQueries {
   std::vector<NumberQuery> list_;
 };
 
-class Number {
+class TESSERA_API Number {
  public:
   // Only for these types: a pointer must not convert to bool, and `rules::Arg` accepts either.
   Number(std::same_as<bool> auto value) : bits_(value ? 1 : 0), type_(NumberType::boolean) {}

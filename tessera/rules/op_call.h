@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/rules/number.h"
 #include "tessera/sharding/sharding.h"
 
@@ -23,13 +24,13 @@ using Arg = std::variant<std::monostate,                      // None, or not us
                          bool, int64_t, Number, std::string,  //
                          std::vector<int64_t>, std::vector<Number>, std::vector<bool>>;
 
-struct NamedArg {
+struct TESSERA_API NamedArg {
   std::string_view name;  ///< as in the schema: "self", "dim"
   Arg value;
 };
 
 /// What is known of a result in advance.
-struct ResultMeta {
+struct TESSERA_API ResultMeta {
   std::vector<int64_t> shape;
   std::vector<int64_t> stride;
   DType dtype = DType::f32;
@@ -37,7 +38,7 @@ struct ResultMeta {
   bool operator==(const ResultMeta&) const = default;
 };
 
-struct OpCall {
+struct TESSERA_API OpCall {
   std::string_view op;  ///< "aten::add.Tensor"; default overloads without a suffix: "aten::mm"
   std::span<const NamedArg> args;
   DeviceMesh mesh;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/rules/op_call.h"
 
 /// A rule lists, for one mesh axis, the legal placements of an op's operands and the resulting
@@ -34,7 +35,7 @@ enum class KernelComm : uint8_t {
   combine,   ///< the ranks' results: implicit communication, priced and refused like a move
 };
 
-struct Row {
+struct TESSERA_API Row {
   std::vector<Placement> operands;  ///< one each, also for undefined ones (R)
   std::vector<Placement> results;   ///< one each; for a list result, one per element
 
@@ -61,14 +62,14 @@ using KernelRows = std::function<std::vector<Row>(const OpCall& call, int axis)>
 
 /// Rows for all axes at once, for rules in which axes depend on each other (views of uneven
 /// shards).
-struct JointRow {
+struct TESSERA_API JointRow {
   std::vector<std::vector<Placement>> operands;  ///< by operand, by axis; empty for undefined ones
   std::vector<std::vector<Placement>> results;
   std::vector<int> order;  ///< the common order; empty: that of the first operand
 };
 
 /// An argument that must be rewritten before the op runs on local tensors.
-struct LocalArg {
+struct TESSERA_API LocalArg {
   std::string name;
   /// The new value, computed by the rule from the chosen shardings.
   std::function<Arg(const OpCall&, std::span<const Sharding> operands,
@@ -79,12 +80,12 @@ struct LocalArg {
 struct Choice;
 
 /// Placements that a rule does not allow for a call, and why: for explanations.
-struct Refusal {
+struct TESSERA_API Refusal {
   std::vector<Placement> operands;
   std::string why;
 };
 
-struct Rule {
+struct TESSERA_API Rule {
   std::string op;
   std::string text;  ///< the notation it came from, or "code: views"
   /// The legal rows for `axis` of call.mesh. The all-replicate row is always legal and need not be
@@ -115,29 +116,29 @@ struct Rule {
 };
 
 /// A kernel that exists; the rows that name it are offered from now on.
-struct EnabledKernel {
+struct TESSERA_API EnabledKernel {
   std::string_view name;  ///< with static lifetime
   KernelComm comm = KernelComm::combine;
   /// The rows of ops whose rule has the clause `kernel name` without letters; with letters, the
   /// rule itself lists them.
   KernelRows rows = {};
 };
-void enable_kernel(std::string_view name, KernelComm comm = KernelComm::combine,
-                   KernelRows rows = {});
+TESSERA_API void enable_kernel(std::string_view name, KernelComm comm = KernelComm::combine,
+                               KernelRows rows = {});
 /// nullptr if it was not enabled. Never invalidated.
-const EnabledKernel* find_kernel(std::string_view name);
+TESSERA_API const EnabledKernel* find_kernel(std::string_view name);
 
 /// Optional rows of rules. One flag exists, and it is set by default:
 ///   sequence   attention without a causal mask may keep the rows of the queries sharded, with all
 ///              keys and values on every rank (context parallelism without a ring)
 /// Set flags identically on every rank.
-void set_flag(std::string_view name, bool on);
-bool flag_set(std::string_view name);
+TESSERA_API void set_flag(std::string_view name, bool on);
+TESSERA_API bool flag_set(std::string_view name);
 
 /// Increases whenever a rule, kernel, flag or default machine changes: earlier choices may be
 /// outdated.
-uint64_t generation();
+TESSERA_API uint64_t generation();
 /// A rule was added: increases generation().
-void next_generation();
+TESSERA_API void next_generation();
 
 }  // namespace tessera::rules

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/sharding/local_shape.h"
 #include "tessera/sharding/sharding.h"
 
@@ -14,7 +15,7 @@
 ///   dp=2,tp=2 : SS0(2),R : 8x3, coordinate (1,0)  ->  rows [2,4) and [6,8): two boxes of 2x3
 namespace tessera {
 
-struct Box {
+struct TESSERA_API Box {
   std::vector<int64_t> begin;  // global, by dim
   std::vector<int64_t> end;
   int64_t numel() const;
@@ -23,11 +24,11 @@ struct Box {
 
 /// The boxes at a coordinate, in the memory order of the local tensor. Empty if it holds nothing;
 /// one box without dims for a 0-dim tensor.
-std::vector<Box> held_boxes(const Sharding& sharding, std::span<const int> coordinate);
+TESSERA_API std::vector<Box> held_boxes(const Sharding& sharding, std::span<const int> coordinate);
 
 /// A range of one dim that two parts share: `length` elements from `from` in the first local
 /// tensor, from `to` in the second.
-struct SharedRun {
+struct TESSERA_API SharedRun {
   int64_t from = 0;
   int64_t to = 0;
   int64_t length = 0;
@@ -35,7 +36,7 @@ struct SharedRun {
 };
 
 /// The intersection of two parts: the product over the dims of the runs of each dim.
-struct Overlap {
+struct TESSERA_API Overlap {
   std::vector<std::vector<SharedRun>> runs;  // by dim
   /// Of the shared elements as a separate dense tensor, a piece.
   std::vector<int64_t> shape() const;
@@ -48,11 +49,12 @@ struct Overlap {
   Overlap from_piece() const;
 };
 
-std::vector<SharedRun> common_runs(std::span<const Interval> a, std::span<const Interval> b);
+TESSERA_API std::vector<SharedRun> common_runs(std::span<const Interval> a,
+                                               std::span<const Interval> b);
 
 /// The elements of one global tensor held both by the rank at `coordinate_a` under `a` and by the
 /// one at `coordinate_b` under `b`; the meshes may differ.
-Overlap overlap(const Sharding& a, std::span<const int> coordinate_a, const Sharding& b,
-                std::span<const int> coordinate_b);
+TESSERA_API Overlap overlap(const Sharding& a, std::span<const int> coordinate_a, const Sharding& b,
+                            std::span<const int> coordinate_b);
 
 }  // namespace tessera

@@ -5,16 +5,10 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/base/shape.h"
-#include "tessera/sharding/cuts.h"
+#include "tessera/sharding/dim_intervals.h"
 
 namespace tessera {
 namespace {
-
-int64_t total(std::span<const Interval> intervals) {
-  int64_t n = 0;
-  for (const auto& interval : intervals) n += interval.size();
-  return n;
-}
 
 /// Appends the range [begin, end), counted along `intervals`, to `out`.
 void append_stretch(std::span<const Interval> intervals, Interval stretch,
@@ -59,59 +53,65 @@ Interval chunk_interval(int64_t n, int64_t count, int64_t index) {
   return {begin, begin + std::min(full, n - begin)};
 }
 
-std::vector<Interval> cut_dim(int64_t n, std::span<const DimCut> cuts) {
+int64_t total_size(std::span<const Interval> intervals) {
+  int64_t n = 0;
+  for (const auto& interval : intervals) n += interval.size();
+  return n;
+}
+
+std::vector<Interval> dim_intervals(int64_t n, std::span<const DimShard> shards) {
   std::vector<Interval> held;
   if (n > 0) held.push_back({0, n});
   int64_t outer_index = 0;  // index of the outer piece, for ragged tables
-  for (const auto& c : cuts) {
-    const int64_t length = total(held);
+  for (const auto& s : shards) {
+    const int64_t length = total_size(held);
     std::vector<Interval> next;
-    switch (c.placement->kind()) {
+    switch (s.placement->kind()) {
       case Placement::Kind::shard:
-        append_stretch(held, chunk_interval(length, c.axis_size, c.coordinate), next);
+        append_stretch(held, chunk_interval(length, s.axis_size, s.coordinate), next);
         break;
       case Placement::Kind::strided:
-        for (int64_t piece = 0; piece < c.placement->split(); ++piece) {
-          const Interval whole = chunk_interval(length, c.placement->split(), piece);
+        for (int64_t piece = 0; piece < s.placement->split(); ++piece) {
+          const Interval whole = chunk_interval(length, s.placement->split(), piece);
           if (whole.size() == 0) break;  // so are all after it
-          const Interval part = chunk_interval(whole.size(), c.axis_size, c.coordinate);
+          const Interval part = chunk_interval(whole.size(), s.axis_size, s.coordinate);
           append_stretch(held, {whole.begin + part.begin, whole.begin + part.end}, next);
         }
         break;
       case Placement::Kind::ragged: {
-        const auto table = c.placement->sizes().subspan(
-            static_cast<size_t>(outer_index * c.axis_size), static_cast<size_t>(c.axis_size));
+        const auto table = s.placement->sizes().subspan(
+            static_cast<size_t>(outer_index * s.axis_size), static_cast<size_t>(s.axis_size));
         const int64_t begin =
-            std::accumulate(table.begin(), table.begin() + c.coordinate, static_cast<int64_t>(0));
-        append_stretch(held, {begin, begin + table[static_cast<size_t>(c.coordinate)]}, next);
+            std::accumulate(table.begin(), table.begin() + s.coordinate, static_cast<int64_t>(0));
+        append_stretch(held, {begin, begin + table[static_cast<size_t>(s.coordinate)]}, next);
         break;
       }
       default:
         ensure(false, "a placement other than a shard cannot split a dim");
     }
     held = std::move(next);
-    outer_index = outer_index * c.axis_size + c.coordinate;
+    outer_index = outer_index * s.axis_size + s.coordinate;
   }
   return held;
 }
 
-std::vector<DimCut> cuts_of_dim(const DeviceMesh& mesh, std::span<const Placement> placements,
-                                std::span<const int> axes, std::span<const int> coordinate) {
-  std::vector<DimCut> cuts;
-  cuts.reserve(axes.size());
+std::vector<DimShard> shards_of_dim(const DeviceMesh& mesh, std::span<const Placement> placements,
+                                    std::span<const int> axes, std::span<const int> coordinate) {
+  std::vector<DimShard> shards;
+  shards.reserve(axes.size());
   for (int axis : axes) {
-    cuts.push_back({&placements[static_cast<size_t>(axis)], mesh.size(axis),
-                    coordinate[static_cast<size_t>(axis)]});
+    shards.push_back({&placements[static_cast<size_t>(axis)], mesh.size(axis),
+                      coordinate[static_cast<size_t>(axis)]});
   }
-  return cuts;
+  return shards;
 }
 
 std::vector<Interval> held_intervals(const Sharding& sharding, int dim,
                                      std::span<const int> coordinate) {
   const auto axes = sharding.axes_of_dim(dim);
   check_coordinate(sharding, coordinate);
-  return cut_dim(sharding.shape()[static_cast<size_t>(dim)],
-                 cuts_of_dim(sharding.mesh(), sharding.placements(), axes, coordinate));
+  return dim_intervals(sharding.shape()[static_cast<size_t>(dim)],
+                       shards_of_dim(sharding.mesh(), sharding.placements(), axes, coordinate));
 }
 
 std::vector<int64_t> local_shape(const Sharding& sharding, std::span<const int> coordinate) {
@@ -119,7 +119,7 @@ std::vector<int64_t> local_shape(const Sharding& sharding, std::span<const int> 
   std::vector<int64_t> out(sharding.shape().begin(), sharding.shape().end());
   for (int dim = 0; dim < sharding.ndim(); ++dim) {
     if (sharding.axes_of_dim(dim).empty()) continue;
-    out[static_cast<size_t>(dim)] = total(held_intervals(sharding, dim, coordinate));
+    out[static_cast<size_t>(dim)] = total_size(held_intervals(sharding, dim, coordinate));
   }
   return out;
 }
@@ -176,7 +176,7 @@ std::vector<int64_t> max_local_shape(const Sharding& sharding) {
         coordinate[static_cast<size_t>(axis)] = static_cast<int>(rest % mesh.size(axis));
         rest /= mesh.size(axis);
       }
-      largest = std::max(largest, total(held_intervals(sharding, dim, coordinate)));
+      largest = std::max(largest, total_size(held_intervals(sharding, dim, coordinate)));
     }
     most[static_cast<size_t>(dim)] = largest;
   }

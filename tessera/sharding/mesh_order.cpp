@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "tessera/base/errors.h"
-#include "tessera/sharding/cuts.h"
+#include "tessera/sharding/dim_intervals.h"
 
 namespace tessera {
 namespace {
@@ -15,8 +15,8 @@ class ReorderedDim {
   ReorderedDim(const Sharding& sharding, int dim)
       : sharding_(sharding),
         dim_(dim),
-        cutting_(sharding.axes_of_dim(dim).begin(), sharding.axes_of_dim(dim).end()),
-        axes_(cutting_) {
+        nested_(sharding.axes_of_dim(dim).begin(), sharding.axes_of_dim(dim).end()),
+        axes_(nested_) {
     std::ranges::sort(axes_);
   }
 
@@ -50,7 +50,7 @@ class ReorderedDim {
   /// mesh.
   int64_t split_of(int axis) const {
     int64_t split = sharding_.placement(axis).split();
-    for (const int before : cutting_) {
+    for (const int before : nested_) {
       if (before == axis) break;
       if (before > axis) split *= sharding_.mesh().size(before);
     }
@@ -75,8 +75,8 @@ class ReorderedDim {
 
   std::vector<Interval> held(std::span<const Placement> placements, std::span<const int> axes,
                              const Coordinate& coordinate) const {
-    return cut_dim(sharding_.shape()[static_cast<size_t>(dim_)],
-                   cuts_of_dim(sharding_.mesh(), placements, axes, coordinate));
+    return dim_intervals(sharding_.shape()[static_cast<size_t>(dim_)],
+                         shards_of_dim(sharding_.mesh(), placements, axes, coordinate));
   }
 
   /// The total sizes held by the ranks at each coordinate of the axes up to `level`.
@@ -87,7 +87,7 @@ class ReorderedDim {
     int64_t visited = 0;
     for_each_coordinate([&](const Coordinate& coordinate) {
       if (visited++ % inner == 0) sizes.push_back(0);
-      for (const Interval& part : held(sharding_.placements(), cutting_, coordinate)) {
+      for (const Interval& part : held(sharding_.placements(), nested_, coordinate)) {
         sizes.back() += part.size();
       }
     });
@@ -110,15 +110,15 @@ class ReorderedDim {
     bool exact = true;
     for_each_coordinate([&](const Coordinate& coordinate) {
       exact = exact && held(placements, axes_, coordinate) ==
-                           held(sharding_.placements(), cutting_, coordinate);
+                           held(sharding_.placements(), nested_, coordinate);
     });
     return exact;
   }
 
   const Sharding& sharding_;
   int dim_;
-  std::vector<int> cutting_;  // the axes, outermost first
-  std::vector<int> axes_;     // in mesh order
+  std::vector<int> nested_;  // the axes, outermost first
+  std::vector<int> axes_;    // in mesh order
 };
 
 /// The first dim that no list describes; else nullopt, and `out` is the list.

@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/sharding/sharding.h"
 
 /// A sharding's placements as a list that needs no separate order: the axes that shard one dim do
@@ -19,7 +20,7 @@ namespace tessera {
 /// Sharding::placements() alone does not include the order; a list that a program may store and
 /// read back must come from here. Throws NotSupported if no list describes the parts: three or more
 /// axes shard a dim unevenly in another order, or ragged shards do.
-std::vector<Placement> placements_in_mesh_order(const Sharding& sharding);
+TESSERA_API std::vector<Placement> placements_in_mesh_order(const Sharding& sharding);
 
 /// Whether `list` describes the same parts as `sharding`.
 bool describes_same_parts(std::span<const Placement> list, const Sharding& sharding);

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/api.h"
+
 namespace tessera {
 
 class Scanner;
@@ -15,9 +17,9 @@ class Scanner;
 /// How partial values are reduced to the value.
 enum class ReduceOp : uint8_t { sum, avg, max, min, product, band, bor, bxor };
 
-std::string_view reduce_op_name(ReduceOp op);
+TESSERA_API std::string_view reduce_op_name(ReduceOp op);
 /// "sum", "avg", "max", "min", "product", "band", "bor", "bxor"; the error for others lists them.
-ReduceOp reduce_op_from_name(std::string_view name);
+TESSERA_API ReduceOp reduce_op_from_name(std::string_view name);
 
 /// The placement of a tensor on one mesh axis. [10] over an axis of 4 ranks:
 ///
@@ -31,7 +33,7 @@ ReduceOp reduce_op_from_name(std::string_view name);
 ///
 /// A ragged shard inside another shard of the same dim lists the sizes for each outer piece in
 /// turn.
-class Placement {
+class TESSERA_API Placement {
  public:
   enum class Kind : uint8_t { replicate, shard, strided, ragged, partial };
 
@@ -76,13 +78,13 @@ class Placement {
 
 inline Placement Replicate() { return {}; }
 /// A negative dim counts from the end once the tensor is known.
-Placement Shard(int dim);
-Placement StridedShard(int dim, int64_t split);
-Placement RaggedShard(int dim, std::vector<int64_t> sizes);
-Placement Partial(ReduceOp op = ReduceOp::sum);
+TESSERA_API Placement Shard(int dim);
+TESSERA_API Placement StridedShard(int dim, int64_t split);
+TESSERA_API Placement RaggedShard(int dim, std::vector<int64_t> sizes);
+TESSERA_API Placement Partial(ReduceOp op = ReduceOp::sum);
 
-std::string placements_text(std::span<const Placement> placements);
-std::vector<Placement> parse_placements(std::string_view text);
+TESSERA_API std::string placements_text(std::span<const Placement> placements);
+TESSERA_API std::vector<Placement> parse_placements(std::string_view text);
 
 }  // namespace tessera
 

@@ -6,7 +6,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/base/intern.h"
 #include "tessera/base/shape.h"
-#include "tessera/sharding/cuts.h"
+#include "tessera/sharding/dim_intervals.h"
 #include "tessera/sharding/sharding_node.h"
 
 namespace tessera {
@@ -91,12 +91,9 @@ void check_ragged(const Sharding::Node& node) {
             coordinate[static_cast<size_t>(axes[l])] = static_cast<int>(rest % size);
             rest /= size;
           }
-          int64_t piece = 0;
           const auto outer_axes = std::span<const int>(axes).first(level);
-          for (const auto& i : cut_dim(node.shape[dim], cuts_of_dim(node.mesh, node.placements,
-                                                                    outer_axes, coordinate))) {
-            piece += i.size();
-          }
+          const int64_t piece = total_size(dim_intervals(
+              node.shape[dim], shards_of_dim(node.mesh, node.placements, outer_axes, coordinate)));
           const auto table =
               p.sizes().subspan(static_cast<size_t>(outer * k), static_cast<size_t>(k));
           const int64_t sum = std::accumulate(table.begin(), table.end(), static_cast<int64_t>(0));
@@ -138,10 +135,10 @@ void derive_local(Sharding::Node& node) {
         node.mesh.my_coordinate().value_or(Coordinate(static_cast<size_t>(node.mesh.ndim()), 0));
     for (size_t dim = 0; dim < node.shape.size(); ++dim) {
       if (node.axes_of_dim[dim].empty()) continue;
-      const auto held = cut_dim(node.shape[dim], cuts_of_dim(node.mesh, node.placements,
-                                                             node.axes_of_dim[dim], coordinate));
-      node.local_shape[dim] = 0;
-      for (const auto& interval : held) node.local_shape[dim] += interval.size();
+      const auto held = dim_intervals(
+          node.shape[dim],
+          shards_of_dim(node.mesh, node.placements, node.axes_of_dim[dim], coordinate));
+      node.local_shape[dim] = total_size(held);
       node.local_offset[dim] = held.empty() ? node.shape[dim] : held.front().begin;
     }
   }
@@ -228,15 +225,15 @@ Sharding Sharding::with(int axis, Placement placement) const {
   require(axis >= 0 && axis < mesh().ndim(), "axis ", axis, " of ", *this);
   std::vector<Placement> placements(node().placements);
   placements[static_cast<size_t>(axis)] = std::move(placement);
-  std::vector<int> cutting = order();
-  std::erase(cutting, axis);
+  std::vector<int> nesting = order();
+  std::erase(nesting, axis);
   for (int other = 0; other < mesh().ndim(); ++other) {
-    if (other != axis && std::ranges::find(cutting, other) == cutting.end()) {
-      cutting.push_back(other);
+    if (other != axis && std::ranges::find(nesting, other) == nesting.end()) {
+      nesting.push_back(other);
     }
   }
-  cutting.push_back(axis);
-  return with_placements(std::move(placements), std::move(cutting));
+  nesting.push_back(axis);
+  return with_placements(std::move(placements), std::move(nesting));
 }
 
 Sharding Sharding::with_placements(std::vector<Placement> placements,

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/base/dtype.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/sharding/placement.h"
@@ -27,7 +28,7 @@
 /// pointer. What a rank holds is in local_shape.h and boxes.h.
 namespace tessera {
 
-struct ShardingOptions {
+struct TESSERA_API ShardingOptions {
   DType dtype = DType::f32;
   /// Global strides; row-major if empty.
   std::vector<int64_t> stride = {};
@@ -36,7 +37,7 @@ struct ShardingOptions {
   std::vector<int> order = {};
 };
 
-class Sharding {
+class TESSERA_API Sharding {
  public:
   struct Node;
 
@@ -101,7 +102,7 @@ class Sharding {
 };
 
 /// The number of live shardings, for tests of memory growth.
-size_t live_shardings();
+TESSERA_API size_t live_shardings();
 
 }  // namespace tessera
 

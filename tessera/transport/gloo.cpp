@@ -76,9 +76,10 @@ class MatchedGloo final : public ProcessGroupGloo,
               intrusive_ptr<Options> options, std::vector<Socket> sockets)
       : ProcessGroupGloo(store, rank, size, std::move(options)) {
     if (sockets.empty()) {
-      links_ = std::shared_ptr<Transport>(std::shared_ptr<void>(), static_cast<Transport*>(this));
+      transport_ =
+          std::shared_ptr<Transport>(std::shared_ptr<void>(), static_cast<Transport*>(this));
     } else {
-      links_ = sockets_ = std::make_shared<SocketTransport>(std::move(sockets));
+      transport_ = sockets_ = std::make_shared<SocketTransport>(std::move(sockets));
     }
   }
 
@@ -90,7 +91,7 @@ class MatchedGloo final : public ProcessGroupGloo,
 
   /// Counts calls itself: a CPU tap and a CUDA tap may share this backend.
   void announce(uint32_t digest) override {
-    collectiveCounter_ = gloo_tags::collective(++announced_, digest);
+    collectiveCounter_ = message_tags::collective(++announced_, digest);
   }
 
   intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override {
@@ -279,9 +280,9 @@ class MatchedGloo final : public ProcessGroupGloo,
   RankOf place() const { return {rank_, size_}; }
 
   static int marked(int tag, const Tensors& tensors) {
-    require(tag < gloo_tags::kMarked, "send and recv over Gloo take tags below 2^30, got ", tag);
+    require(tag < message_tags::kMarked, "send and recv over Gloo take tags below 2^30, got ", tag);
     const bool sound = tensors.size() == 1 && tensors[0].defined();  // else Gloo reports the error
-    return sound ? gloo_tags::message(tag, tensors[0]) : tag;
+    return sound ? message_tags::message(tag, tensors[0]) : tag;
   }
 
   bool sends_ahead() const override { return false; }
@@ -300,7 +301,8 @@ class MatchedGloo final : public ProcessGroupGloo,
     const auto timeout =
         options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
     const uint32_t tag = nextTag();
-    auto exchange = std::make_shared<Exchange>(links_, Exchange::Group{rank_, size_, tag}, timeout);
+    auto exchange =
+        std::make_shared<Exchange>(transport_, Exchange::Group{rank_, size_, tag}, timeout);
     {
       std::lock_guard lock(exchanges_mutex_);
       std::erase_if(exchanges_, [](const auto& weak) { return weak.expired(); });
@@ -336,7 +338,7 @@ class MatchedGloo final : public ProcessGroupGloo,
            std::ranges::none_of(workInProgress_, [](const auto& work) { return work.defined(); });
   }
 
-  std::shared_ptr<Transport> links_;
+  std::shared_ptr<Transport> transport_;
   std::shared_ptr<SocketTransport> sockets_;  // the same, if they are our own
   uint32_t announced_ = 0;
   std::atomic<bool> aborted_{false};

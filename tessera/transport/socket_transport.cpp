@@ -41,19 +41,19 @@ uint64_t most_bytes() {
 /// The handle of a message for Exchange.
 class SocketTransport::MessageWork final : public c10d::Work {
  public:
-  MessageWork(std::shared_ptr<SocketTransport> links, MessagePtr message)
-      : links_(std::move(links)), message_(std::move(message)) {}
+  MessageWork(std::shared_ptr<SocketTransport> transport, MessagePtr message)
+      : transport_(std::move(transport)), message_(std::move(message)) {}
 
-  bool wait(milliseconds timeout) override { return links_->wait(*message_, timeout); }
-  void abort() override { links_->interrupt(*message_); }
+  bool wait(milliseconds timeout) override { return transport_->wait(*message_, timeout); }
+  void abort() override { transport_->interrupt(*message_); }
   std::exception_ptr exception() const override {
-    const Lock lock(links_->mutex_);
+    const Lock lock(transport_->mutex_);
     if (message_->error.empty()) return nullptr;
     return std::make_exception_ptr(std::runtime_error(message_->error));
   }
 
  private:
-  std::shared_ptr<SocketTransport> links_;
+  std::shared_ptr<SocketTransport> transport_;
   MessagePtr message_;
 };
 
@@ -166,16 +166,18 @@ bool SocketTransport::wait(Message& message, milliseconds timeout) {
 /// Held by the one thread that makes progress.
 class SocketTransport::ProgressGuard {
  public:
-  explicit ProgressGuard(SocketTransport& links) : links_(links) { links_.driving_ = true; }
+  explicit ProgressGuard(SocketTransport& transport) : transport_(transport) {
+    transport_.driving_ = true;
+  }
   ~ProgressGuard() {
-    links_.driving_ = false;
-    links_.changed_.notify_all();
+    transport_.driving_ = false;
+    transport_.changed_.notify_all();
   }
   ProgressGuard(const ProgressGuard&) = delete;
   ProgressGuard& operator=(const ProgressGuard&) = delete;
 
  private:
-  SocketTransport& links_;
+  SocketTransport& transport_;
 };
 
 bool SocketTransport::move_some(Lock& lock) {

@@ -91,7 +91,7 @@ TEST(Intern, AValueOfTheSameHashMayGoAwayDuringALookUp) {
     first.reset();
     gone = true;
   });
-  // The look-up of 2 compares it with 1 while the other thread lets go of the last handle of 1.
+  // The look-up of 2 compares it with 1 while the other thread releases the last handle of 1.
   const auto second = table.intern({2, [&] {
                                       comparing = true;
                                       const auto end = std::chrono::steady_clock::now() + 100ms;

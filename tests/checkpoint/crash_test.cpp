@@ -215,6 +215,19 @@ void flip_byte(const fs::path& path, int64_t at) {
   file.put(static_cast<char>(byte ^ 0x10));
 }
 
+TEST(DamagedCheckpoint, IsNamedWithItsFileAndTensor) {
+  const TempDir dir;
+  run_ranks(2, [&](int) { save(state_of(1), dir / "bad"); });
+  flip_byte(dir / "bad/__1_0.distcp", 100);
+  run_ranks(2, [&](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    State state = {{"w", distribute_tensor(at::zeros({6, 3}), mesh, {Shard(0)})}};
+    const auto attempt = [&] { load(state, dir / "bad", {.allow_unexpected = true}); };
+    rank == 1 ? expect_error<InvalidArgument>(attempt, {"w: ", "__1_0.distcp is damaged"})
+              : expect_error<PeerError>(attempt, {"rank 1: w: ", "__1_0.distcp is damaged"});
+  });
+}
+
 /// Any one flipped byte of any file is found, and no tensor has changed.
 TEST(DamagedCheckpoint, IsFoundBeforeAnythingChanges) {
   const TempDir dir;

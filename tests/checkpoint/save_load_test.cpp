@@ -258,28 +258,6 @@ TEST(Load, ReportsEverythingThatDoesNotFitBeforeAnythingChanges) {
   });
 }
 
-TEST(Load, RenamesWhatTheCheckpointHolds) {
-  const SharedDir dir("renames");
-  test::run_ranks(2, [&](int) {
-    State saved = {{"module.0.weight", numbers({4})}, {"module.1.weight", numbers({3})}};
-    save(saved, dir / "ckpt");
-    State state = {{"layers.0.w", at::zeros({4})}, {"layers.1.w", at::zeros({3})}};
-    EXPECT_THROW(load(state, dir / "ckpt"), Error);
-    load(state, dir / "ckpt", {.renames = {{"^module\\.(\\d+)\\.weight$", "layers.$1.w"}}});
-    EXPECT_EQ(std::get<at::Tensor>(state.at("layers.0.w")).sum().item<float>(), 6);
-    expect_error<InvalidArgument>(
-        [&] {
-          load(state, dir / "ckpt", {.renames = {{"(", ""}}});
-        },
-        {"no regular expression"});
-    expect_error<InvalidArgument>(
-        [&] {
-          load(state, dir / "ckpt", {.renames = {{"\\d", "0"}}});
-        },
-        {"would both become"});
-  });
-}
-
 TEST(Save, SaysHowFarItIs) {
   const SharedDir dir("progress");
   test::run_ranks(2, [&](int) {
@@ -328,38 +306,6 @@ TEST(Load, OnAnotherMeshReadsNoByteTwice) {
       EXPECT_TRUE(at::equal(full_tensor(tensor), full));
     });
   }
-}
-
-TEST(Load, RenamesByGlob) {
-  const SharedDir dir("globs");
-  test::run_ranks(2, [&](int) {
-    save(
-        {{"m.a.b.0.weight", numbers({4})}, {"m.a.b.1.weight", numbers({3})}, {"mxa", numbers({2})}},
-        dir / "ckpt");
-    State state = {
-        {"0-$1.a.b", at::zeros({4})}, {"1-$1.a.b", at::zeros({3})}, {"mxa", at::zeros({2})}};
-    // The dot is a dot, a star no dot, and the stars change no places.
-    expect_error<InvalidArgument>(
-        [&] {
-          load(state, dir / "ckpt", {.renames = {{"glob:m.*.weight", "*-$1.a.b"}}});
-        },
-        {"lacks", "m.a.b.0.weight"});
-    load(state, dir / "ckpt",
-         {.renames = {{"glob:m.a", "lost"}, {"glob:m.a.b.*.weight", "*-$1.a.b"}}});
-    EXPECT_EQ(std::get<at::Tensor>(state.at("0-$1.a.b")).sum().item<float>(), 6);
-    EXPECT_EQ(std::get<at::Tensor>(state.at("mxa")).sum().item<float>(), 1);
-    State nested = {{"0.a.b", at::zeros({4})}, {"1.a.b", at::zeros({3})}, {"mxa", at::zeros({2})}};
-    expect_error<InvalidArgument>(
-        [&] {
-          load(nested, dir / "ckpt", {.renames = {{"glob:m.*", "*.*"}}});
-        },
-        {"more stars"});
-    State all = {{"n.a.b.0.weight", at::zeros({4})},
-                 {"n.a.b.1.weight", at::zeros({3})},
-                 {"mxa", at::zeros({2})}};
-    load(all, dir / "ckpt", {.renames = {{"glob:m.**", "n.**"}}});
-    EXPECT_EQ(std::get<at::Tensor>(all.at("n.a.b.1.weight")).sum().item<float>(), 3);
-  });
 }
 
 /// An error on one rank is an error on all of them: no rank loads a part.

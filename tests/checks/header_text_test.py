@@ -23,7 +23,7 @@ namespace tessera {
 /// As in
 ///
 ///   f(1)  -> 2
-class A {
+class TESSERA_API A {
  public:
   int f();  ///< the next number
 
@@ -55,7 +55,7 @@ class HeaderText(unittest.TestCase):
 
     def test_what_users_do_not_see_is_left_out(self):
         text = header_text.for_doxygen(self.code)
-        for hidden in ("hidden_", "std::hash", "torch::nn"):
+        for hidden in ("hidden_", "std::hash", "torch::nn", "TESSERA_API"):
             self.assertNotIn(hidden, text)
         self.assertIn("int f();", text)
 

@@ -155,6 +155,31 @@ class RoomsCheck(unittest.TestCase):
             {"CMakeLists.txt": cmake.replace("tessera_room(plan)\n", "")},
         )
 
+    def test_the_map_of_the_docs_lists_the_rooms(self):
+        rooms = ["base/   errors", "mesh/   ranks", "plan/   moves", "plan/table/   the moves"]
+        text = "\n".join([*rooms, "──── torch line ────", "comm/   ranks", "exec/   runs plans", ""])
+        self.assertEqual(check({**RIGHT, "docs/architecture.md": text}), (True, ""))
+        self.fails_with(
+            "the map lacks plan/table/",
+            {"docs/architecture.md": text.replace("plan/table/   the moves\n", "")},
+        )
+        self.fails_with(
+            "rooms.txt has no room sim", {"docs/architecture.md": text + "sim/   simulation\n"}
+        )
+        moved = text.replace("comm/   ranks\n", "").replace("base/", "comm/   ranks\nbase/")
+        self.fails_with(
+            "comm/ is on the other side of the torch line", {"docs/architecture.md": moved}
+        )
+
+    def test_a_room_has_a_namespace(self):
+        for right in ("tessera", "tessera::plan", "tessera::plan::detail", "gloo"):
+            files = {"tessera/plan/table/x.cpp": f"namespace {right} {{\n}}\n"}
+            self.assertEqual(check({**RIGHT, **files}), (True, ""))
+        self.fails_with(
+            "tessera/plan/table/x.cpp:1: plan/table is in namespace tessera::plan",
+            {"tessera/plan/table/x.cpp": "namespace tessera::mesh {\n}\n"},
+        )
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -2,8 +2,10 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tessera/checkpoint/load.h"
 #include "tessera/checkpoint/save.h"
@@ -71,6 +73,8 @@ TEST(CheckpointVerb, ConvertsAndReshards) {
   const auto refused = run_cli({"checkpoint", "convert", a, file});
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_NE(refused.err.find("step is no tensor"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("--tensors-only"), std::string::npos) << refused.err;
+  EXPECT_EQ(run_cli({"checkpoint", "verify", (dir / "none").string()}).exit_code, 2);
   EXPECT_EQ(run_cli({"checkpoint", "convert", a, file, "--tensors-only"}).exit_code, 0);
   const auto found = run_cli({"checkpoint", "diff", a, file});
   EXPECT_EQ(found.out, "step  only in the first\n");
@@ -80,6 +84,48 @@ TEST(CheckpointVerb, ConvertsAndReshards) {
   EXPECT_EQ(run_cli({"checkpoint", "reshard", a, parts, "-n", "3"}).exit_code, 0);
   EXPECT_TRUE(std::filesystem::exists(dir / "parts/__2_0.distcp"));
   EXPECT_EQ(run_cli({"checkpoint", "diff", a, parts}).out, "no difference\n");
+}
+
+/// The examples of a help text, as words.
+std::vector<std::vector<std::string>> examples_in(const std::string& help) {
+  std::vector<std::vector<std::string>> out;
+  std::istringstream lines(help.substr(std::min(help.find("Examples"), help.size())));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string word;
+    if (!(words >> word) || word != "tessera") continue;
+    out.emplace_back();
+    while (words >> word) out.back().push_back(word);
+  }
+  return out;
+}
+
+TEST(CheckpointVerb, TheExamplesOfEachHelpRun) {
+  const TempDir dir;
+  save_sample(dir / "step_100", 1);
+  save_sample(dir / "step_200", 1.5);
+  const auto in_dir = [&](const std::string& word) {
+    const bool is_path = word.starts_with("step_") || word == "parts" || word.ends_with("tensors");
+    return is_path ? (dir / word).string() : word;
+  };
+  ASSERT_EQ(run_cli({"checkpoint", "convert", in_dir("step_100"), in_dir("model.safetensors"),
+                     "--tensors-only"})
+                .exit_code,
+            0);
+  for (const std::string verb : {"inspect", "verify", "diff", "convert", "reshard"}) {
+    const auto help = run_cli({"checkpoint", verb, "--help"});
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_NE(help.out.find("Exit codes: 0 "), std::string::npos) << help.out;
+    const auto examples = examples_in(help.out);
+    EXPECT_FALSE(examples.empty()) << help.out;
+    for (std::vector<std::string> words : examples) {
+      std::ranges::transform(words, words.begin(), in_dir);
+      ASSERT_EQ(words[1], verb);
+      const auto ran = run_cli(words);
+      EXPECT_EQ(ran.exit_code, verb == "diff" ? 1 : 0)
+          << ::testing::PrintToString(words) << ran.err;
+    }
+  }
 }
 
 }  // namespace checkpoint_test

@@ -140,7 +140,7 @@ inline std::vector<pid_t> pids_in(const std::string& file) {
   return pids;
 }
 
-/// Gone or a zombie that nobody has reaped yet.
+/// Gone or a zombie that is not reaped yet.
 inline bool has_ended(pid_t pid) {
   const std::string stat = content("/proc/" + std::to_string(pid) + "/stat");
   const size_t after_name = stat.rfind(") ");

@@ -1,5 +1,6 @@
 // The verbs on exported programs: inspect, run, verify.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -69,8 +70,8 @@ TEST(CliInspect, RefusesFilesThatAreNoPrograms) {
   EXPECT_TRUE(holds(refused({"inspect", (dir / "none.pt2").string()}), "does not exist"));
   EXPECT_TRUE(holds(refused({"inspect", dir.path().string()}), "manifest.json"));
   std::string whole = contents_of(kLinear);
-  std::ofstream(dir / "cut.pt2") << whole.substr(0, whole.size() / 2);
-  EXPECT_TRUE(holds(refused({"inspect", (dir / "cut.pt2").string()}), "cut.pt2"));
+  std::ofstream(dir / "truncated.pt2") << whole.substr(0, whole.size() / 2);
+  EXPECT_TRUE(holds(refused({"inspect", (dir / "truncated.pt2").string()}), "truncated.pt2"));
 }
 
 TEST(CliRun, RunsAProgramOnGeneratedInputs) {
@@ -140,6 +141,19 @@ TEST(CliRun, RefusesWrongCalls) {
   EXPECT_TRUE(holds(run_cli({"run", "--help"}).out, "tessera run model_tp4"));
 }
 
+TEST(CliRun, ChecksItsOutputBeforeItRuns) {
+  const TempDir dir;
+  const auto refused_output = [&](const std::filesystem::path& output) {
+    return refused({"run", kLinear, "--random", "0", "-o", output.string()});
+  };
+  EXPECT_TRUE(holds(refused_output(dir / "none" / "out.safetensors"), "there is no directory"));
+  EXPECT_TRUE(holds(refused_output(dir.path()), "it is a directory"));
+  const auto pipe = dir / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_TRUE(holds(refused_output(pipe), "no regular file"));
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));  // a rename would have replaced it
+}
+
 TEST(CliVerify, FindsThatTheShardedProgramIsRight) {
   const TempDir dir;
   write_rows(dir / "rows");
@@ -167,6 +181,8 @@ TEST(CliVerify, RefusesWhatIsNoPair) {
   write_columns(dir / "linear");
   EXPECT_TRUE(holds(refused({"verify", (dir / "linear").string(), (dir / "linear").string()}),
                     "name the whole program first"));
+  EXPECT_TRUE(holds(refused({"verify", kBlock, (dir / "linear").string()}),
+                    "takes input, which " + kBlock + " does not"));
   std::filesystem::remove(dir / "linear" / "rank_1.pt2");
   const CliResult missing = run_cli({"verify", kLinear, (dir / "linear").string()});
   EXPECT_EQ(missing.exit_code, 2) << missing.err;

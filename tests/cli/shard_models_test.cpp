@@ -26,7 +26,7 @@ void PrintTo(const Case& c, std::ostream* out) {
 }
 
 /// Each model on 2, 3 and 4 ranks with a plan, each time in another form; and with a plan that is
-/// found, under a limit that makes it cut weights.
+/// found, under a limit that makes it shard weights.
 std::vector<Case> cases() {
   std::vector<Case> out;
   const std::vector<std::string> forms = {"raw",         "core_dynamic", "infer",
@@ -59,7 +59,7 @@ TEST_P(ShardedModels, ComputeWhatTheWholeDoes) {
   const CliResult sharded = run_cli(words);
   ASSERT_EQ(sharded.exit_code, 0) << sharded.err;
   const auto json = nlohmann::json::parse(sharded.out);
-  EXPECT_GT(json["collectives"], 0);  // something is cut
+  EXPECT_GT(json["collectives"], 0);  // something is sharded
   const CliResult compared = run_cli({"verify", program, out});
   EXPECT_EQ(compared.exit_code, 0) << compared.out << compared.err;
 }

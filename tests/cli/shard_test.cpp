@@ -100,10 +100,13 @@ TEST(Shard, BadInputIsExitCodeTwoAndLeavesNoDirectory) {
   std::ofstream(dir / "broken.json") << R"({"modules": )";
   expect_wrong(shard("mlp_raw", "tp=2", (dir / "broken.json").string(), out), "broken.json");
   const std::string whole = contents_of(kData + "mlp_raw.pt2");
-  std::ofstream(dir / "cut.pt2", std::ios::binary) << whole.substr(0, whole.size() / 2);
-  expect_wrong({"shard", (dir / "cut.pt2").string(), "--mesh", "tp=2", "-o", out.string()},
-               "cut.pt2");
+  std::ofstream(dir / "truncated.pt2", std::ios::binary) << whole.substr(0, whole.size() / 2);
+  expect_wrong({"shard", (dir / "truncated.pt2").string(), "--mesh", "tp=2", "-o", out.string()},
+               "truncated.pt2");
   expect_wrong({"shard", kData + "mlp_raw.pt2", "-o", out.string()}, "--mesh");
+  auto words = shard("mlp_raw", "tp=2", "auto", out);
+  words.insert(words.end(), {"--plan-out", (dir / "none" / "plan.json").string()});
+  expect_wrong(words, "there is no directory");
   EXPECT_FALSE(std::filesystem::exists(out));
   std::filesystem::create_directory(out);
   expect_wrong(shard("mlp_raw", "tp=2", "auto", out), "exists");
@@ -136,6 +139,8 @@ TEST(ExplainProgram, WritesJsonAndAPageOfItsOwn) {
 TEST(ExplainProgram, WithoutAMeshIsAWrongCall) {
   expect_wrong({"explain", kData + "mlp_raw.pt2"}, "--mesh");
   expect_wrong({"explain", "aten::mm"}, "mesh");
+  expect_wrong({"explain", kData + "mlp_raw.pt2", "--mesh", "tp=2", "--html", "/none/x.html"},
+               "there is no directory");
 }
 
 }  // namespace shard_test

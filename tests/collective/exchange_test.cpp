@@ -199,7 +199,7 @@ const Scenario kManyAtOnce("many at once", [] {
   for (const auto& sum : sums) EXPECT_EQ(sum.item<float>(), static_cast<float>(world->size()));
 });
 
-/// A Work that nobody waits for still does its part; a future waits by itself.
+/// A Work that no thread waits for still does its part; a future waits by itself.
 const Scenario kUnwaited("unwaited", [] {
   auto world = process_world();
   c10d::Backend& links = links_of(*world);

@@ -81,7 +81,7 @@ const Scenario kForks("forks", [] {
   for (const int status : {0, 3}) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(10);
+      alarm(10 * static_cast<unsigned>(testing::slowdown()));
       std::exit(status);
     }
     int ended = 0;
@@ -95,7 +95,8 @@ const Scenario kForks("forks", [] {
 TEST(EarlyEnd, AForkedProcessThatExitsSaysNothingInItsParentsName) {
   const auto results = run_processes(kForks, {.size = 2});
   EXPECT_EQ(failures(results), "");
-  for (const ProcessResult& result : results) EXPECT_LT(result.elapsed, 20s) << result.to_text();
+  for (const ProcessResult& result : results)
+    EXPECT_LT(result.elapsed, 20s * testing::slowdown()) << result.to_text();
 }
 
 }  // namespace early_end_test

@@ -259,7 +259,7 @@ TEST(Failure, TheErrorOfTheOthersNamesTheRankThatFailedFirst) {
   }
 }
 
-/// An exception that nobody catches ends the process by std::terminate.
+/// An uncaught exception ends the process by std::terminate.
 const Scenario kUncaught("uncaught", [] {
   auto world = process_world();
   all_reduce(*world);
@@ -283,7 +283,7 @@ TEST(Failure, AnExceptionThatNobodyCatchesReachesTheOthers) {
 
 /// Without a world at hand, deep inside a library.
 const Scenario kReportsFromAfar("reports_from_afar", [] {
-  report_failure("nobody hears this: there is no world yet");
+  report_failure("no rank receives this: there is no world yet");
   auto world = process_world();
   all_reduce(*world);
   if (world->rank() == 1) report_failure("rank 1 is out of disk");

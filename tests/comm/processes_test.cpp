@@ -189,7 +189,7 @@ const Scenario kOwnStore("own_store", [] {
   }
 });
 
-/// Rank 0, which hosts the store, is done long before the others; nobody may notice.
+/// Rank 0, which hosts the store, is done long before the others; the others must not notice.
 const Scenario kUnevenEnd("uneven_end", [] {
   auto world = process_world();
   Tensors t = {row(1, 1)};

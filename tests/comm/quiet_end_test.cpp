@@ -1,4 +1,4 @@
-// Worlds that end well say nothing, whoever hosts their store and whoever ends first.
+// Worlds that end well print nothing, whichever rank hosts their store or ends first.
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ const Scenario kOwnStore("own store", [] {
   if (rank_here() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
 });
 
-/// The program never lets go of it, as of a mesh in a variable of its own.
+/// The program never releases it, as a mesh in a variable of its own.
 const Scenario kKept("kept", [] {
   static auto* kept = new auto(process_world());
   use(**kept);

@@ -59,7 +59,7 @@ TEST(WorldEnd, DoesNotWaitForAStoreWhoseHostIsStopped) {
   }
 }
 
-/// Asynchronous calls that nobody waits for, and that do not match.
+/// Asynchronous calls that no thread waits for, and that do not match.
 const Scenario kForgotten("forgotten", [] {
   auto world = process_world();
   all_reduce(*world);

@@ -44,7 +44,7 @@ TEST(WritePlan, WritesReplicatedDataOnceAndEvenly) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(load[rank], 3u * 4000);
 }
 
-TEST(WritePlan, CutsOneLargeReplicatedTensor) {
+TEST(WritePlan, SplitsOneLargeReplicatedTensor) {
   const auto offers = offers_of({Sharding::parse("dp=4 : R : 1x1024x4096")});
   const auto plan = plan_writes(offers, {.world_size = 4});
   ASSERT_EQ(plan.size(), 4u);
@@ -52,7 +52,7 @@ TEST(WritePlan, CutsOneLargeReplicatedTensor) {
     EXPECT_EQ(plan[static_cast<size_t>(i)].writer, i);
     EXPECT_EQ(plan[static_cast<size_t>(i)].box, (Box{{0, 256 * i, 0}, {1, 256 * (i + 1), 4096}}));
   }
-  EXPECT_EQ(plan_writes(offers, {.world_size = 4, .cut = false}).size(), 1u);
+  EXPECT_EQ(plan_writes(offers, {.world_size = 4, .split = false}).size(), 1u);
 }
 
 TEST(WritePlan, GivesReplicatedDataToRanksThatHaveLess) {

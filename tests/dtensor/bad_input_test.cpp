@@ -207,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(All, BadInput, ::testing::ValuesIn(all_requests()), [](
   return std::string(bad_requests()[info.param].name);
 });
 
-/// Nobody can tell a rank outside the mesh how large the tensor is.
+/// A rank outside the mesh cannot know how large the tensor is.
 TEST(RanksOutsideTheMesh, MustBeToldTheShape) {
   run_ranks(3, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("tp=2@0,1");

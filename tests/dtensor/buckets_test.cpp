@@ -98,7 +98,7 @@ TEST(Buckets, OneMessageCarriesManyTensors) {
   });
 }
 
-/// Layers beside each other, replicated; the batch is cut, so gradients are Partial.
+/// Layers beside each other, replicated; the batch is sharded, so gradients are Partial.
 struct Wide : torch::nn::Module {
   explicit Wide(int count) {
     for (int i = 0; i < count; ++i) {

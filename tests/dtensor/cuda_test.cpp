@@ -130,7 +130,7 @@ TEST_F(Cuda, ProductsOfEightBitFloatsKeepTheirColumns) {
   });
 }
 
-TEST_F(Cuda, WhatIsCutIsNotGatheredForTopKSumsAndPools) {
+TEST_F(Cuda, WhatIsShardedIsNotGatheredForTopKSumsAndPools) {
   const at::Tensor x = at::randn({2, 4, 64, 12}, at::TensorOptions(kGpu).dtype(at::kDouble));
   const auto run = [](at::Tensor t) {
     const at::Tensor first = std::get<0>(at::topk(t, 3, 2));

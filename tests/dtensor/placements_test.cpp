@@ -25,7 +25,7 @@ at::Tensor placed(const at::Tensor& full, const Sharding& as) {
   return redistribute(distribute_tensor(full, as.mesh(), whole), as);
 }
 
-TEST(Placements, OfACutInAnotherOrderAreRecognised) {
+TEST(Placements, OfAShardInAnotherOrderAreRecognised) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
     const at::Tensor full = whole_numbers({8, 3});
@@ -37,7 +37,7 @@ TEST(Placements, OfACutInAnotherOrderAreRecognised) {
     EXPECT_TRUE(at::equal(full_tensor(again), full));
 
     comm::Recorder recorder(*comm::current_world());
-    EXPECT_TRUE(redistribute(x, placements(x)).is_same(x)) << "it lies so";
+    EXPECT_TRUE(redistribute(x, placements(x)).is_same(x)) << "it is placed so already";
     EXPECT_TRUE(distribute_tensor(x, mesh, placements(x)).is_same(x));
     EXPECT_TRUE(at::equal(to_local(redistribute(again, sharding(x))), to_local(x)));
     EXPECT_TRUE(at::equal(to_local(again + x), to_local(x) * 2));

@@ -67,12 +67,12 @@ TEST(Redistribute, MovesBetweenAllPlacementsOfOneAxis) {
 }
 
 TEST(Redistribute, KeepsUnevenRowsApartOnTwoAxes) {
-  // Two axes that cut the same dim unevenly, gathered over the flattened group: padding must not
+  // Two axes that shard the same dim unevenly, gathered over the flattened group: padding must not
   // end up between the rows.
   expect_move("a=2,b=2 : S0,S0 : 5x3", "a=2,b=2 : R,R : 5x3");
   expect_move("a=2,b=2 : S0#1,S0#0 : 5x3", "a=2,b=2 : R,R : 5x3");
   expect_move("a=3,b=2 : S0,S0 : 7x2", "a=3,b=2 : S1,S0 : 7x2");
-  // Between the two axes and the flattened one, which cuts 2,2,1,0 rows where they cut 2,1,1,1.
+  // Between the two axes and the flattened one, which splits 2,2,1,0 rows where they split 2,1,1,1.
   expect_move("a=2,b=2 : S0,S0 : 5x3", "ab=4 : S0 : 5x3");
   expect_move("ab=4 : S0 : 5x3", "a=2,b=2 : S0,S0 : 5x3");
   expect_move("ab=4 : S0 : 5x3", "a=2,b=2 : R,S0 : 5x3");

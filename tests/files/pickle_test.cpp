@@ -5,7 +5,7 @@
 
 #include "tessera/files/pickle_reader.h"
 #include "tessera/files/pickle_writer.h"
-#include "tessera/files/plain_value.h"
+#include "tessera/files/plain_pickle.h"
 #include "tests/support_pure/expect_error.h"
 
 namespace tessera::files {
@@ -90,6 +90,10 @@ TEST(PlainValue, ReadsWhatPythonWrites) {
       "80049523000000000000007d94288c0161944b0147400400000000000086948c0162945d94284301ff94"
       "4e65752e");
   EXPECT_EQ(parse(protocol4), expected);
+  const std::string no_bytes = from_hex("8002635f5f6275696c74696e5f5f0a62797465730a7100295271012e");
+  EXPECT_EQ(parse(no_bytes), PlainValue::bytes(""));
+  const std::string some_bytes = from_hex("8002635f5f6275696c74696e5f5f0a62797465730a4b0585522e");
+  expect_error<InvalidArgument>([&] { parse(some_bytes); }, {"bytes that are made of something"});
 }
 
 TEST(Pickle, BuildsNothingThatIsNotListed) {

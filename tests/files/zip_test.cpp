@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "tessera/files/crc32.h"
 #include "tessera/files/zip_reader.h"
@@ -85,6 +86,46 @@ TEST(Zip, ACopyOfAllRecordsIsTheSameFile) {
   for (const auto& record : reader.records()) again.copy(reader, record);
   again.finish();
   EXPECT_EQ(contents_of(dir / "a.zip"), contents_of(dir / "b.zip"));
+}
+
+TEST(Zip, RecordsThatThreadsWriteAreWhereTheyWereReserved) {
+  const TempDir dir;
+  const std::vector<std::string> contents = {std::string(3 << 20, 'x'), "", "1", "abcdef",
+                                             std::string(100000, 'y')};
+  ZipWriter in_order(dir / "a.zip");
+  ZipWriter threaded(dir / "b.zip");
+  std::vector<ZipWriter::Slot> slots;
+  for (size_t i = 0; i < contents.size(); ++i) {
+    const std::string name = "record_" + std::to_string(i);
+    in_order.add(name, contents[i]);
+    slots.push_back(threaded.reserve(name, contents[i].size()));
+    in_order.add(name + "_text", "between");
+    threaded.add(name + "_text", "between");
+  }
+  in_order.finish();
+  std::vector<std::thread> threads;
+  for (size_t i = contents.size(); i-- > 0;) {
+    threads.emplace_back([&, i] {
+      const auto bytes = std::as_bytes(std::span(contents[i]));
+      for (size_t at = 0; at < bytes.size(); at += 70000) {
+        threaded.write(slots[i], bytes.subspan(at, std::min<size_t>(70000, bytes.size() - at)));
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  threaded.finish();
+  EXPECT_EQ(contents_of(dir / "a.zip"), contents_of(dir / "b.zip"));
+}
+
+TEST(Zip, AReservedRecordHasExactlyItsBytes) {
+  const TempDir dir;
+  ZipWriter writer(dir / "a.zip");
+  auto slot = writer.reserve("short", 3);
+  const std::string_view text = "1234";
+  const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
+  expect_error<InternalError>([&] { writer.write(slot, bytes); }, {"more bytes"});
+  writer.write(slot, bytes.first(2));
+  expect_error<InternalError>([&] { writer.finish(); }, {"fewer bytes", "short"});
 }
 
 TEST(Zip, SaysWhichRecordIsDamaged) {

@@ -26,8 +26,8 @@ at::Tensor loss_of(torch::nn::Sequential& net, const Batch& batch) {
   return at::mse_loss(net->forward(batch.x).to(at::kFloat), batch.y);
 }
 
-/// The same losses and gradients as without sharding; backward gathers again what forward let go,
-/// so neither autocast nor autograd kept it whole.
+/// The same losses and gradients as without sharding; backward gathers again what forward
+/// resharded, so neither autocast nor autograd kept it whole.
 TEST(FullyShardAutocast, KeepsShardsOnly) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2");

@@ -91,7 +91,7 @@ TEST(FullyShardCommunication, PrefetchesInTheOrderOfThePreviousStep) {
 }
 
 /// Three steps of training and passes of evaluation in turns: each is known when it comes again, so
-/// that nothing is gathered for the other kind, or let go too early.
+/// that nothing is gathered for the other kind, or resharded too early.
 TEST(FullyShardCommunication, EvaluationIsNotTakenForTraining) {
   for (const int passes : {1, 2}) {
     run_ranks(2, [&](int rank) {

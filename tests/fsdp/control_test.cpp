@@ -1,4 +1,4 @@
-// What groups are told after fully_shard: the settings change what is sent, never what is computed.
+// Settings of groups after fully_shard: they change what is sent, never what is computed.
 #include "tessera/fsdp/control.h"
 
 #include <gtest/gtest.h>
@@ -139,7 +139,7 @@ TEST(FullyShardControl, WhatForwardGatheredMayStayFromNowOn) {
   });
 }
 
-/// Groups that travel together and are told different things go apart.
+/// Groups of one bucket that get different settings are split.
 TEST(FullyShardControl, AnOptionOfOneGroupOfSeveralIsItsOwn) {
   run_ranks(4, [](int rank) {
     FourRanks four("dp=4", rank, summed(1 << 20));
@@ -200,7 +200,7 @@ TEST(FullyShardControl, AGatherMayBeStartedAndWaitedForLater) {
     EXPECT_EQ(gathered_memory(mesh).bytes, 0);
     UnshardHandle late = unshard_async(*net);
     reshard(*net);
-    late.wait();  // let go before: nothing to wait for
+    late.wait();  // resharded before: nothing to wait for
     EXPECT_EQ(gathered_memory(mesh).bytes, 0);
     UnshardHandle unused = unshard_async(*net);  // whatever touches a parameter waits for it
     recorder.clear();

@@ -56,7 +56,7 @@ std::vector<int64_t> sizes(const Mesh& mesh, int64_t size) {
 }
 
 /// The parts of every size, with empty ones at the end.
-TEST(MeshKinds, CutAsChunkDoesAndPadToTheLargest) {
+TEST(MeshKinds, ShardAsChunkDoesAndPadToTheLargest) {
   run_ranks(4, [](int) {
     using List = std::vector<int64_t>;
     const ShardMesh shard(init_device_mesh("dp=4"));

@@ -122,7 +122,8 @@ TEST(FullyShardGraphs, KeptGradientsAreReducedEvenIfNoNewOneComes) {
   });
 }
 
-/// Evaluation between a forward and its backward; outputs with a graph that nobody goes through.
+/// Evaluation between a forward and its backward; outputs with a graph that no backward goes
+/// through.
 TEST(FullyShardGraphs, OtherForwardsInTheMiddleOfAStep) {
   run_ranks(2, [](int rank) {
     auto [mesh, batch, mine, plain, net, alone, optimizer] =

@@ -41,7 +41,8 @@ TEST(FullyShardLifetimes, AModuleMayEndEarlierOnOneRankThanOnAnother) {
   ends_earlier_on_one_rank({});
 }
 
-/// What an evaluation left there is let go by the next step, whatever becomes of other groups.
+/// What an evaluation left unsharded is resharded by the next step, whatever becomes of other
+/// groups.
 TEST(FullyShardLifetimes, TheGroupInUseIsLetGoThoughOthersArePartedOrEnd) {
   run_ranks(2, [](int rank) {
     auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2, {});
@@ -63,7 +64,7 @@ TEST(FullyShardLifetimes, TheGroupInUseIsLetGoThoughOthersArePartedOrEnd) {
   });
 }
 
-/// What is left of its graph brings no gradient to anybody; that of others is right.
+/// What is left of its graph produces no gradient; that of others is right.
 TEST(FullyShardLifetimes, AModuleMayEndBetweenItsForwardAndItsBackward) {
   run_ranks(2, [](int rank) {
     auto [mesh, batch, mine, plain, net, alone, optimizer] = make_twins(rank, 2, {});

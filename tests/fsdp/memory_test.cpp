@@ -157,7 +157,7 @@ TEST(FullyShardMemory, NothingGrowsOverManySteps) {
   });
 }
 
-/// An op may give back the memory it was given: whoever holds that holds it for himself.
+/// An op may give back the memory it was given: its holder keeps a copy of its own.
 TEST(FullyShardMemory, WhatTheProgramKeepsStaysAsItWas) {
   run_ranks(2, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=2");

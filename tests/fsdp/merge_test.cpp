@@ -25,17 +25,18 @@ TEST(MergeNeighbours, TakesTheFewestStretchesAndEvensThem) {
   EXPECT_EQ(merge_neighbours(Sizes{5, 5, 5}, 0), (Counts{1, 1, 1}));
 }
 
-/// The fewest stretches of at most `most`, and their smallest largest one, by trying all cuts.
+/// The fewest stretches of at most `most`, and their smallest largest one, by trying all ways to
+/// split.
 std::pair<size_t, int64_t> best_of_all(const Sizes& sizes, int64_t most) {
   std::pair<size_t, int64_t> best{sizes.size() + 1, 0};
-  for (unsigned cuts = 0; cuts < 1U << (sizes.size() - 1); ++cuts) {
+  for (unsigned bounds = 0; bounds < 1U << (sizes.size() - 1); ++bounds) {
     size_t stretches = 1;
     int64_t sum = 0;
     int64_t largest = 0;  // of those that could be smaller
     bool fits = true;
     size_t count = 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
-      if (i > 0 && ((cuts >> (i - 1)) & 1U) != 0) {
+      if (i > 0 && ((bounds >> (i - 1)) & 1U) != 0) {
         ++stretches;
         sum = 0;
         count = 0;

@@ -50,7 +50,7 @@ inline std::vector<torch::nn::LinearImpl*> layers_of(torch::nn::Sequential& net)
   return out;
 }
 
-/// Of an MLP whose layers cannot be cut evenly.
+/// Of an MLP whose layers cannot be split evenly.
 inline const std::vector<int64_t> kWidths = {6, 10, 7, 3};
 
 /// Pre-norm attention over earlier places, then two layers.

@@ -67,9 +67,9 @@ class Sharder {
 
   std::optional<std::variant<bool, int>> reshard(const DataParallelMesh& mesh) {
     if (bounded_) return true;
-    const int cut_over = std::holds_alternative<HybridMesh>(mesh)  ? ranks_.size / ranks_.replicas
-                         : std::holds_alternative<ShardMesh>(mesh) ? ranks_.size
-                                                                   : 1;
+    const int shard_ranks = std::holds_alternative<HybridMesh>(mesh) ? ranks_.size / ranks_.replicas
+                            : std::holds_alternative<ShardMesh>(mesh) ? ranks_.size
+                                                                      : 1;
     switch (rng_.between(0, 3)) {
       case 0:
         return std::nullopt;
@@ -78,8 +78,8 @@ class Sharder {
       case 2:
         return false;
       default:
-        int ranks = rng_.int_between(1, cut_over);
-        while (cut_over % ranks != 0) --ranks;
+        int ranks = rng_.int_between(1, shard_ranks);
+        while (shard_ranks % ranks != 0) --ranks;
         return ranks;
     }
   }
@@ -114,7 +114,7 @@ std::string fail(const Side& side, Rng& rng, int64_t rows) {
   return "after another forward, ";
 }
 
-/// Groups are told or asked something between steps.
+/// Settings of groups are changed or read between steps.
 void control(const Side& side, Sharder& sharder, Rng& rng) {
   torch::nn::Module& root = *side.net.root;
   torch::nn::Module& some = *rng.one_of(side.net.groups);

@@ -75,7 +75,7 @@ TEST(CPUOffloadPolicy, OnADeviceTrainsAsOneRank) {
   for (const std::string& mesh : kMeshes) trains_offloaded(mesh, "cuda", kOffload);
 }
 
-/// Gradients of backwards that reduce nothing stay on the device; the sum comes home.
+/// Gradients of backwards that reduce nothing stay on the device; the sum moves to the CPU.
 TEST(CPUOffloadPolicy, AccumulatesAndKeepsParametersBetween) {
   run_ranks(2, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=2");

@@ -1,4 +1,4 @@
-// Messages run beside computing: told by the order of events, not by time.
+// Messages run beside computing: shown by the order of events, not by time.
 #include "tessera/fsdp/overlap.h"
 
 #include <gtest/gtest.h>

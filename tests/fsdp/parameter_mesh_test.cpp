@@ -69,7 +69,7 @@ void trains_as_written_out(int parts, int ranks_of_each) {
   });
 }
 
-TEST(FullyShardParameterMesh, ExpertsAreCutOverTheirOwnRanks) {
+TEST(FullyShardParameterMesh, ExpertsAreShardedOverTheirOwnRanks) {
   trains_as_written_out(2, 1);
   trains_as_written_out(2, 2);
   trains_as_written_out(2, 4);

@@ -57,7 +57,7 @@ TEST(FullyShardRecompute, OneLayerAtATimeGathersNoMore) {
   EXPECT_EQ(gathers_of_a_step({{0}, {1}, {2}, {3}}), 4 + 3);
 }
 
-/// What was let go between recomputing a layer and its backward comes a third time.
+/// What was resharded between recomputing a layer and its backward comes a third time.
 TEST(FullyShardRecompute, SeveralLayersTouchTheirGroupsAgain) {
   EXPECT_GT(gathers_of_a_step({{0, 1}, {2, 3}}), 4 + 3);
   EXPECT_GT(gathers_of_a_step({{0, 1, 2, 3}}), 4 + 3);

@@ -1,4 +1,4 @@
-// fully_shard over the batch's axis of modules that tensor parallelism has cut before.
+// fully_shard over the batch's axis of modules that tensor parallelism has sharded before.
 #include <gtest/gtest.h>
 #include <torch/nn/utils/clip_grad.h>
 
@@ -9,9 +9,9 @@
 namespace tessera::test {
 namespace tensor_parallel_test {
 
-/// Of two matrices in a row the first is cut by rows, the second by columns; what is left is
+/// Of two matrices in a row the first is sharded by rows, the second by columns; what is left is
 /// replicated.
-void cut_pairs(torch::nn::Module& module, const DeviceMesh& tp) {
+void shard_pairs(torch::nn::Module& module, const DeviceMesh& tp) {
   distribute_module(
       module, tp, [](const std::string& name, torch::nn::Module& part, const DeviceMesh& over) {
         auto* linear = part.as<torch::nn::LinearImpl>();
@@ -41,7 +41,7 @@ void trains_as_one_rank(const Subject& subject, const MakeOptimizer& make, const
     const DeviceMesh tp = mesh["tp"];
     const DeviceMesh data = mesh[data_axes];
     Model model = subject.make();
-    cut_pairs(*model.module, tp);
+    shard_pairs(*model.module, tp);
     by_parts()(model, data);
     auto optimizer = make(model.module->parameters());
     int part = 0;
@@ -88,11 +88,11 @@ TEST(FullyShardTensorParallel, ReplicasOfShardsTrainAsOneRank) {
   trains_as_one_rank(mlp_subject(kPair), adamw(), "dp=2,fs=2,tp=2", {"dp", "fs"});
 }
 
-TEST(FullyShardTensorParallel, TensorParallelismCutsFirst) {
+TEST(FullyShardTensorParallel, TensorParallelismShardsFirst) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
     auto net = make_mlp(kPair);
-    cut_pairs(*net, mesh["tp"]);
+    shard_pairs(*net, mesh["tp"]);
     fully_shard(*net, mesh["dp"]);
     const auto layers = layers_of(net);
     EXPECT_EQ(sharding(layers[0]->weight).to_text(), "dp=2,tp=2 : S0#1,S0#0 : 10x6 f64");
@@ -110,7 +110,7 @@ TEST(FullyShardTensorParallel, EvaluatesValuesComputedFromParameters) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
     auto plain = make_mlp(kPair);
     auto net = make_mlp(kPair);
-    cut_pairs(*net, mesh["tp"]);
+    shard_pairs(*net, mesh["tp"]);
     fully_shard(*net, mesh["dp"]);
     const at::Tensor x = make_batch(4, 6, 3).x;
     const torch::NoGradGuard no_grad;

@@ -63,7 +63,7 @@ void goes_through_a_step(bool sharded) {
       const torch::NoGradGuard no_grad;
       net->forward(x);
       EXPECT_EQ(sharded_groups(*net)[0].state, idle);
-      reshard(*net);  // nothing tells that an evaluation has ended
+      reshard(*net);  // nothing shows that an evaluation has ended
     }
   });
 }

@@ -59,7 +59,7 @@ TEST(FullyShardTraining, LargeLayersTrainAsOneRank) {
                      by_parts());
 }
 
-TEST(FullyShardTraining, OtherDimsAreCutUnevenlyToo) {
+TEST(FullyShardTraining, OtherDimsAreShardedUnevenlyToo) {
   const FullyShardOptions options = {.shard_dim = [](const std::string&, const at::Tensor& t) {
     return std::optional<int>(t.dim() == 2 ? 1 : 0);
   }};

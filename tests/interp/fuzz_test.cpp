@@ -123,7 +123,7 @@ void write_with_changed_json(const std::string& from, const std::filesystem::pat
   writer.finish();
 }
 
-/// The file with bytes changed, cut off or moved.
+/// The file with bytes changed, truncated or moved.
 void write_with_changed_bytes(const std::string& from, const std::filesystem::path& to,
                               Random& random) {
   std::string bytes = contents_of(from);

@@ -44,7 +44,7 @@ PartitionedProgram with_plan(const std::string& file, const DeviceMesh& mesh,
                               partition::Plan::parse(tessera::test::contents_of(plan), plan));
 }
 
-/// Under a limit that makes it cut weights.
+/// Under a limit that makes it shard weights.
 PartitionedProgram with_found_plan(const std::string& file, const DeviceMesh& mesh) {
   auto archive = program::Archive::open(file);
   auto program = archive->read_program();

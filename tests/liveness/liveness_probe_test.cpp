@@ -1,4 +1,4 @@
-// Who is alive, on simulated ranks: nobody who lives is taken for dead, and no dead one for alive.
+// Who is alive, on simulated ranks: no live rank is taken for dead, and no dead one for alive.
 #include "tessera/liveness/liveness_probe.h"
 
 #include <gtest/gtest.h>

@@ -26,16 +26,16 @@ class EndingRank {
   EndingRank(SimulatedRanks& world, int rank) : world_(world), rank_(rank) {
     const auto store = world.store();
     board_ = world.board();
-    parting_ = std::make_shared<WorldShutdown>(WorldShutdown::Options{
+    shutdown_ = std::make_shared<WorldShutdown>(WorldShutdown::Options{
         store, board_, std::make_unique<LivenessProbe>(world.board(), board_, rank), rank,
         world.size(), rank == 0, kPatience});
   }
 
   /// The store goes with the process that hosts it.
   BarrierResult end(bool fails) {
-    const auto result = fails ? parting_->cancel_barrier() : parting_->arrive_and_wait();
-    if (result != BarrierResult::none) parting_->leave({});
-    parting_ = nullptr;
+    const auto result = fails ? shutdown_->cancel_barrier() : shutdown_->arrive_and_wait();
+    if (result != BarrierResult::none) shutdown_->leave({});
+    shutdown_ = nullptr;
     if (rank_ == 0) world_.host->state = StoreHost::State::gone;
     return result;
   }
@@ -46,7 +46,7 @@ class EndingRank {
   SimulatedRanks& world_;
   int rank_;
   StorePtr board_;
-  std::shared_ptr<WorldShutdown> parting_;
+  std::shared_ptr<WorldShutdown> shutdown_;
 };
 
 TEST(WorldShutdown, RanksThatEndWellWaitForEachOther) {

@@ -173,17 +173,17 @@ TEST(Flatten, SaysWhatIsWrong) {
   expect_error<InvalidArgument>([&] { root.flatten({"dp"}, "a b"); }, {"\"a b\" cannot name"});
 }
 
-TEST(Unflatten, CutsAnAxisIntoParts) {
+TEST(Unflatten, SplitsAnAxisIntoParts) {
   const DeviceMesh root = DeviceMesh::parse("world=12,pp=2").with_own_rank(9);
-  const DeviceMesh cut = root.unflatten("world", {{"dp", 3}, {"tp", 4}});
-  EXPECT_EQ(cut.to_text(), "dp=3,tp=4,pp=2");
-  EXPECT_EQ(cut.my_coordinate(), (Coordinate{1, 0, 1}));
-  EXPECT_EQ(cut["tp"].to_text(), "tp=4@9,11,13,15");
+  const DeviceMesh split = root.unflatten("world", {{"dp", 3}, {"tp", 4}});
+  EXPECT_EQ(split.to_text(), "dp=3,tp=4,pp=2");
+  EXPECT_EQ(split.my_coordinate(), (Coordinate{1, 0, 1}));
+  EXPECT_EQ(split["tp"].to_text(), "tp=4@9,11,13,15");
   EXPECT_EQ(root.unflatten("pp", {{"x", 1}, {"y", 2}, {"z", 1}}).to_text(), "world=12,x=1,y=2,z=1");
 }
 
 TEST(Unflatten, TakesAnyPartsThatHoldTheAxis) {
-  // 2x3 ranks counted as 6 are cut as 3x2, though no axis of the root is: also counted tp first.
+  // 2x3 ranks counted as 6 are split as 3x2, though no axis of the root is: also counted tp first.
   const DeviceMesh root = DeviceMesh::parse("dp=2,tp=3");
   EXPECT_EQ(root.flatten("w").unflatten("w", {{"a", 3}, {"b", 2}}).to_text(), "a=3,b=2");
   const DeviceMesh odd = root.flatten({"tp", "dp"}, "w").unflatten("w", {{"a", 2}, {"b", 3}});
@@ -217,18 +217,18 @@ TEST(Unflatten, KeepsTheRowMajorOrderOfRanks) {
       parts.push_back({"part" + std::to_string(i), size});
       rest /= size;
     }
-    const DeviceMesh cut = mesh.unflatten(mesh.axis_name(axis), parts);
-    EXPECT_TRUE(std::ranges::equal(cut.ranks(), mesh.ranks()));
-    EXPECT_EQ(cut.ndim(), mesh.ndim() + std::ssize(parts) - 1);
+    const DeviceMesh split = mesh.unflatten(mesh.axis_name(axis), parts);
+    EXPECT_TRUE(std::ranges::equal(split.ranks(), mesh.ranks()));
+    EXPECT_EQ(split.ndim(), mesh.ndim() + std::ssize(parts) - 1);
     // Its submeshes are right too, so the lineage is.
-    const Names names = random_names(rng, cut);
-    const DeviceMesh sub = cut.submesh(names);
+    const Names names = random_names(rng, split);
+    const DeviceMesh sub = split.submesh(names);
     for (const auto& coordinate : test::all_coordinates(sub)) {
-      Coordinate at = anchor_of(cut);
+      Coordinate at = anchor_of(split);
       for (size_t i = 0; i < names.size(); ++i) {
-        at[static_cast<size_t>(cut.axis(names[i]))] = coordinate[i];
+        at[static_cast<size_t>(split.axis(names[i]))] = coordinate[i];
       }
-      EXPECT_EQ(sub.rank_at(coordinate), cut.rank_at(at));
+      EXPECT_EQ(sub.rank_at(coordinate), split.rank_at(at));
     }
   });
 }
@@ -274,16 +274,16 @@ TEST(Concatenate, TakesFlattenedAndUnflattenedAxes) {
   const DeviceMesh root = DeviceMesh::parse("pp=2,dp=4,tp=2").with_own_rank(11);
   const DeviceMesh flat = root.flatten({"pp", "tp"}, "pt");
   EXPECT_EQ(DeviceMesh::concatenate({root["dp"], flat["pt"]}), (flat[{"dp", "pt"}]));
-  const DeviceMesh cut = root.unflatten("dp", {{"outer", 2}, {"inner", 2}});
-  EXPECT_EQ(DeviceMesh::concatenate({cut["inner"], root["tp"], cut["outer"]}),
-            (cut[{"inner", "tp", "outer"}]));
+  const DeviceMesh split = root.unflatten("dp", {{"outer", 2}, {"inner", 2}});
+  EXPECT_EQ(DeviceMesh::concatenate({split["inner"], root["tp"], split["outer"]}),
+            (split[{"inner", "tp", "outer"}]));
 }
 
-TEST(Concatenate, KnowsTheRootOfPartsThatCutAcrossItsAxes) {
-  // 2x3 ranks of dp and tp counted as 6 and cut as 3x2: strides say that too.
+TEST(Concatenate, KnowsTheRootOfPartsThatGoAcrossItsAxes) {
+  // 2x3 ranks of dp and tp counted as 6 and split as 3x2: strides say that too.
   const DeviceMesh root = DeviceMesh::parse("pp=2,dp=2,tp=3").with_own_rank(10);
-  const DeviceMesh cut = root.flatten({"dp", "tp"}, "w").unflatten("w", {{"a", 3}, {"b", 2}});
-  EXPECT_EQ(DeviceMesh::concatenate({cut["b"], root["pp"]}), (cut[{"b", "pp"}]));
+  const DeviceMesh split = root.flatten({"dp", "tp"}, "w").unflatten("w", {{"a", 3}, {"b", 2}});
+  EXPECT_EQ(DeviceMesh::concatenate({split["b"], root["pp"]}), (split[{"b", "pp"}]));
   // Counted tp first they do not, so the parts are a root of their own.
   const DeviceMesh odd = root.flatten({"tp", "dp"}, "w").unflatten("w", {{"a", 2}, {"b", 3}});
   EXPECT_EQ(DeviceMesh::concatenate({odd["b"], odd["pp"]}), (odd[{"b", "pp"}]));

@@ -86,7 +86,7 @@ TEST(ClipGradNorm, OfReplicasAndPlainOnesSendsNothing) {
                     [](auto& net, const auto& mesh) { replicate(*layers_of(net)[0], mesh); });
 }
 
-/// Some cut over both axes, some over one: still one number. An ignored one counts once.
+/// Some sharded over both axes, some over one: still one number. An ignored one counts once.
 TEST(ClipGradNorm, OverTensorParallelismIsOneReduction) {
   clips_as_one_rank("dp=2,tp=3", 6, 1, [](auto& net, const auto& mesh) {
     auto layers = layers_of(net);

@@ -10,6 +10,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/threads.h"
+#include "tessera/observe/recorder.h"
 #include "tests/support/parts.h"
 #include "tests/support/processes.h"
 
@@ -156,6 +157,42 @@ TEST(DistributeModule, SharedParametersAreDistributedOnce) {
     distribute_module(*first, mesh, tensor_parallel);
     EXPECT_TRUE(is_dtensor(second->up->weight));
     EXPECT_TRUE(second->up->weight.is_same(first->up->weight));
+  });
+}
+
+struct ManyImpl : torch::nn::Module {
+  explicit ManyImpl(int seed) {
+    for (int i = 0; i < 100; ++i) {
+      const at::Tensor value = whole_numbers({4, 4}, static_cast<uint64_t>(i)) + seed;
+      register_parameter("p" + std::to_string(i), value);
+    }
+    register_parameter("tied", parameters()[5]);
+    register_buffer("steps", torch::full({}, seed, at::kLong));
+  }
+};
+
+TEST(DistributeModule, ManyParametersShareMessages) {
+  run_ranks(3, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2@2,1");
+    ManyImpl model(rank);
+    comm::Recorder recorder(*comm::current_world());
+    distribute_module(model, mesh);
+    // Two for all parameters, one for the number.
+    EXPECT_EQ(recorder.count(), rank == 0 ? 0 : 3) << recorder.to_text();
+    const ManyImpl source(2);
+    for (const auto& item : model.named_parameters()) {
+      EXPECT_TRUE(is_dtensor(item.value()) && item.value().requires_grad());
+      if (rank == 0) continue;
+      const at::Tensor local = to_local(item.value().detach());
+      EXPECT_TRUE(at::equal(local, source.named_parameters()[item.key()].detach())) << item.key();
+      EXPECT_EQ(local.storage().nbytes(), local.nbytes()) << "memory of its own";
+    }
+    EXPECT_TRUE(model.named_parameters()["tied"].is_same(model.named_parameters()["p5"]));
+    ManyImpl another(rank);
+    if (rank != 0) {
+      EXPECT_EQ(to_local(model.buffers()[0]).item<int64_t>(), 2);
+      EXPECT_THROW(distribute_module(another, mesh, {}, {.source = 2}), InvalidArgument);
+    }
   });
 }
 

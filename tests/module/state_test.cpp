@@ -58,13 +58,14 @@ TEST(FullStateDict, LoadsIntoAnyLayout) {
     const at::Tensor x = at::ones({3, 4}, at::kDouble);
     const at::Tensor loaded = sharded->forward(x);
     const at::Tensor expected = source->forward(x);
-    // Not bit by bit: where a weight lies in gathered memory may decide which kernel multiplies it.
+    // Not bit by bit: the offset of a weight in gathered memory may decide which kernel multiplies
+    // it.
     EXPECT_TRUE(at::allclose(loaded, expected, 1e-14, 1e-14)) << loaded - expected;
-    auto cut_twice = make_mlp({4, 7, 2});
-    distribute_(layers_of(cut_twice)[0]->weight, mesh["tp"], {Shard(0)});
-    distribute_module(*cut_twice, mesh["tp"]);
-    fully_shard(*cut_twice, mesh["dp"]);
-    loads(cut_twice);
+    auto sharded_twice = make_mlp({4, 7, 2});
+    distribute_(layers_of(sharded_twice)[0]->weight, mesh["tp"], {Shard(0)});
+    distribute_module(*sharded_twice, mesh["tp"]);
+    fully_shard(*sharded_twice, mesh["dp"]);
+    loads(sharded_twice);
   });
 }
 
@@ -88,11 +89,11 @@ TEST(FullStateDict, LoadsFromTheFirstRankAlone) {
     auto replicas = make(1);
     fully_shard(*replicas, mesh);
     loads(replicas);
-    auto cut_twice = make(1);
-    distribute_(layers_of(cut_twice)[0]->weight, mesh["tp"], {Shard(0)});
-    distribute_module(*cut_twice, mesh["tp"]);
-    fully_shard(*cut_twice, mesh["dp"]);
-    loads(cut_twice);
+    auto sharded_twice = make(1);
+    distribute_(layers_of(sharded_twice)[0]->weight, mesh["tp"], {Shard(0)});
+    distribute_module(*sharded_twice, mesh["tp"]);
+    fully_shard(*sharded_twice, mesh["dp"]);
+    loads(sharded_twice);
     // What the first rank finds wrong, all ranks throw.
     FullStateDict less = state;
     less.erase("0.bias");

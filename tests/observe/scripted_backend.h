@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-/// A backend that does what a test tells it, for tests of what stands around a backend.
+/// A backend that follows a script, for tests of what wraps a backend.
 namespace tessera::comm {
 
 /// Work that is done, or fails in wait.

@@ -1,4 +1,4 @@
-// A Work that failed says so without asking anybody.
+// A Work that failed says so without asking other ranks.
 #include "tessera/observe/tap_work.h"
 
 #include <gtest/gtest.h>

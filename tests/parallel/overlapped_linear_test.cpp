@@ -28,7 +28,7 @@ at::Tensor by_sequence(const at::Tensor& x, const DeviceMesh& mesh) {
   return distribute_tensor(x, mesh, {Shard(1)});
 }
 
-/// Batches of 3 are cut into pieces of 2 and 1; 7 places do not divide over the ranks.
+/// Batches of 3 are split into pieces of 2 and 1; 7 places do not divide over the ranks.
 TEST(OverlappedLinear, ABlockTrainsAsOnOneRank) {
   const at::Tensor x = test_numbers({3, kPlaces, kWidth}, 5);
   const at::Tensor target = test_numbers({3, kPlaces, kWidth}, 6);
@@ -81,7 +81,7 @@ TEST(OverlappedLinear, SeveralProductsShareOneGather) {
   });
 }
 
-/// A batch of one cannot be cut: the ordinary way.
+/// A batch of one cannot be split: the ordinary way.
 TEST(OverlappedLinear, ABatchOfOneIsGatheredAtOnce) {
   test::run_ranks(2, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");

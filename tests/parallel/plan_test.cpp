@@ -4,26 +4,10 @@
 #include <torch/nn/modules/dropout.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/base/path_pattern.h"
 #include "tests/parallel/parallel_cases.h"
 
 namespace tessera::test {
 namespace plan_test {
-
-TEST(ModulePaths, MatchNameByName) {
-  EXPECT_TRUE(matches_path("layers.*.wq", "layers.0.wq"));
-  EXPECT_TRUE(matches_path("layers.*.w?", "layers.12.wk"));
-  EXPECT_TRUE(matches_path("*_norm", "mlp_norm"));
-  EXPECT_TRUE(matches_path("", ""));
-  EXPECT_FALSE(matches_path("layers.*", "layers.0.wq"));
-  EXPECT_FALSE(matches_path("layers.*.wq", "layers.0.block.wq"));
-  EXPECT_FALSE(matches_path("w?", "w"));
-}
-
-TEST(ModulePaths, NearestAreThoseWithTheFewestEdits) {
-  const std::vector<std::string> paths = {"mlp.up", "mlp.down", "attention.wq"};
-  EXPECT_EQ(nearest_paths("mlp.upp", paths, 1), std::vector<std::string>{"mlp.up"});
-}
 
 /// Calls with a bad plan, which must be an error that has all of `texts`, and change nothing.
 void expect_error(const ParallelPlan& plan, const std::vector<std::string>& texts, int ranks = 2,

@@ -67,7 +67,7 @@ TEST(AutoPlan, KeepsALimitAndStatesTheGap) {
   const AutoPlan free = plan_for(p, "cuda:tp=8");
   for (const double share : {0.8, 0.5, 0.2}) {
     const auto limit =
-        static_cast<int64_t>(share * static_cast<double>(free.nothing_cut.weight_bytes));
+        static_cast<int64_t>(share * static_cast<double>(free.unsharded.weight_bytes));
     const AutoPlan found = plan_for(p, "cuda:tp=8", limit);
     EXPECT_LE(found.assignment.totals.weight_bytes, limit);
     EXPECT_GE(found.assignment.totals.seconds(), free.assignment.totals.seconds() * 0.9999);
@@ -78,13 +78,13 @@ TEST(AutoPlan, KeepsALimitAndStatesTheGap) {
                                 {"1000 B", "at least", "more ranks"});
 }
 
-// Under a limit, two layers leave few plans between all and nothing cut: the gap is that of the
+// Under a limit, two layers leave few plans between all and nothing sharded: the gap is that of the
 // price on bytes. Of 32 layers it is 0.2 % (benchmarks/auto_plan_bench.cpp).
 TEST(AutoPlan, OnTwoAxesIsExactAndUnderALimitCertified) {
   for (const char* name : {"llama_large", "llama_large_short"}) {
     const AutoPlan found = plan_for(large(name), "cuda:dp=2,tp=4");
     EXPECT_EQ(found.gap(), 0);
-    const auto whole = static_cast<double>(found.nothing_cut.weight_bytes);
+    const auto whole = static_cast<double>(found.unsharded.weight_bytes);
     for (const double share : {0.5, 0.2}) {
       const auto limit = static_cast<int64_t>(share * whole);
       const AutoPlan limited = plan_for(large(name), "cuda:dp=2,tp=4", limit);
@@ -123,7 +123,7 @@ TEST(AutoPlan, SaysWhyAndWhatIsNextBest) {
     EXPECT_GE(reason.seconds, -1e-12) << reason.weights;
   }
   EXPECT_GE(found.next_best.seconds(), found.assignment.totals.seconds() - 1e-12);
-  EXPECT_GT(found.nothing_cut.seconds(), found.assignment.totals.seconds());
+  EXPECT_GT(found.unsharded.seconds(), found.assignment.totals.seconds());
   const std::string text = found.to_text();
   for (const char* part : {"layers.*.mlp.up_proj.weight", "chosen:", "next best:",
                            "nothing sharded:", "no plan costs less", "of weights a rank"})
@@ -136,7 +136,7 @@ TEST(AutoPlan, OfEverySmallModelIsSound) {
       const auto p = load(join_text(model, "_", form));
       for (const char* mesh : {"tp=2", "cuda:tp=3", "tp=4"}) {
         const AutoPlan whole = plan_for(p, mesh);
-        const auto limit = whole.nothing_cut.weight_bytes * 3 / 4;
+        const auto limit = whole.unsharded.weight_bytes * 3 / 4;
         const AutoPlan found = plan_for(p, mesh, limit);
         EXPECT_LE(found.assignment.totals.weight_bytes, limit) << model << form << mesh;
         const Assignment same = propagate(p, DeviceMesh::parse(mesh), found.plan);

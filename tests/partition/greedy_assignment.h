@@ -67,7 +67,7 @@ inline Assignment greedy_assignment(const program::ExportedProgram& program, con
       if (r < choice.results.size())
         result = result.with_placements(choice.results[r], choice.order);
     }
-    chosen.handler = choice.kernel;
+    chosen.kernel = choice.kernel;
     out.nodes.push_back(std::move(chosen));
   }
   for (size_t i = 0; i < graph.outputs.size(); ++i) {

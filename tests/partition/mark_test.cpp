@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include "tessera/base/path_pattern.h"
 #include "tessera/partition/module_paths.h"
 #include "tessera/partition/plan.h"
 #include "tests/partition/programs.h"
@@ -11,16 +10,6 @@ namespace mark_test {
 
 using namespace test;  // NOLINT
 using tessera::test::expect_error;
-
-TEST(Names, Patterns) {
-  EXPECT_TRUE(matches_path("layers.*.up", "layers.12.up"));
-  EXPECT_FALSE(matches_path("layers.*.up", "layers.12.mlp.up"));
-  EXPECT_TRUE(matches_path("**.up", "layers.12.mlp.up"));
-  EXPECT_TRUE(matches_path("layers.?.up", "layers.1.up"));
-  EXPECT_FALSE(matches_path("layers.?.up", "layers.12.up"));
-  EXPECT_FALSE(matches_path("layers", "layers.0"));
-  EXPECT_TRUE(matches_path("*", ""));
-}
 
 TEST(Plan, IsReadAndWritten) {
   const std::string json = R"({
@@ -97,7 +86,7 @@ TEST_P(MarkEveryForm, StylesFollowTheUseOfTheWeight) {
   EXPECT_EQ(pin_of(other, linear, "words.weight")->placement, Shard(1));
 }
 
-TEST_P(MarkEveryForm, ASequenceIsCutWhereTheModuleIsLeft) {
+TEST_P(MarkEveryForm, ASequenceIsShardedWhereTheModuleIsLeft) {
   const auto p = load("gpt_" + GetParam());
   ProgramView view(p, DeviceMesh::parse("tp=2"));
   const auto leaving = values_leaving(view, "h.0.ln_1");

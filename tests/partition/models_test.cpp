@@ -141,7 +141,7 @@ TEST(Models, UnevenHeadsAreHandled) {
   }
 }
 
-TEST(Models, AVocabularyIsCutInTheLookUpAndInTheHead) {
+TEST(Models, AVocabularyIsShardedInTheLookUpAndInTheHead) {
   for (const auto& form : forms()) {
     const auto p = load("gpt_" + form);
     const Assignment a = run_model(p, "tp=3", R"({"modules": {"wte": "vocabulary"}})");
@@ -149,7 +149,7 @@ TEST(Models, AVocabularyIsCutInTheLookUpAndInTheHead) {
     EXPECT_EQ(count(a, Move::all_reduce), 1) << text(p, a);  // of what was looked up
     EXPECT_EQ(count(a, Move::all_gather), 1);                // of the logits
     EXPECT_EQ(a.totals.collectives, 2);
-    EXPECT_EQ(a.nodes[form.ends_with("dynamic") ? 2 : 0].handler, "mask") << text(p, a);
+    EXPECT_EQ(a.nodes[form.ends_with("dynamic") ? 2 : 0].kernel, "mask") << text(p, a);
     EXPECT_EQ(weight(p, a, "wte.weight"), "S0");
     EXPECT_EQ(weight(p, a, "lm_head.weight"), "S0");
   }

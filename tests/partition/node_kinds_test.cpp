@@ -46,10 +46,10 @@ TEST(Einsum, IsALineOfTheNotation) {
     const rules::OpCall call{"aten::einsum", args, mesh, {}};
     EXPECT_EQ(einsum_line(call), c.line) << c.equation;
     EXPECT_EQ(einsum_flops(call), c.flops) << c.equation;
-    const bool cuts = std::ranges::any_of(einsum_rule().rows(call, 0), [](const rules::Row& row) {
+    const bool shards = std::ranges::any_of(einsum_rule().rows(call, 0), [](const rules::Row& row) {
       return row.operands[0].is_sharded();
     });
-    EXPECT_EQ(cuts, !c.line.empty() && c.equation != "ii->i") << c.equation;
+    EXPECT_EQ(shards, !c.line.empty() && c.equation != "ii->i") << c.equation;
   }
 }
 

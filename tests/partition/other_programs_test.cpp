@@ -1,12 +1,15 @@
 #include <gtest/gtest.h>
 
+#include "tessera/base/errors.h"
 #include "tessera/partition/auto_plan.h"
 #include "tests/partition/programs.h"
+#include "tests/support_pure/expect_error.h"
 
 namespace tessera::partition {
 namespace other_programs_test {
 
 using namespace test;  // NOLINT
+using tessera::test::expect_error;
 
 Assignment run_other(const std::string& name, const std::string& mesh, const std::string& plan) {
   const auto p = program::Archive::open("tests/program/data/" + name + ".pt2")->read_program();
@@ -35,6 +38,18 @@ TEST(OtherPrograms, WhatIsWrittenInPlaceStaysWhole) {
       }
     }
   }
+}
+
+TEST(OtherPrograms, ALimitThatAnOpWithoutARuleBreaksNamesTheOp) {
+  auto p = load("mlp_raw");
+  for (auto& node : p.graph.nodes) {
+    if (node.target == "torch.ops.aten.linear.default")
+      node.target = "torch.ops.own.linear.default";
+  }
+  AutoOptions options;
+  options.choose.weight_limit = 12000;  // of 37,824 bytes
+  expect_error<InvalidArgument>([&] { auto_plan(p, DeviceMesh::parse("tp=4"), {}, options); },
+                                {"no plan was found", "weight stays whole", "own::linear"});
 }
 
 TEST(OtherPrograms, TiedWeightsStayTied) {

@@ -32,7 +32,7 @@ TEST_P(PropagateEveryForm, ARowwisePairTakesOneAllReduce) {
   }
 }
 
-TEST_P(PropagateEveryForm, FusedWeightsAreCutWithinEachPart) {
+TEST_P(PropagateEveryForm, FusedWeightsAreShardedWithinEachPart) {
   const auto p = load("gpt_" + GetParam());
   for (const char* mesh : {"tp=2", "tp=3", "tp=4"}) {
     const Assignment a = run_plan(p, mesh, kGpt);
@@ -44,14 +44,15 @@ TEST_P(PropagateEveryForm, FusedWeightsAreCutWithinEachPart) {
   }
 }
 
-TEST(Propagate, WithoutPinsNothingIsCut) {
+TEST(Propagate, WithoutPinsNothingIsSharded) {
   const auto p = load("gpt_raw");
   const Assignment a = run_plan(p, "tp=4", "{}");
   EXPECT_EQ(a.totals.collectives, 0);
   for (const auto& s : a.values) EXPECT_TRUE(!s.defined() || s.is_replicated());
 }
 
-// A cut that no row of the reader takes: before anything is written, with the node and the reason.
+// A shard that no row of the reader takes: before anything is written, with the node and the
+// reason.
 TEST(Propagate, SaysWhyAPinIsNotPossible) {
   const auto p = load("mlp_raw");
   expect_error<InvalidArgument>([&] { run_plan(p, "tp=97", kMlp); }, {"p_up_", "not possible"});

@@ -68,7 +68,7 @@ TEST(Rewrite, ARowwiseLinearIsOneAllReduce) {
   EXPECT_EQ(first.signature.outputs[0].arg->as<ValueId>(), first.graph.outputs[0].as<ValueId>());
 }
 
-TEST(Rewrite, UnevenPartsArePaddedAndCut) {
+TEST(Rewrite, UnevenPartsArePaddedAndTrimmed) {
   const auto program = load("linear");
   const auto mesh = DeviceMesh::parse("tp=3");
   const auto assignment = greedy_assignment(program, mesh, {{"weight", "S0"}, {"bias", "S0"}});
@@ -78,7 +78,7 @@ TEST(Rewrite, UnevenPartsArePaddedAndCut) {
   EXPECT_EQ(count(ops_of(program_of_rank(program, assignment, 0)), "constant_pad_nd"), 0);
 }
 
-TEST(Rewrite, NothingChangesWhereNothingIsCut) {
+TEST(Rewrite, NothingChangesWhereNothingIsSharded) {
   for (const char* name : {"linear", "block", "block_dynamic", "block_core", "branch", "masked"}) {
     const auto program = load(name);
     const auto local = program_of_rank(program, greedy_assignment(program, kTwo, {}), 1);
@@ -129,7 +129,7 @@ TEST(Rewrite, CollectivesOverlapWithTheNodesBetween) {
   EXPECT_TRUE(overlaps);
 }
 
-TEST(Rewrite, SymbolsStayAndCutDimsAreSharesOfThem) {
+TEST(Rewrite, SymbolsStayAndShardedDimsAreSharesOfThem) {
   const auto program = load("block_dynamic");
   auto assignment = greedy_assignment(program, kTwo, {{"tokens", "S0"}});
   assignment.divisible = {{"s52", 2}};
@@ -140,7 +140,7 @@ TEST(Rewrite, SymbolsStayAndCutDimsAreSharesOfThem) {
   EXPECT_EQ(program::problems_of(local), std::vector<std::string>());
 }
 
-TEST(Rewrite, ASymbolThatIsCutInsideIsCheckedWhenItRuns) {
+TEST(Rewrite, ASymbolThatIsShardedInsideIsCheckedWhenItRuns) {
   const auto program = load("block_dynamic");
   auto assignment = greedy_assignment(program, kTwo, kBlock);
   assignment.divisible = {{"s52", 2}};
@@ -152,7 +152,7 @@ TEST(Rewrite, ASymbolThatIsCutInsideIsCheckedWhenItRuns) {
   EXPECT_EQ(program::problems_of(local), std::vector<std::string>());
 }
 
-TEST(Rewrite, ASymbolIsNotCutUnevenly) {
+TEST(Rewrite, ASymbolIsNotShardedUnevenly) {
   const auto program = load("block_dynamic");  // a batch of 2 at export
   const auto mesh = DeviceMesh::parse("tp=3");
   const auto assignment = greedy_assignment(program, mesh, {{"tokens", "S0"}});

@@ -122,7 +122,7 @@ TEST(WriteSharded, NothingIsLeftAfterAnError) {
     return out;
   };
   // Before anything is written.
-  sharded.assignment.nodes[1].handler = "moments";
+  sharded.assignment.nodes[1].kernel = "moments";
   EXPECT_THROW(sharded.write(), NotSupported);
   EXPECT_EQ(names(), std::vector<std::string>());
   // While it is written.

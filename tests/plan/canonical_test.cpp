@@ -45,7 +45,7 @@ TEST(Canonical, MakesAnOrderOfStridedShardsThatDivide) {
   EXPECT_EQ(canonical_text("a=2,b=3,c=2 : SS0(3),S0,S0 : 24"), "S0#1,S0#0,S0#2");
   EXPECT_EQ(canonical_text("a=2,b=3,c=2 : SS0(6),SS0(2),S0 : 24"), "S0#2,S0#1,S0#0");
   EXPECT_EQ(canonical_text("a=2,b=3,c=2 : S0,SS0(2),S0 : 24"), "S0#0,S0#2,S0#1");
-  // A ragged table inside counts the pieces in the order in which they are cut.
+  // A ragged table inside counts the pieces in the order in which they are sharded.
   EXPECT_EQ(canonical_text("a=2,b=2,c=2 : SS0(2),S0,S0[1,1,2,0,1,1,0,2] : 8"),
             "SS0(2),S0,S0[1,1,2,0,1,1,0,2]");
 }

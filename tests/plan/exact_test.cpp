@@ -139,7 +139,7 @@ class BruteForce {
     return out;
   }
 
-  static bool is_last_cut(const Sharding& here, int axis) {
+  static bool is_innermost(const Sharding& here, int axis) {
     return here.axes_of_dim(here.placement(axis).dim()).back() == axis;
   }
 
@@ -149,8 +149,8 @@ class BruteForce {
       const Placement goal = to_.placement(axis);
       if (now.is_sharded()) {
         std::set<int> group;
-        const auto cutters = here.axes_of_dim(now.dim());
-        group.insert(std::ranges::find(cutters, axis), cutters.end());
+        const auto nested = here.axes_of_dim(now.dim());
+        group.insert(std::ranges::find(nested, axis), nested.end());
         for (const auto& shard : shards(axis)) {
           const auto to = with(here, axis, shard);
           if (to && *to != here) go(Move::all_to_all, group, here, *to);
@@ -189,7 +189,8 @@ class BruteForce {
       if (group.count(axis) > 0) continue;
       const Placement now = at.placement(axis);
       std::vector<Placement> next;
-      if (move == Move::all_gather ? now.is_sharded() && is_last_cut(at, axis) : now.is_partial()) {
+      if (move == Move::all_gather ? now.is_sharded() && is_innermost(at, axis)
+                                   : now.is_partial()) {
         next = move == Move::reduce_scatter ? shards(axis) : std::vector{Replicate()};
       }
       for (const auto& placement : next) {
@@ -200,7 +201,8 @@ class BruteForce {
     }
   }
 
-  /// All axes that are to shard the tensor go to their places at once, those that are not cut last.
+  /// All axes that are to shard the tensor go to their places at once, those that are not come
+  /// innermost.
   void add_exchange(const Sharding& here) {
     std::vector<Placement> placements(here.placements().begin(), here.placements().end());
     std::vector<int> order = to_.order();
@@ -219,7 +221,7 @@ class BruteForce {
     }
   }
 
-  /// Axes that cut the same pieces in both need not talk: those before the first difference.
+  /// Axes that shard the same pieces in both need not talk: those before the first difference.
   static std::set<int> talking(const Sharding& a, const Sharding& b) {
     std::set<int> group;
     for (int dim = 0; dim < a.ndim(); ++dim) {

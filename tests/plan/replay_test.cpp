@@ -32,7 +32,7 @@ void expect_chain(const Plan& plan, const Sharding& from, const Sharding& to) {
   }
 }
 
-/// What a rank can tell of a plan: the moves, the axes and the placements.
+/// What a rank can see of a plan: the moves, the axes and the placements.
 std::string seen(const Plan& plan) {
   std::string out;
   for (const auto& step : plan.steps) {
@@ -57,13 +57,13 @@ std::string replay_step(Move move, const std::string& from, const std::string& t
 
 TEST(ReplayItself, FindsWhatIsWrong) {
   EXPECT_EQ(replay_step(Move::all_gather, "S0,S0", "S0,R", {1}), "");
-  // dp is not the last to cut.
-  expect_says(replay_step(Move::all_gather, "S0,S0", "R,S0", {0}), "nobody");
+  // dp is not the innermost.
+  expect_says(replay_step(Move::all_gather, "S0,S0", "R,S0", {0}), "no rank");
   EXPECT_EQ(replay_step(Move::slice, "R,S0", "S0#1,S0#0", {0}), "");
-  expect_says(replay_step(Move::slice, "R,S0", "S0,S0", {0}), "nobody");
-  // tp cuts inside dp and must take part.
+  expect_says(replay_step(Move::slice, "R,S0", "S0,S0", {0}), "no rank");
+  // tp shards inside dp and must take part.
   EXPECT_EQ(replay_step(Move::all_to_all, "S0,S0", "S0#1,S0#0", {0, 1}), "");
-  expect_says(replay_step(Move::all_to_all, "S0,S0", "S1,S0", {0}), "nobody");
+  expect_says(replay_step(Move::all_to_all, "S0,S0", "S1,S0", {0}), "no rank");
   expect_says(replay_step(Move::all_reduce, "P,R", "R,R", {1}), "axis dp");
   expect_says(replay_step(Move::all_reduce, "P,P", "R,R", {0}), "axis tp");
   expect_says(replay_step(Move::all_gather, "P,S0", "P,R", {0}), "axis dp");
@@ -124,7 +124,7 @@ TEST(Replay, PlansCostNoMoreThanTheWayThroughReplication) {
 }
 
 /// On so many axes the search may stop at its bound and take the best it has.
-TEST(Replay, PlansOnSevenAndEightAxesAreRightAndNoDearerThanReplication) {
+TEST(Replay, PlansOnSevenAndEightAxesAreRightAndNoCostlierThanReplication) {
   int gave_up = 0;
   for_each_seed(40, [&](Rng& rng) {
     const int dims = rng.int_between(1, 5);

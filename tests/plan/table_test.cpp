@@ -103,7 +103,7 @@ TEST(Plan, LargeTensorsCrossHostsInSmallPieces) {
       {"dp=4,tp=8 : S0,S1 : 16384x16384", "dp=4,tp=8 : R,R : 16384x16384",
        "all_gather over dp  S0,S1 -> R,S1\n"
        "all_gather over tp  R,S1 -> R,R\n"},
-      // dp cuts first, so it could not be gathered alone.
+      // dp shards first, so it could not be gathered alone.
       {"dp=4,tp=8 : S0,S0 : 16384x16384", "dp=4,tp=8 : R,R : 16384x16384",
        "all_to_all over tp  S0,S0 -> S0,S1\n"
        "all_gather over dp  S0,S1 -> R,S1\n"
@@ -113,7 +113,7 @@ TEST(Plan, LargeTensorsCrossHostsInSmallPieces) {
        "reduce_scatter over tp  P(sum),P(sum) -> P(sum),S0\n"
        "all_reduce over dp  P(sum),S0 -> R,S0\n"
        "all_gather over tp  R,S0 -> R,R\n"},
-      // What is replicated inside the host is cut for the way between hosts.
+      // What is replicated inside the host is sharded for the way between hosts.
       {"dp=4,tp=8 : P,R : 16384x16384", "dp=4,tp=8 : R,R : 16384x16384",
        "slice over tp  P(sum),R -> P(sum),S0\n"
        "all_reduce over dp  P(sum),S0 -> R,S0\n"
@@ -122,7 +122,7 @@ TEST(Plan, LargeTensorsCrossHostsInSmallPieces) {
   expect_plans(kAccelerators, rows);
 }
 
-TEST(Plan, TheOrderOfCutsDecidesWhatIsAStep) {
+TEST(Plan, TheOrderOfShardsDecidesWhatIsAStep) {
   const std::vector<Row> rows = {
       {"dp=2,tp=2 : S0,S0 : 8x16", "dp=2,tp=2 : S0,R : 8x16",
        "all_gather over tp  S0,S0 -> S0,R\n"},
@@ -159,7 +159,7 @@ TEST(Plan, ReductionsThatDoNotMixAreNeverMixed) {
   expect_plans(kCpu, rows);
 }
 
-TEST(Plan, StridedShardsThatDivideAreAnOrderOfCuts) {
+TEST(Plan, StridedShardsThatDivideAreAnOrderOfShards) {
   const std::vector<Row> rows = {
       {"dp=2,tp=2 : SS0(2),S0 : 8x16", "dp=2,tp=2 : S0#1,S0#0 : 8x16", "nothing to do\n"},
       {"dp=2,tp=2 : SS0(2),S0 : 8x16", "dp=2,tp=2 : R,S0 : 8x16",
@@ -180,7 +180,7 @@ TEST(Plan, RaggedShardsAreLeftAndTakenLikeOthers) {
       {"tp=3 : P : 7x2", "tp=3 : S0[5,0,2] : 7x2", "reduce_scatter over tp  P(sum) -> S0[5,0,2]\n"},
       {"tp=2 : S0[500,12] : 512x512", "tp=2 : S0[12,500] : 512x512",
        "all_to_all over tp  S0[500,12] -> S0[12,500]\n"},
-      // The inner table is of the outer pieces, so the outer cut is made first.
+      // The inner table is of the outer pieces, so the outer shard comes first.
       {"dp=2,tp=2 : R,R : 7x4", "dp=2,tp=2 : S0,S0[3,1,0,3] : 7x4",
        "slice over dpxtp  R,R -> S0,S0[3,1,0,3]\n"},
       {"dp=2,tp=2 : S0,S0[3,1,0,3] : 7x4", "dp=2,tp=2 : R,R : 7x4",

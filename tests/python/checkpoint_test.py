@@ -163,7 +163,7 @@ tensors = {
     "turned": torch.arange(12.0).reshape(3, 4).t(),
 }
 others = {"step": 100, "rate": 1e-3, "name": "gpt", "betas": (0.9, 0.999), "none": None, "yes": True,
-    "state": b"\\x00\\xff\\x80", "big": 2**40, "params": [0, 1, 2], "empty_list": []}
+    "state": b"\\x00\\xff\\x80", "nothing": b"", "big": 2**40, "params": [0, 1, 2], "empty_list": []}
 
 def placed(value, with_ours, dim):
     placement = dim if value.dim() > dim else None
@@ -268,6 +268,14 @@ def test_nested_states_come_back_and_errors_name_what_does_not_fit(tmp_path):
         tessera.load(half, tmp_path / "c", allow_unexpected=True)
     tessera.load(half, tmp_path / "c", allow_unexpected=True, cast=True)
     assert half["a"][7].sum() == 3
+
+
+def test_a_message_quotes_damaged_bytes_of_any_value(tmp_path):
+    tessera.save({"n": 1}, tmp_path / "c")
+    checksums = tmp_path / "c" / "checksums.json"
+    checksums.write_bytes(checksums.read_bytes().replace(b"format", b"\xff\xfeormat"))
+    with pytest.raises(tessera.InvalidArgument, match=r"checksums.json.*\\xff"):
+        tessera.load({"n": 0}, tmp_path / "c")
 
 
 def test_safetensors_are_those_of_the_reference_library(ranks, tmp_path):

@@ -66,8 +66,11 @@ def test_forbidden_communication_names_op_and_remedy(ranks):
         with tessera.implicit_comm("forbid"):
             with pytest.raises(RuntimeError, match=r"aten::cumprod would communicate.*redistribute"):
                 x.cumprod(0)
+            with pytest.raises(RuntimeError, match="tolist communicates"):
+                x.tolist()
             with tessera.implicit_comm("allow"):
                 x.cumprod(0)
+                x.tolist()
         x.cumprod(0)
 
     ranks(2, body)

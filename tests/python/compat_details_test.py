@@ -143,7 +143,7 @@ def test_rows_by_a_spec(ranks):
     assert ranks(2, body) == [(Shard(1),)] * 2
 
 
-def test_views_of_a_cut_dim_of_size_1_and_distances_stay_where_they_are(ranks):
+def test_views_of_a_sharded_dim_of_size_1_and_distances_stay_where_they_are(ranks):
     full = torch.arange(8.0).view(1, 2, 4)
 
     def body(rank):
@@ -271,3 +271,31 @@ def test_backends_of_a_mesh_can_be_named_by_axis(beside_torch, ranks):
             init_device_mesh("cpu", (2,), backend_override={0: "gloo"})
 
     ranks(2, body)
+
+
+EQUAL_MESHES = """
+import gc
+import torch
+import torch.distributed as dist
+from tessera.compat import DeviceMesh, Shard, zeros
+
+dist.init_process_group("gloo")
+
+def make():
+    return DeviceMesh("cpu", [0, 2])
+
+first = make()
+zeros(4, device_mesh=first, placements=[Shard(0)])
+second = make()
+del first
+gc.collect()
+x = zeros(4, device_mesh=second, placements=[Shard(0)]) + 1
+print("part", tuple(x.to_local().shape), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_a_mesh_outlives_an_equal_one_that_was_made_before(torchrun):
+    out = torchrun(3, EQUAL_MESHES)
+    assert out.count("part (2,)") == 2 and out.count("part (0,)") == 1

@@ -132,7 +132,7 @@ def test_replicas_accumulate_before_they_agree(ranks):
     ranks(4, body)
 
 
-def test_what_is_let_go_can_be_changed(ranks):
+def test_what_is_resharded_can_be_changed(ranks):
     expected = plain_grads()
 
     def body(rank):

@@ -125,7 +125,7 @@ def test_axes_may_have_names_with_dashes(ranks):
 
 
 def expert_parallel(mesh):
-    """Experts cut over ep, and fully sharded over what is left of dp."""
+    """Experts sharded over ep, and fully sharded over what is left of dp."""
     parts = mesh._unflatten(0, (2, 2), ("efsdp", "ep"))
     rows = torch.arange(24.0).view(8, 3)
     experts = nn.Linear(3, 8, bias=False)

@@ -150,7 +150,7 @@ def test_ranks_outside_the_mesh_take_parts_as_even(ranks):
     ranks(3, body)
 
 
-def test_parts_as_shard_cuts_them():
+def test_parts_as_shard_splits_them():
     parts, pads = Shard(0)._split_tensor(torch.arange(5), 4, with_padding=True)
     assert [part.tolist() for part in parts] == [[0, 1], [2, 3], [4, 0], [0, 0]]
     assert pads == [0, 0, 1, 2]
@@ -248,7 +248,7 @@ INTEROP = """
     layer(x).sum().backward()
     assert torch.equal(tessera.full_tensor(layer.weight.grad), torch.full((6, 4), 2.0))
 
-    # Tensor parallelism cuts first: PyTorch writes that as a strided shard.
+    # Tensor parallelism shards first: PyTorch writes that as a strided shard.
     first_tp = torch.nn.Linear(3, 8, bias=False)
     rows = torch.arange(24.0).view(8, 3)
     first_tp.load_state_dict({"weight": rows})

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import tessera
+import tessera.compat
 
 LAYERS = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.GELU(), torch.nn.Linear(6, 4)).double()
 X = torch.randn(4, 4, dtype=torch.float64)
@@ -73,5 +74,29 @@ def test_plain_functions_inside_are_compiled(ranks):
         out = tessera.local_map(compiled, out_placements=["S0"], device_mesh=mesh)(x)
         torch.testing.assert_close(tessera.full_tensor(out), X.sin() + 1)
         assert len(graphs) == 1
+
+    ranks(1, body)
+
+
+def test_torch_lists_what_can_be_overridden_beside_the_methods_of_compat():
+    torch.overrides._get_overridable_functions.cache_clear()  # torch.compile asks for this list
+    assert torch.add in torch.overrides.get_overridable_functions()[torch]
+    doubled = torch.compile(lambda x: torch.add(x, x), backend="eager", fullgraph=True)
+    assert doubled(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_plain_tensors_may_have_attributes_of_these_names(ranks):
+    class Annotated(torch.Tensor):
+        pass
+
+    for x in (torch.ones(2), torch.ones(2).as_subclass(Annotated)):
+        assert not hasattr(x, "placements")
+        x.placements = "mine"
+        assert x.placements == "mine" and not hasattr(x, "device_mesh")
+
+    def body(rank):
+        y = tessera.distribute_tensor(X, tessera.init_device_mesh("tp=1"), "S0")
+        with pytest.raises(AttributeError, match="cannot be set"):
+            y.placements = ()
 
     ranks(1, body)

@@ -84,7 +84,7 @@ def model_and_result():
 
 @pytest.mark.parametrize("length", [24, 21])
 @pytest.mark.parametrize("method", METHODS)
-def test_buffers_are_cut_and_restored_and_an_unmodified_model_attends_over_all(method, length):
+def test_buffers_are_sharded_and_restored_and_an_unmodified_model_attends_over_all(method, length):
     x, _, _, state = model_and_result()
     x = x[:, :length].contiguous()
     model = Attention()
@@ -205,11 +205,14 @@ def attention_inputs(length, heads=2):
     return [torch.randn(shape, dtype=torch.float64).requires_grad_() for _ in range(3)]
 
 
-def check_style(rank, size, kind, function, whole, balanced, kwargs, wanted):
+def head_tail(length, size, balanced):
+    return experimental._HeadTailLoadBalancer(length, size, "cpu") if balanced else None
+
+
+def check_style(rank, size, kind, function, whole, balancer, kwargs, wanted):
     """The style on this rank's part of the sequence, against `wanted`: result and gradients."""
     mesh = tessera.init_device_mesh(f"cp={size}")
     length = whole[0].shape[2]
-    balancer = experimental._HeadTailLoadBalancer(length, size, "cpu") if balanced else None
     buffers = [x.detach() for x in whole] + list(kwargs.values())
     parts = experimental._context_parallel_shard(mesh, buffers, [2] * len(buffers), balancer)
     local = [part.clone().requires_grad_(whole[0].requires_grad) for part in parts[:3]]
@@ -239,21 +242,61 @@ def test_the_style_of_context_parallelism_for_sdpa(ranks, balanced, rotate):
     experimental.set_rotate_method(rotate)
     try:
         kind = experimental._ContextParallel.AttentionType.SDPA
-        ranks(2, lambda rank: check_style(rank, 2, kind, function, whole, balanced, {}, wanted))
+        balancer = head_tail(8, 2, balanced)
+        ranks(2, lambda rank: check_style(rank, 2, kind, function, whole, balancer, {}, wanted))
     finally:
         experimental.set_rotate_method("allgather")
 
 
-def check_flex(rank, size, balanced):
+def documents_mask(length, block=128):
+    """Causal within documents of a half, a quarter and a quarter of the sequence."""
+    from torch.nn.attention import flex_attention as flex
+
+    document = torch.arange(length) * 4 // length
+    document = document.clamp_min(1)
+
+    def keeps(b, h, q, k):
+        return (q >= k) & (document[q] == document[k])
+
+    return flex.create_block_mask(keeps, None, None, length, length, device="cpu", BLOCK_SIZE=block)
+
+
+def check_flex(rank, size, balance):
     from torch.nn.attention import flex_attention as flex
 
     torch.manual_seed(0)
-    whole = [x.detach() for x in attention_inputs(256, heads=1)]  # no gradients on the CPU
-    mask = flex.create_block_mask(lambda b, h, q, k: q >= k, None, None, 256, 256, device="cpu")
+    length = 512
+    whole = [x.detach() for x in attention_inputs(length, heads=1)]  # no gradients on the CPU
+    mask = documents_mask(length)
     wanted = [flex.flex_attention(*whole, block_mask=mask)]
     kind = experimental._ContextParallel.AttentionType.FLEX
+    if balance == "blocks":
+        balancer = compat_attention._PTRRLoadBalancer(mask, size)
+    else:
+        balancer = head_tail(length, size, balance == "head_tail")
     masks = {"block_mask": mask}
-    check_style(rank, size, kind, flex.flex_attention, whole, balanced, masks, wanted)
+    check_style(rank, size, kind, flex.flex_attention, whole, balancer, masks, wanted)
+
+
+@pytest.mark.parametrize("ranks_of_mesh", [2, 4])
+def test_the_balance_of_blocks_is_pytorchs(ranks_of_mesh):
+    from torch.distributed.tensor.experimental._attention import _PTRRLoadBalancer
+
+    mask = documents_mask(256, block=16)
+    ours = compat_attention._PTRRLoadBalancer(mask, ranks_of_mesh)
+    theirs = _PTRRLoadBalancer(mask, ranks_of_mesh)
+    for restore in (False, True):
+        assert torch.equal(ours._generate_indices(restore), theirs._generate_indices(restore))
+    work = torch.tensor([9, 14, 2, 20, 10, 15, 8, 14, 16, 19, 15, 3])
+    dealt = compat_attention._PTRRLoadBalancer.ptrr_scheduling(work, ranks_of_mesh)
+    assert torch.equal(dealt, _PTRRLoadBalancer.ptrr_scheduling(work, ranks_of_mesh))
+
+
+def test_blocks_that_cannot_be_balanced_are_refused():
+    with pytest.raises(NotImplementedError, match="not divisible"):
+        compat_attention._PTRRLoadBalancer(documents_mask(256, block=16), 3)
+    with pytest.raises(NotImplementedError, match="whole square blocks"):
+        compat_attention._PTRRLoadBalancer(documents_mask(250, block=16), 2)
 
 
 def test_gathered_keys_get_the_gradients_of_all_ranks(ranks):
@@ -265,7 +308,8 @@ def test_gathered_keys_get_the_gradients_of_all_ranks(ranks):
     out.square().sum().backward()
     wanted = [out.detach(), *(x.grad for x in whole)]
     kind = experimental._ContextParallel.AttentionType.FLEX
-    ranks(2, lambda rank: check_style(rank, 2, kind, attend, whole, True, {}, wanted))
+    balancer = head_tail(7, 2, balanced=True)
+    ranks(2, lambda rank: check_style(rank, 2, kind, attend, whole, balancer, {}, wanted))
 
 
 def test_the_style_of_context_parallelism_for_flex_attention(torchrun):
@@ -277,11 +321,25 @@ def test_the_style_of_context_parallelism_for_flex_attention(torchrun):
         import torch.distributed as dist
         from context_and_experts_test import check_flex
         dist.init_process_group("gloo")
-        for balanced in (False, True):
-            check_flex(dist.get_rank(), 2, balanced)
+        for balance in (None, "head_tail", "blocks"):
+            check_flex(dist.get_rank(), 2, balance)
         dist.destroy_process_group()
         """,
     )
+
+
+def test_what_a_rank_of_the_ring_sees_is_said_as_in_pytorch():
+    from torch.distributed.tensor.experimental import _attention as theirs
+
+    for balanced in (False, True):
+        compat_attention._cp_options.enable_load_balance = balanced
+        theirs._cp_options.enable_load_balance = balanced
+        for rank in range(3):
+            for i in range(3):
+                for is_causal in (False, True):
+                    own = compat_attention._is_causal_behavior(rank, 3, i, is_causal)
+                    peer = theirs._is_causal_behavior(rank, 3, i, is_causal)
+                    assert (own.name, own.value) == (peer.name, peer.value)
 
 
 ON_PROCESSES = """

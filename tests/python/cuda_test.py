@@ -1,35 +1,22 @@
 """Thread ranks that share one GPU train as one rank does; needs a GPU and a torch with CUDA."""
 
-import copy
-import threading
-
 import models
 import pytest
 import torch
+from cuda_steps import STEPS, Step, like, on_cpu, shard_blocks, state_of_gpt, stepped
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tessera
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-STEPS = 3
 
 
 @pytest.fixture(scope="module")
 def gpt():
-    initial = copy.deepcopy(models.make("gpt").state_dict())
-    return initial, models.train(models.make("gpt"), STEPS)[1]
+    return state_of_gpt()
 
 
-def like(initial):
-    model = models.GPT().double()
-    model.load_state_dict(initial)
-    return model.cuda()
-
-
-def on_cpu(state):
-    return {name: value.cpu() for name, value in state.items()}
-
-
-@pytest.mark.parametrize("mesh_text", ["cuda:tp=2", "cuda:dp=2,tp=2", "cuda:dp=4,tp=2"])
+@pytest.mark.parametrize("mesh_text", ["cuda:tp=2", "cuda:tp=4", "cuda:tp=8", "cuda:dp=2,tp=2", "cuda:dp=4,tp=2"])
 def test_weights_distributed_by_hand(ranks, gpt, mesh_text):
     initial, expected = gpt
 
@@ -81,70 +68,6 @@ def test_fully_shard_over_tensor_parallelism(ranks, gpt, mesh_text):
         models.compare_state(on_cpu(found), expected)
 
     ranks(tessera.DeviceMesh.parse(mesh_text).size(), body)
-
-
-def shard_blocks(model, mesh):
-    for block in model.blocks:
-        tessera.fully_shard(block, mesh)
-    tessera.fully_shard(model, mesh)
-    return model
-
-
-FORMS = {
-    "plain": lambda model, mesh: model,
-    "sharded": lambda model, mesh: tessera.distribute_module(model, mesh) or model,
-    "fully_shard": shard_blocks,
-}
-
-
-class Step:
-    """A training step of fixed data on one rank; its optimizer can be captured."""
-
-    def __init__(self, initial, form):
-        mesh = tessera.init_device_mesh("cuda:dp=1")
-        self.model = FORMS[form](like(initial), mesh)
-        self.tokens, self.targets = (part.cuda() for part in next(models.batches(1)))
-        if form == "sharded":
-            self.tokens = tessera.distribute_tensor(self.tokens, mesh, "R")
-            self.targets = tessera.distribute_tensor(self.targets, mesh, "R")
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=1e-2, fused=True, capturable=True
-        )
-
-    def __call__(self):
-        logits = self.model(self.tokens).flatten(0, 1)
-        torch.nn.functional.cross_entropy(logits, self.targets.flatten()).backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def state(self):
-        return {
-            name: (tessera.full_tensor(p.detach()) if tessera.is_dtensor(p) else p.detach()).cpu()
-            for name, p in self.model.named_parameters()
-        }
-
-
-def stepped(initial, form, steps):
-    step = Step(initial, form)
-    for _ in range(steps):
-        step()
-    return step.state()
-
-
-@pytest.mark.parametrize("form", ["sharded", "fully_shard"])
-def test_a_warm_step_does_not_wait_for_the_device(ranks, gpt, form):
-    def body(rank):
-        step = Step(gpt[0], form)
-        for _ in range(3):
-            step()
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-    ranks(1, body)
 
 
 @pytest.mark.parametrize("form", ["sharded", "fully_shard"])
@@ -256,62 +179,24 @@ def test_bfloat16_parameters_are_reduced_in_float32(ranks):
         torch.testing.assert_close(found, expected, rtol=5e-2, atol=5e-2)
 
 
-def overlapped(intervals, others):
-    """Seconds of `intervals` in which one of `others` runs too; both are (start, end) lists."""
-    return sum(
-        max(0, min(end, theirs[1]) - max(start, theirs[0]))
-        for start, end in intervals
-        for theirs in others
-    )
+@pytest.mark.parametrize("kernel", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION"])
+def test_attention_with_dropout_is_the_same_on_any_mesh(ranks, kernel):
+    """The kernels draw in the order of their own blocks, so every rank computes the whole."""
+    dtype = torch.float16 if kernel == "FLASH_ATTENTION" else torch.float32
+    whole = torch.randn(2, 4, 64, 32, dtype=dtype)
 
+    def attended(rank, size, placements, dropped):
+        tessera.manual_seed(5)
+        mesh = tessera.init_device_mesh(f"cuda:tp={size}")
+        x = tessera.distribute_tensor(whole.cuda(), mesh, placements).requires_grad_()
+        y = torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=dropped)
+        y.float().pow(2).sum().backward()
+        return tessera.full_tensor(y.detach()).cpu(), tessera.full_tensor(x.grad).cpu()
 
-def test_gathers_and_reductions_run_beside_computation(ranks):
-    """In a trace of the device, copies of collectives on streams that compute nothing run while
-    matrices are multiplied."""
-    width, layers = 2048, 6
-    found = {}
-    together = threading.Barrier(2)
-
-    def body(rank):
-        mesh = tessera.init_device_mesh("cuda:dp=2")
-        net = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers))).cuda()
-        for layer in net:
-            tessera.fully_shard(layer, mesh)
-        x = torch.randn(8192, width, device="cuda")
-
-        def step():
-            net(x).pow(2).mean().backward()
-            net.zero_grad()
-
-        for _ in range(3):
-            step()
-        torch.cuda.synchronize()
-        if rank == 0:
-            found["profile"] = torch.profiler.profile(
-                activities=[torch.profiler.ProfilerActivity.CUDA]
-            )
-            found["profile"].start()
-        together.wait()
-        step()
-        torch.cuda.synchronize()
-        together.wait()
-        if rank == 0:
-            found["profile"].stop()
-
-    ranks(2, body)
-    by_stream = {}
-    for event in found["profile"].profiler.kineto_results.events():
-        if event.device_type() == torch.autograd.DeviceType.CUDA and event.duration_ns() > 0:
-            span = (event.start_ns(), event.start_ns() + event.duration_ns())
-            by_stream.setdefault(event.device_resource_id(), []).append((event.name(), span))
-    computes = {
-        stream
-        for stream, events in by_stream.items()
-        if any("gemm" in name or "nvjet" in name or "cutlass" in name for name, _ in events)
-    }
-    products = [span for stream in computes for _, span in by_stream[stream]]
-    copies = [
-        span for stream in by_stream.keys() - computes for _, span in by_stream[stream]
-    ]
-    assert copies, sorted(by_stream)
-    assert overlapped(copies, products) > 0
+    with sdpa_kernel(getattr(SDPBackend, kernel)):
+        kept = ranks(1, lambda rank: attended(rank, 1, "R", 0.0))[0]
+        alone = ranks(1, lambda rank: attended(rank, 1, "R", 0.5))[0]
+        assert not torch.allclose(kept[0], alone[0], rtol=1e-2, atol=1e-2)
+        for placements in ("R", "S0", "S1"):
+            for found in ranks(2, lambda rank: attended(rank, 2, placements, 0.5)):
+                torch.testing.assert_close(found, alone, rtol=1e-2, atol=1e-2)

@@ -251,3 +251,24 @@ def test_types_and_replicas_work_alike(ranks, dtype):
         assert losses(whole) == pytest.approx(want, abs=0.05)
 
     ranks(2, body)
+
+
+def test_views_of_activations_are_recorded_as_without_shards(ranks):
+    """libtorch records a parameter's views so that they can be taken again, which costs, and those
+    of plain tensors only until the parameter is used."""
+
+    def body(rank):
+        layer = nn.Linear(4, 4, bias=False)
+        tessera.fully_shard(layer, tessera.init_device_mesh("dp=2"))
+        turned = layer.weight.t()
+        assert torch._C._is_view_replay_enabled()
+        out = torch.ones(2, 3, 4) @ turned
+        assert not torch._C._is_view_replay_enabled()
+        out.view(6, 4).sum().backward()
+        assert torch.equal(tessera.full_tensor(layer.weight.grad), torch.full((4, 4), 6.0))
+        with torch.no_grad():
+            layer.weight.mul_(2)
+        weight = tessera.full_tensor(layer.weight.detach())
+        assert torch.equal((torch.eye(4) @ turned).detach(), weight.t())
+
+    ranks(2, body)

@@ -1,4 +1,4 @@
-"""What fully_shard is told: types, dims, meshes and devices; and what it refuses."""
+"""Options of fully_shard: types, dims, meshes and devices; and what it refuses."""
 
 import copy
 import pickle
@@ -36,7 +36,7 @@ def test_mixed_precision_casts_inputs_outputs_and_messages(ranks, mlp):
     ranks(2, body)
 
 
-def test_options_say_what_is_cut_and_where(ranks, mlp):
+def test_options_say_what_is_sharded_and_where(ranks, mlp):
     def body(rank):
         mesh = tessera.init_device_mesh("dp=2")
         model = mlp()
@@ -138,7 +138,16 @@ def test_what_has_no_meaning_is_refused(ranks, mlp):
             tessera.fully_shard([doubled], mesh)
         with pytest.raises(tessera.NotSupported, match="before fully_shard"):
             copy.deepcopy(model)
-        with pytest.raises(tessera.NotSupported, match="cannot be pickled"):
-            pickle.dumps(model.state_dict())
+
+    ranks(2, body)
+
+
+def test_a_rank_pickles_its_state_dict_and_loads_it_into_another_model(ranks, mlp):
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        model, other = (tessera.fully_shard(mlp(), mesh) for _ in range(2))
+        other.load_state_dict(pickle.loads(pickle.dumps(model.state_dict())))
+        for name, value in other.state_dict().items():
+            assert value.equal(model.state_dict()[name]), name
 
     ranks(2, body)

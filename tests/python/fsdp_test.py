@@ -72,9 +72,9 @@ def test_a_gpt_trains_over_data_and_tensor_parallel_axes(ranks, gpt):
         mesh = tessera.init_device_mesh("dp=2,tp=2")
         model = models.distribute(like(initial), mesh["tp"])
         shard_blocks(model, mesh["dp"])
-        cut = part_of(mesh.get_local_rank("dp"), 2)
+        part = part_of(mesh.get_local_rank("dp"), 2)
         found = models.train(
-            model, STEPS, my_part=lambda t: models.spread_batch(cut(t), mesh["tp"])
+            model, STEPS, my_part=lambda t: models.spread_batch(part(t), mesh["tp"])
         )[1]
         models.compare_state(found, expected, **TIGHT)
 

@@ -9,7 +9,7 @@ import tessera
 from models import TIGHT
 
 
-def test_groups_are_gathered_and_let_go_on_demand(ranks, mlp):
+def test_groups_are_gathered_and_resharded_on_demand(ranks, mlp):
     def body(rank):
         mesh = tessera.init_device_mesh("dp=2")
         model = mlp()

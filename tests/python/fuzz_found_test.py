@@ -168,6 +168,100 @@ RIGHT = {
             "opt19.step()",
         ],
     ),
+    "a view by strides of a gathered view is written to": Program(
+        seed=2011632,
+        mesh="dp=4",
+        inputs=[Input("x1", (2, 8), "S1")],
+        statements=[
+            "x11 = x1.as_strided([8, 2], x1.stride()[::-1])",
+            "x12 = x11.as_strided([2, 8], x11.stride()[::-1])",
+            "x12.diagonal().sub_(2.0)",
+            "x13 = x12.as_strided([2, 8], x12.stride())",
+            "x13.mul_(3.0)",
+        ],
+    ),
+    "statistics are updated whose base was reduced before": Program(
+        seed=2000198,
+        mesh="tp=4",
+        inputs=[Input("x2", (), "R"), Input("x3", (6,), "R"), Input("x4", (6,), "P(max)")],
+        statements=[
+            "x6 = x4.view([2, 3])",
+            "x7 = x6.reshape([6])",
+            "x8 = x2 * x2",
+            "x9 = x4.reshape([2, 3])",
+            "x10 = torch.addcdiv(x9, x8, x9 * x9 + 1, value=-0.5)",
+            "x12 = torch.stack([x3, x4], 0)",
+            "x16 = F.batch_norm(x12, x7, x3, training=True, momentum=0.5)",
+            "x17 = torch.addcdiv(x9, x8, x9 * x9 + 1, value=-1.0)",
+        ],
+    ),
+    "statistics are updated that were gathered before": Program(
+        seed=2000224,
+        mesh="tp=2",
+        inputs=[Input("x2", (5, 3, 3), "R"), Input("x3", (3,), "S0"), Input("x4", (3,), "R")],
+        statements=[
+            "x7 = torch.rsub(x2, x4, alpha=-5.0)",
+            "x8 = F.rms_norm(x4, [3], x3)",
+            "x13 = F.layer_norm(x7, [3], x8, None)",
+            "x14 = F.batch_norm(x2, x8, x3, training=True, momentum=0.1)",
+            "x23 = torch.outer(x8, x8)",
+        ],
+    ),
+    "statistics that are a view of a reduced tensor are updated": Program(
+        seed=2001810,
+        mesh="tp=5",
+        inputs=[Input("x0", (6, 6), "R"), Input("x4", (6,), "P(sum)")],
+        statements=[
+            "x8 = x4.reshape([2, 3])",
+            "x11 = x8.transpose(1, 1).squeeze()",
+            "x12 = x8.select(-1, -1)",
+            "x14 = x0.reshape([2, 3, 6])",
+            "x15 = x12 * x12",
+            "x17 = (x11 * x11 + 0.1).norm()",
+            "x18 = x14.diagonal(0, 0, 1)",
+            "x32 = F.batch_norm(x18, x15, x12, training=True, momentum=0.5)",
+            "x34 = (x11 * x11 + -5.0).norm()",
+        ],
+    ),
+    "a reduced copy has the strides of its tensor, so that flatten copies it": Program(
+        seed=914764,
+        mesh="cp=1",
+        inputs=[Input("x2", (5, 1, 8, 5), "P(avg)", grad=True), Input("x6", (1,), "R", dtype="int64")],
+        statements=[
+            "x8 = x2.permute(2, 3, 1, 0)",
+            "x10 = torch.minimum(x8, x8 * 0)",
+            "with torch.no_grad(): x12 = x10.flatten(0)",
+            "x13 = x12.flatten(0)",
+            "x13.index_copy_(0, (x6 % 200)[:1], x13.narrow(0, 0, 1).clone())",
+        ],
+    ),
+    "a reduced copy of an expanded tensor": Program(
+        seed=1,
+        mesh="tp=2",
+        inputs=[Input("x2", (5, 1), "P(sum)", grad=True)],
+        statements=["x3 = x2.expand(5, 4).t()", "x4 = torch.sin(x3)", "x4.sum().backward()"],
+    ),
+    "a gathered view that is out of date is read by an op that places gradients": Program(
+        seed=3017526,
+        mesh="cp=2",
+        inputs=[Input("x7", (2, 6), "S1[5,1]", dtype="float32", grad=True)],
+        statements=[
+            "x9 = x7[[0, 0, 0]]",
+            "x11 = x9.flatten(-2)",
+            "x9.neg_()",
+            "x16 = x11.repeat([2])",
+            "x16.sum().backward()",
+        ],
+    ),
+    "statistics of instance_norm in a gathered view reach its base": Program(
+        seed=3001038,
+        mesh="tp=2",
+        inputs=[Input("x0", (4, 4), "S0"), Input("x1", (4,), "R"), Input("x2", (4, 4, 3), "R")],
+        statements=[
+            "x6 = x0[1, 0:]",
+            "x21 = F.instance_norm(x2, x6, x1, use_input_stats=True, momentum=0.1)",
+        ],
+    ),
 }
 
 REFUSED = {
@@ -180,6 +274,27 @@ REFUSED = {
             "x16 = x14.narrow(1, 3, 3)",
             "x14.transpose_(0, 1)",
             "x16.sin().mean().backward()",
+        ],
+    ),
+    "a base changes its shape while a gathered view of it has a derivative": Program(
+        seed=1,
+        mesh="dp=2",
+        inputs=[Input("x2", (7, 7), "SS0(2)", grad=True)],
+        statements=[
+            "x4 = torch.sin(x2)",
+            "x5 = x4.narrow(0, 6, 1)",
+            "x4.transpose_(0, 1)",
+            "x5.sin().mean().backward()",
+        ],
+    ),
+    "a leaf changes its shape while a gathered view of it has a derivative": Program(
+        seed=2010647,
+        mesh="dp=2",
+        inputs=[Input("x4", (7, 7), "SS0(2)", dtype="float32", grad=True)],
+        statements=[
+            "x5 = x4.narrow(0, 6, 1)",
+            "x9 = x5.permute(0, 1)",
+            "with torch.no_grad(): x4.unsqueeze_(0)",
         ],
     ),
     "statistics that are a view of what they are taken of": Program(

@@ -1,8 +1,8 @@
-"""A GPT and a Llama-like model in plain torch.nn, and how their weights are spread by hand.
+"""A GPT and a Llama-like model in plain torch.nn, and how their weights are sharded by hand.
 
 Nothing in the models knows of shards. `distribute` walks the parameters by name: colwise weights are
-cut on dim 0 over the tp axis, rowwise ones on dim 1, the rest is replicated; the batch is cut over
-the dp axis.
+sharded on dim 0 over the tp axis, rowwise ones on dim 1, the rest is replicated; the batch is
+sharded over the dp axis.
 """
 
 import torch
@@ -137,7 +137,7 @@ MODELS = {"gpt": GPT, "llama": Llama}
 
 
 def make(name):
-    """The same weights on every rank, whoever else draws random numbers."""
+    """The same weights on every rank, whatever else draws random numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(11)
         return MODELS[name]().double()
@@ -169,7 +169,7 @@ def spread_batch(tensor, mesh):
 
 
 def train(model, steps, mesh=None, make_optimizer=None, my_part=None):
-    """The losses, and the full parameters by name. `my_part(tensor)` cuts a batch into plain parts."""
+    """The losses, and the full parameters by name. `my_part(tensor)` splits a batch into plain parts."""
     make_optimizer = make_optimizer or (lambda p: torch.optim.AdamW(p, lr=1e-2))
     optimizer = make_optimizer(model.parameters())
     losses = []

@@ -182,3 +182,75 @@ def test_reduce_gradients_places_them_as_their_parameters(ranks, case):
             torch.testing.assert_close(whole(p.grad), q.grad)
 
     ranks(2, body)
+
+
+class Assorted(nn.Module):
+    """Parameters and buffers of many kinds, with values that depend on `seed`."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.many = nn.ParameterList([torch.randn(4, 4) for _ in range(50)])
+        self.tied = self.many[3]
+        self.frozen = nn.Parameter(torch.randn(3, 5).bfloat16(), requires_grad=False)
+        self.turning = nn.Parameter(torch.randn(3, dtype=torch.complex64))
+        self.image = nn.Parameter(torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last))
+        self.across = nn.Parameter(torch.randn(5, 3).t())
+        self.scale = nn.Parameter(torch.randn(()))
+        self.nothing = nn.Parameter(torch.randn(0, 3))
+        self.shared = nn.Parameter(torch.randn(6, 2))
+        self.register_buffer("steps", torch.randint(9, ()))
+        self.register_buffer("mask", torch.rand(7) > 0.5)
+        self.register_buffer("sharded_none", None)
+        self.many[0].grad = torch.randn(4, 4)
+
+
+def test_distribute_module_sends_few_messages():
+    expected = Assorted(0)
+
+    def shard(name, module, mesh):
+        if name == "":
+            tessera.distribute_(module.shared, mesh, ["S0", "R"])
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2,tp=2")
+        model = Assorted(rank)
+        before = dict(model.named_parameters())
+        with tessera.Recorder() as recorder:
+            tessera.distribute_module(model, mesh, shard)
+        own = dict(model.named_parameters())
+        assert all(own[name] is tensor for name, tensor in before.items())
+        assert model.tied is model.many[3]
+        own.update(model.named_buffers())
+        for name, tensor in (*expected.named_parameters(), *expected.named_buffers()):
+            assert tessera.is_dtensor(own[name]), name
+            assert own[name].requires_grad == tensor.requires_grad, name
+            assert own[name].dtype == tensor.dtype, name
+            assert torch.equal(whole(own[name]), tensor.detach()), name
+            local = tessera.to_local(own[name].detach())
+            assert local.untyped_storage().nbytes() == local.nbytes, name
+        assert model.image.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(whole(model.many[0].grad), expected.many[0].grad)
+        assert [str(p) for p in tessera.placements(model.shared)] == ["S0", "R"]
+        return recorder.count()
+
+    sent = tessera.run_ranks(4, body)
+    # Two for all of float32, one for the only tensor of each other dtype, one for `shared`.
+    assert sent == [7] * 4
+
+
+def test_distribute_module_without_messages():
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        with torch.device("meta"):
+            unset = nn.Linear(3, 4)
+        with tessera.Recorder() as recorder:
+            tessera.distribute_module(unset, mesh)
+            model = tessera.distribute_module(Assorted(1), mesh, src_data_rank=None)
+        assert all(tessera.to_local(p).is_meta for p in unset.parameters())
+        assert torch.equal(whole(model.many[7]), Assorted(1).many[7].detach())
+        with pytest.raises(tessera.InvalidArgument, match="rank number 2"):
+            tessera.distribute_module(Assorted(1), mesh, src_data_rank=2)
+        return recorder.count()
+
+    assert tessera.run_ranks(2, body) == [0, 0]

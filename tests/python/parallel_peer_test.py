@@ -53,6 +53,7 @@ from torch.distributed.tensor.parallel import (
     ColwiseParallel, ParallelStyle, PrepareModuleInput, PrepareModuleInputOutput,
     PrepareModuleOutput, RowwiseParallel, SequenceParallel, loss_parallel, parallelize_module,
 )
+from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 from torch.distributed.tensor.parallel.input_reshard import input_reshard
 from torch.distributed.tensor.parallel.loss import loss_parallel as loss_parallel_of_module
 from torch.distributed.tensor.parallel.style import ColwiseParallel as colwise_of_module
@@ -279,6 +280,34 @@ for name, value in model.state_dict().items():
     results["state " + name] = whole(value)
 """
 
+WITH_DDP = IMPORTS + """
+from torch.nn.parallel import DistributedDataParallel
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+
+torch.manual_seed(2)
+model = nn.Sequential(nn.Embedding(10, 6), nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6), nn.LayerNorm(6),
+                      nn.Linear(6, 10)).double()
+parallelize_module(model, mesh["tp"], {
+    "0": RowwiseParallel(input_layouts=Replicate()), "1": ColwiseParallel(), "3": RowwiseParallel(),
+    "5": ColwiseParallel(output_layouts=Replicate())})
+_pre_dp_module_transform(model)
+results["shapes"] = {name: tuple(p.shape) for name, p in model.named_parameters()}
+replica = DistributedDataParallel(model, process_group=mesh["dp"].get_group())
+optimizer = torch.optim.AdamW(replica.parameters(), lr=0.1)
+tokens = (torch.arange(12).view(4, 3) * 7 % 10).chunk(2)[mesh.get_local_rank("dp")]
+for step in range(3):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(replica(tokens).flatten(0, 1), tokens.flatten().flip(0))
+    loss.backward()
+    results[f"loss {step}"] = loss.detach()
+    for name, parameter in optimizer_parameters if step else ():
+        results[f"{name} {step}"] = parameter.grad.clone()
+    optimizer_parameters = list(zip(results["shapes"], optimizer.param_groups[0]["params"]))
+    optimizer.step()
+for name, parameter in optimizer_parameters:
+    results[name] = parameter.detach().clone()
+"""
+
 
 def driver(program, orders=("plan first",)):
     return DRIVER.format(program=program, orders=orders)
@@ -296,3 +325,7 @@ def test_two_dims_train_as_with_pytorch_in_either_order(torchrun):
     """PyTorch refuses fully_shard first; the results must be those of its only order."""
     out = torchrun(4, driver(TWO_DIMS, ("plan first", "fully_shard first")))
     assert out.count("results are equal") == 8
+
+
+def test_ddp_over_another_axis_trains_as_with_pytorch(torchrun):
+    assert torchrun(4, driver(WITH_DDP)).count("results are equal") == 4

@@ -1,4 +1,4 @@
-"""Exported programs, cut for several ranks and run on them."""
+"""Exported programs, sharded for several ranks and run on them."""
 
 import pathlib
 
@@ -263,7 +263,7 @@ class LookUps(nn.Module):
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("core", [False, True], ids=["raw", "core"])
-def test_look_ups_of_any_layout_in_a_table_that_is_cut(tmp_path, ranks, core):
+def test_look_ups_of_any_layout_in_a_sharded_table(tmp_path, ranks, core):
     """10 rows over 2, 3 and 4 ranks: 5,5; 4,4,2; 3,3,3,1."""
     torch.manual_seed(0)
     model, tokens = LookUps().double(), torch.tensor([[0, 9, 2, 5], [3, 8, 7, 2]])
@@ -281,6 +281,81 @@ def test_look_ups_of_any_layout_in_a_table_that_is_cut(tmp_path, ranks, core):
     for found in tessera.run_ranks(ranks, body):
         for a, b in zip(expected, found, strict=True):
             assert a.shape == b.shape and torch.equal(a, b)
+
+
+class Turned(nn.Linear):
+    """A linear layer that some models write by hand, as transformers' Falcon."""
+
+    def __init__(self, turn, *sizes):
+        super().__init__(*sizes, bias=False)
+        self.turn = turn
+
+    def forward(self, x):
+        return x @ self.turn(self.weight)
+
+
+class TurnedMlp(nn.Module):
+    def __init__(self, turn):
+        super().__init__()
+        self.up, self.down = Turned(turn, 6, 16), Turned(turn, 16, 6)
+
+    def forward(self, x):
+        hidden = nn.functional.pad(self.up(x), (0, 0, 1, 2))  # of the rows, not of what is cut
+        return self.down(nn.functional.gelu(hidden))
+
+
+WEIGHTS = {"weights": {"up.weight": "S0", "down.weight": "S1"}}
+
+
+@pytest.mark.parametrize(
+    ("turn", "plan"),
+    [
+        (lambda w: w.T, {"up": "colwise", "down": "rowwise"}),
+        (lambda w: w.mT, {"up": "colwise", "down": "rowwise"}),
+        (lambda w: w.mH, WEIGHTS),
+        (lambda w: w.H, WEIGHTS),
+        (lambda w: w.adjoint(), WEIGHTS),
+    ],
+    ids=["T", "mT", "mH", "H", "adjoint"],
+)
+def test_weights_that_are_transposed_by_hand_are_cut(tmp_path, turn, plan):
+    torch.manual_seed(0)
+    model, x = TurnedMlp(turn).double(), torch.randn(2, 4, 6).double()
+    torch.export.save(torch.export.export(model, (x,)), tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2")
+    local = tessera.tensor_parallel_transformation(program, "tp=2", plan, rank=1)
+    assert local.state_dict["up.weight"].shape == (8, 6)
+    assert calls(local, "all_reduce") == 1 and calls(local, "all_gather") == 0
+    tessera.shard_program(tmp_path / "model.pt2", "tp=2", plan, directory=tmp_path / "sharded")
+    for found in tessera.run_ranks(2, lambda _rank: tessera.load_sharded_program(tmp_path / "sharded").run([x])):
+        torch.testing.assert_close(found[0], model(x).detach(), rtol=1e-10, atol=1e-10)
+
+
+class Pooled(nn.Module):
+    """The mean of all positions as a pooling, which core ATen has as a mean and an as_strided."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.head = nn.Linear(6, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        pooled = nn.functional.adaptive_avg_pool1d(self.up(x).transpose(1, 2), 1)
+        return self.head(pooled.flatten(1))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_pooling_to_one_element_in_core_aten(tmp_path, dynamic):
+    torch.manual_seed(0)
+    model, x = Pooled().double(), torch.randn(2, 5, 6).double()
+    sizes = {0: torch.export.Dim("batch", min=2, max=16)} if dynamic else None
+    program = torch.export.export(model, (x,), dynamic_shapes=(sizes,)).run_decompositions()
+    assert calls(program, "as_strided") == 1
+    torch.export.save(program, tmp_path / "model.pt2")
+    tessera.shard_program(tmp_path / "model.pt2", "tp=2", {"up": "colwise"}, directory=tmp_path / "sharded")
+    for rank in range(2):
+        torch.export.load(tmp_path / "sharded" / f"rank_{rank}.pt2").validate()
+    for found in tessera.run_ranks(2, lambda _rank: tessera.load_sharded_program(tmp_path / "sharded").run([x])):
+        torch.testing.assert_close(found[0], model(x).detach(), rtol=1e-10, atol=1e-10)
 
 
 def test_what_cannot_be_divided_is_refused_before_anything_is_written(tmp_path):

@@ -1,4 +1,4 @@
-"""A list of placements says all that the sharding says, also the order in which axes cut."""
+"""A list of placements says all that the sharding says, also the order in which axes shard."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tessera.placement import StridedShard
 
 
 def over_tensor_parallelism(mesh, rows):
-    """A weight that tp cuts first and fully_shard after it."""
+    """A weight that tp shards first and fully_shard after it."""
     layer = nn.Linear(3, rows, bias=False)
     with torch.no_grad():
         layer.weight.copy_(torch.arange(rows * 3.0).view(rows, 3))
@@ -42,7 +42,7 @@ def test_placements_under_fully_shard_over_tensor_parallelism_go_round(ranks, ro
             assert torch.equal(tessera.full_tensor(measured), full), (name, placements)
         if rows == 8 and axes == "dp=2,tp=2":
             assert w.placements == (StridedShard(0, 2), tessera.Shard(0))
-            assert tessera.sharding(w).cut_order(0) == ("tp", "dp")
+            assert tessera.sharding(w).axes_of_dim(0) == ("tp", "dp")
 
     ranks(tessera.DeviceMesh.parse(axes).size(), body)
 

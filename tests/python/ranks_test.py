@@ -8,6 +8,8 @@ import threading
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 import tessera
 
@@ -143,23 +145,25 @@ UNCAUGHT = """
         try:
             raise RuntimeError("out of cheese")
         except RuntimeError:
-            sys.excepthook(*sys.exc_info())  # what Python does when nobody catches it
+            sys.excepthook(*sys.exc_info())  # what Python does with an uncaught one
     else:
         try:
             tessera.full_tensor(x * 2)
         except tessera.PeerError as error:
-            print("told:", error)
+            print("reported:", error)
 """
 
 
 def test_an_exception_that_nobody_catches_reaches_the_other_ranks(torchrun):
     out = torchrun(2, UNCAUGHT)
-    assert "told:" in out and "out of cheese" in out, out
+    assert "reported:" in out and "out of cheese" in out, out
 
 
 KILLED = """
 import os, signal
 import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 import tessera
 
 mesh = tessera.init_device_mesh("tp=3")
@@ -191,3 +195,47 @@ def test_a_survivor_that_ends_by_its_error_is_not_taken_for_the_cause(tmp_path):
     for rank in (0, 2):
         assert "no sign of life from rank 1" in errors[rank], errors[rank]
         assert "failed first" not in errors[rank], errors[rank]
+
+
+def _gradient_of_dropout(rank, recompute):
+    mesh = tessera.init_device_mesh("tp=2")
+    x = tessera.distribute_tensor(torch.arange(1.0, 31.0).view(6, 5), mesh, ["S0"]).requires_grad_()
+    torch.manual_seed(3)
+    y = recompute(lambda t: F.dropout(t.tanh(), 0.5) * t, x)
+    F.dropout(x.detach())  # what is drawn between forward and backward
+    y.square().sum().backward()
+    after = torch.rand(3)  # recomputation leaves the state as it was
+    return tessera.full_tensor(y.detach()), tessera.full_tensor(x.grad), after
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_on_thread_ranks_draws_the_same_numbers_again(reentrant):
+    kept = tessera.run_ranks(2, lambda rank: _gradient_of_dropout(rank, lambda f, x: f(x)))
+    again = tessera.run_ranks(
+        2,
+        lambda rank: _gradient_of_dropout(rank, lambda f, x: checkpoint(f, x, use_reentrant=reentrant)),
+    )
+    for a, b in zip(kept, again, strict=True):
+        for expected, found in zip(a, b, strict=True):
+            assert torch.equal(found, expected)
+
+
+def test_torchs_seeds_and_states_are_those_of_the_thread_rank():
+    before = torch.get_rng_state()
+
+    def body(rank):
+        torch.manual_seed(40 + rank)
+        assert torch.initial_seed() == 40 + rank
+        state = torch.get_rng_state()
+        first = torch.rand(4)
+        torch.set_rng_state(state)
+        assert torch.equal(torch.rand(4), first)
+        with torch.random.fork_rng():
+            torch.rand(7)
+        return first, torch.rand(2)
+
+    for rank, (first, then) in enumerate(tessera.run_ranks(3, body)):
+        own = torch.Generator().manual_seed(40 + rank)
+        assert torch.equal(first, torch.rand(4, generator=own))
+        assert torch.equal(then, torch.rand(2, generator=own))
+    assert torch.equal(torch.get_rng_state(), before)

@@ -4,7 +4,9 @@ them whole and on processes and compares. In float64: 1e-10."""
 import json
 import os
 import pathlib
+import signal
 import subprocess
+import time
 
 import exported_models
 import pytest
@@ -96,3 +98,21 @@ def test_models_compute_the_same_on_several_processes(tmp_path, name, form, dyna
             result = tessera_json("verify", model, sharded)
             assert result["ok"] and result["ranks"] == ranks
             assert all(output["relative"] <= 1e-10 for output in result["outputs"] if output["dtype"] == "f64")
+
+
+@pytest.mark.parametrize("single", [[], ["--single-file"]], ids=["directory", "file"])
+def test_an_interrupted_shard_leaves_nothing_behind(tmp_path, single):
+    """128 MiB: long enough for a signal in the middle."""
+    model = tmp_path / "model.pt2"
+    wide = torch.nn.Sequential(torch.nn.Linear(1024, 16384), torch.nn.Linear(16384, 1024))
+    torch.export.save(torch.export.export(wide, (torch.zeros(1, 1024),)), model)
+    plan = {"modules": {"0": "colwise", "1": "rowwise"}}
+    (tmp_path / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    before = sorted(tmp_path.iterdir())
+    words = ["shard", model, "--mesh", "tp=4", "--plan", tmp_path / "plan.json", "-o", tmp_path / "out", *single]
+    with subprocess.Popen([TESSERA, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+        while started.poll() is None and not list(tmp_path.glob("out.unfinished*")):
+            time.sleep(0.001)
+        started.send_signal(signal.SIGINT)
+        assert started.wait(60) == 128 + signal.SIGINT
+    assert sorted(tmp_path.iterdir()) == before

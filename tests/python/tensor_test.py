@@ -117,18 +117,78 @@ def test_printing_shows_global_shape_placements_and_part_without_communication(r
     assert ranks(2, body) == ["rank 0=tensor([0., 1.]))", "rank 1=tensor([2., 3.]))"]
 
 
-def test_pickling_is_refused_with_what_to_do(ranks):
+def saved(value):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_torch_save_keeps_the_part_and_the_sharding(ranks, weights_only):
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2,tp=2")
+        whole = torch.arange(35.0).view(5, 7)
+        strided = tessera.from_local(
+            torch.full((2, 3), float(rank)), mesh, "S0,S0", shape=(8, 3), stride=(3, 1)
+        )
+        for x in (
+            spread(whole, mesh, "S0,S1"),
+            spread(whole, mesh["tp"], "S0"),
+            spread(whole, mesh, "R,R"),
+            tessera.redistribute(strided, [tessera.StridedShard(0, 2), Shard(0)]),
+            tessera.from_local(torch.full((2, 3), float(rank)), mesh, "P,R"),
+        ):
+            buffer = saved({"data": x, "parameter": torch.nn.Parameter(x)})
+            buffer.seek(0)
+            with tessera.expect_comm("nothing"):
+                loaded = torch.load(buffer, weights_only=weights_only)
+            for name, y in loaded.items():
+                assert tessera.sharding(y) == tessera.sharding(x)
+                assert torch.equal(tessera.to_local(y), tessera.to_local(x))
+                assert y.requires_grad == isinstance(y, torch.nn.Parameter) == (name == "parameter")
+            assert torch.equal(loaded["data"] + x, x + x)
+            assert torch.equal(pickle.loads(pickle.dumps(x)), x)
+
+    ranks(4, body)
+
+
+def test_torch_save_writes_no_more_than_the_part(ranks):
     def body(rank):
         mesh = tessera.init_device_mesh("tp=2")
-        x = spread(torch.arange(4.0), mesh, "S0")
-        for attempt in (
-            lambda: pickle.dumps(x),
-            lambda: torch.save({"x": torch.nn.Parameter(x)}, io.BytesIO()),
-        ):
-            with pytest.raises(tessera.NotSupported, match=r"to_local\(x\)"):
-                attempt()
+        x = tessera.from_local(torch.zeros(100_000)[:10], mesh, "S0")
+        assert len(saved(x).getvalue()) < 4_000
 
     ranks(2, body)
+
+
+def test_the_part_of_another_rank_is_refused_unless_it_is_the_same(ranks):
+    whole = torch.arange(8.0)
+
+    def save(rank):
+        mesh = tessera.init_device_mesh("dp=2,tp=2")
+        return saved(spread(whole, mesh, "R,S0")).getvalue()
+
+    def load(rank):
+        tessera.init_device_mesh("dp=2,tp=2")
+        twin = torch.load(io.BytesIO(files[(rank + 2) % 4]))
+        assert torch.equal(tessera.full_tensor(twin), whole)
+        with pytest.raises(tessera.InvalidArgument, match="part of rank .* cannot be loaded on rank"):
+            torch.load(io.BytesIO(files[rank ^ 1]), weights_only=False)
+
+    files = ranks(4, save)
+    ranks(4, load)
+
+
+def test_a_world_that_the_mesh_does_not_fit_is_refused(ranks):
+    def save(rank):
+        return saved(spread(torch.arange(4.0), tessera.init_device_mesh("tp=2"), "S0")).getvalue()
+
+    def load(rank):
+        with pytest.raises(tessera.InvalidArgument, match="tp=2"):
+            torch.load(io.BytesIO(files[0]), weights_only=False)
+
+    files = ranks(2, save)
+    ranks(1, load)
 
 
 def test_methods_that_address_memory_are_refused_and_tolist_gathers(ranks):

@@ -89,7 +89,7 @@ constexpr Golden kGoldens[] = {
     // Two query heads a key head.
     {"aten::_scaled_dot_product_flash_attention 4x8x16x2 4x4x16x2 4x4x16x2 is_causal=true",
      "S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R; S1,S1,S1 -> S1,S1,R,R,R,R,R,R,R"},
-    // Fewer key heads than ranks: only whole groups may be cut.
+    // Fewer key heads than ranks: only whole groups may be sharded.
     {"aten::_scaled_dot_product_flash_attention 4x8x16x2 4x2x16x2 4x2x16x2 is_causal=true",
      "S0,S0,S0 -> S0,S0,R,R,R,R,R,R,R"},
     {"aten::_scaled_dot_product_flash_attention_backward 4x8x16x2 4x8x16x2 4x8x16x2 4x8x16x2 "
@@ -122,7 +122,7 @@ constexpr Golden kGoldens[] = {
      "S0,S0,R,R,R -> P(sum),P(sum),P(sum),P(sum); S1,S1,S0,S0,S0 -> S0,S0,S0,S0;"
      "P(sum),R,R,R,R -> P(sum),P(sum),P(sum),P(sum);"
      "P(avg),R,R,R,R -> P(avg),P(avg),P(avg),P(avg)"},
-    // Scales: one number, one a row and column, one a block; blocks are not cut through.
+    // Scales: one number, one a row and column, one a block; blocks are not split.
     {"aten::_scaled_mm 64x128:f8_e4m3fn 128x64:f8_e4m3fn scalar scalar - -",
      "S0,R,R,R,R,R -> S0; S1,S0,R,R,R,R -> P(sum); R,S1,R,R,R,R -> S1"},
     {"aten::_scaled_mm 64x128:f8_e4m3fn 128x64:f8_e4m3fn 64x1 1x64 64 -",
@@ -151,7 +151,7 @@ constexpr Golden kGoldens[] = {
      "R,P(sum),R,R -> P(sum); R,P(avg),R,R -> P(avg)"},
     {"aten::_scaled_grouped_mm 64x32:f8_e4m3fn 2x32x64:f8_e4m3fn 64 2x64 2:i32 - -",
      "R,S2,R,S1,R,R,R -> S1"},
-    // Rows are kept for the backward in multiples of 32: the sequence is cut in such only.
+    // Rows are kept for the backward in multiples of 32: the sequence is sharded in such only.
     {"aten::_scaled_dot_product_efficient_attention 4x8x16x2 4x8x16x2 4x8x16x2 4x8x16x16 "
      "compute_log_sumexp=true",
      "S0,S0,S0,S0 -> S0,S0,R,R; S1,S1,S1,S1 -> S1,S1,R,R"},
@@ -247,7 +247,7 @@ TEST(RuleTables, GiveExactlyTheseRows) {
   }
 }
 
-TEST(RuleTables, StridedAndRaggedShardsPassWhereAllOperandsCanBeCutAlike) {
+TEST(RuleTables, StridedAndRaggedShardsPassWhereAllOperandsCanBeShardedAlike) {
   const auto has = [](const char* line, const char* row) {
     const TextCall call("tp=4", line);
     for (const auto& r : rules::find_rule(call.op())->rows(call.get(), 0)) {

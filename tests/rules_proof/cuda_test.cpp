@@ -109,7 +109,7 @@ TEST_F(RulesOnCuda, FlashAttention) {
   report(tally, 44);
 }
 
-/// 128 rows: two and four ranks have multiples of 32 of them, and may cut the sequence.
+/// 128 rows: two and four ranks have multiples of 32 of them, and may shard the sequence.
 TEST_F(RulesOnCuda, MemoryEfficientAttention) {
   constexpr double kOfThreeParts = 64;  // 32 bits, multiplied as sums of numbers of fewer
   Tally tally;
@@ -151,8 +151,8 @@ TEST_F(RulesOnCuda, AttentionOfCudnn) {
   report(tally, 28);
 }
 
-/// Operands are held in 32 bits, which the CPU can cut, and have 8 where the kernel takes them: the
-/// second one in columns. They are small integers and their scales powers of two: sums of their
+/// Operands are held in 32 bits, which the CPU can split, and have 8 where the kernel takes them:
+/// the second one in columns. They are small integers and their scales powers of two: sums of their
 /// products are exact in all types.
 TEST_F(RulesOnCuda, ProductsOfEightBitFloats) {
   Tally tally;

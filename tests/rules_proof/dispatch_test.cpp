@@ -2,7 +2,7 @@
 #include "tests/rules_proof/size_variants.h"
 
 /// Every row again, as a user meets it: the op called on distributed operands, its results and
-/// its gradients compared with the plain ones. Rows that a handler runs and ops that draw are
+/// its gradients compared with the plain ones. Rows that have a kernel and ops that draw are
 /// proven here alone; kernels that this machine lacks, in rows_test.cpp alone.
 namespace tessera::test {
 namespace dispatch_test {

@@ -23,14 +23,14 @@ inline std::vector<OperandPlacements> rows_of(const Rule& rule, const Sample& sa
     return out;
   }
   for (int64_t dim = 0; dim < 4; ++dim) {
-    OperandPlacements cut;
+    OperandPlacements shards;
     bool any = false;
     for (const auto& t : operands) {
       const bool has = t.defined() && dim < t.dim();
       any |= has;
-      cut.push_back({has ? Shard(static_cast<int>(dim)) : Replicate()});
+      shards.push_back({has ? Shard(static_cast<int>(dim)) : Replicate()});
     }
-    if (any) out.push_back(std::move(cut));
+    if (any) out.push_back(std::move(shards));
   }
   return out;
 }

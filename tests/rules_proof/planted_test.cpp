@@ -3,7 +3,7 @@
 #include "tests/rules_proof/dispatched_rows.h"
 #include "tests/rules_proof/size_variants.h"
 
-/// The proof must catch wrong rules; each of these is one that somebody could write.
+/// The proof must catch wrong rules; each of these is a mistake that could be made.
 namespace tessera::test {
 namespace planted_test {
 
@@ -39,8 +39,7 @@ constexpr Planted kPlanted[] = {
      "* -> * ; whole $dim ; pass max 0 ; nonempty"},
     {"a gather along a sharded dim", "aten::gather 4x4 4x4:i64<4 dim=1", "*, * -> *"},
     {"a broadcast where there is none", "aten::gather 5x4 1x2:i64<4 dim=1", "aB, aC -> aC"},
-    {"groups that are cut through",
-     "aten::native_group_norm 5x6x2 6 6 N=5 C=6 HxW=2 group=2 eps=1e-5",
+    {"groups that are split", "aten::native_group_norm 5x6x2 6 6 N=5 C=6 HxW=2 group=2 eps=1e-5",
      "ncS.., c?, c? -> ncS.., nG, nG ; local $N n ; local $C 0.1"},
     {"an attribute left global", "aten::native_group_norm 5x6x2 6 6 N=5 C=6 HxW=2 group=2 eps=1e-5",
      "nCS.., C?, C? -> nCS.., nG, nG"},
@@ -135,11 +134,11 @@ struct PlantedGradient {
 constexpr PlantedGradient kPlantedGradients[] = {
     {"a mean's gradient that counts the local elements", "aten::mse_loss 5x3 5x3 reduction=1",
      "aten::mse_loss_backward", "*, *, * -> *"},
-    {"a weight's gradient that nobody sums",
+    {"a weight's gradient that is not summed",
      "aten::native_layer_norm 5x4 4 4 normalized_shape={4} eps=1e-5",
      "aten::native_layer_norm_backward",
      "*X.., *X.., *1.., *1.., X..?, X..? -> *X.., X..!*, X..!* ; rank X $normalized_shape"},
-    {"softmax's gradient along a cut dim", "aten::_softmax 6x4 dim=1 half_to_float=false",
+    {"softmax's gradient along a sharded dim", "aten::_softmax 6x4 dim=1 half_to_float=false",
      "aten::_softmax_backward_data", "*, * -> *"},
     {"a bias's gradient of each part", "aten::linear 2x5x3 4x3 4", "aten::linear_backward",
      "*k, *n, nk -> *k, nk!*, n!*"},

@@ -32,12 +32,12 @@ inline std::string row_text(const std::vector<Placement>& operands,
 }
 
 inline std::vector<int64_t> random_table(int64_t n, int ranks, std::mt19937& rng) {
-  std::vector<int64_t> cuts = {0, n};
+  std::vector<int64_t> bounds = {0, n};
   for (int i = 1; i < ranks; ++i)
-    cuts.push_back(static_cast<int64_t>(rng() % static_cast<uint64_t>(n + 1)));
-  std::ranges::sort(cuts);
+    bounds.push_back(static_cast<int64_t>(rng() % static_cast<uint64_t>(n + 1)));
+  std::ranges::sort(bounds);
   std::vector<int64_t> out;
-  for (size_t i = 1; i < cuts.size(); ++i) out.push_back(cuts[i] - cuts[i - 1]);
+  for (size_t i = 1; i < bounds.size(); ++i) out.push_back(bounds[i] - bounds[i - 1]);
   return out;
 }
 

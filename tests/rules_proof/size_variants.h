@@ -6,7 +6,7 @@
 
 #include "tests/rules_proof/sample.h"
 
-/// The same call in other sizes: a dim of 1, an empty one, one that 2 and 4 ranks cut evenly.
+/// The same call in other sizes: a dim of 1, an empty one, one that 2 and 4 ranks split evenly.
 ///
 ///   aten::mm 5x6 6x4   ->   aten::mm 5x1 1x4,  aten::mm 0x6 6x4,  aten::mm 5x6 6x8
 namespace tessera::test {

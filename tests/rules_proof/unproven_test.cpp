@@ -8,7 +8,7 @@
 
 /// Every row of every rule has a sample that reaches it, or is listed in unproven.txt with the
 /// reason. A row is named by what it comes from: an op, a line of its rule, and the letter that is
-/// cut or the clause that lets a partial value pass.
+/// sharded or the clause that lets a partial value pass.
 namespace tessera::test {
 namespace unproven_test {
 

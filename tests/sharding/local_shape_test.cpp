@@ -7,7 +7,7 @@
 #include <set>
 
 #include "tessera/base/shape.h"
-#include "tessera/sharding/cuts.h"
+#include "tessera/sharding/dim_intervals.h"
 #include "tests/support_pure/expect_error.h"
 #include "tests/support_pure/index_oracle.h"
 #include "tests/support_pure/random_shardings.h"
@@ -96,8 +96,8 @@ TEST(LocalShape, HoldsWhatTheHeadersSay) {
   for (const auto& [sharding, held] : cases) EXPECT_EQ(held_text(sharding), held) << sharding;
 }
 
-TEST(LocalShape, ARaggedTableInsideOtherCutsListsTheSizesOfEachOuterPieceInTurn) {
-  // b cuts first, into 6 and 5; a cuts each in three.
+TEST(LocalShape, ARaggedTableInsideOtherShardsListsTheSizesOfEachOuterPieceInTurn) {
+  // b shards first, into 6 and 5; a shards each in three.
   EXPECT_EQ(held_text("a=3,b=2 : S0[1,2,3,5,0,0]#1,S0[6,5]#0 : 11"),
             "[0,1) [6,11) [1,3) nothing [3,6) nothing");
   // Three levels, ragged in ragged in ragged.
@@ -185,7 +185,7 @@ TEST(LocalShape, TheOtherOrderIsAStridedShardWhereAllIsEven) {
   });
 }
 
-TEST(LocalShape, TheMostThatARankHoldsIsFoundForEveryKindOfCut) {
+TEST(LocalShape, TheMostThatARankHoldsIsFoundForEveryKindOfShard) {
   const auto most = [](std::string_view text) {
     return shape_text(max_local_shape(Sharding::parse(text)));
   };
@@ -246,7 +246,7 @@ TEST(LocalShape, LocalStridesNestAsTheGlobalOnesDo) {
       {"channels last", {2, 3, 4, 5}, {300, 1, 75, 15}, {60, 1, 15, 3}},
       {"expanded", {4, 3}, {0, 1}, {0, 1}},
       {"expanded in the middle", {2, 5, 3}, {3, 0, 1}, {3, 0, 1}},
-      {"expanded and cut to one", {1, 3}, {0, 1}, {0, 1}},
+      {"expanded and sharded to one", {1, 3}, {0, 1}, {0, 1}},
       {"all expanded", {2, 3}, {0, 0}, {0, 0}},
       {"size 1 in the middle", {2, 1, 3}, {3, 3, 1}, {3, 3, 1}},
       {"size 1 last", {3, 1}, {1, 1}, {1, 1}},
@@ -310,15 +310,16 @@ TEST(LocalShape, SaysWhatIsWrongWithACoordinate) {
   bad([&] { held_intervals(s, 2, Coordinate{0, 0}); }, {"dim 2 of dp=2,tp=2"});
 }
 
-TEST(Cuts, APlacementThatDoesNotShardIsOurBug) {
+TEST(DimIntervals, APlacementThatDoesNotShardIsOurBug) {
   const Placement p = Replicate();
-  const DimCut one{&p, 2, 0};
-  expect_error<InternalError>([&] { cut_dim(4, std::span(&one, 1)); }, {"other than a shard"});
+  const DimShard one{&p, 2, 0};
+  expect_error<InternalError>([&] { dim_intervals(4, std::span(&one, 1)); },
+                              {"other than a shard"});
 }
 
-TEST(Cuts, NoCutsLeaveTheWholeDim) {
-  EXPECT_EQ(text_of(cut_dim(4, {})), "[0,4)");
-  EXPECT_EQ(text_of(cut_dim(0, {})), "nothing");
+TEST(DimIntervals, NoShardsLeaveTheWholeDim) {
+  EXPECT_EQ(text_of(dim_intervals(4, {})), "[0,4)");
+  EXPECT_EQ(text_of(dim_intervals(0, {})), "nothing");
 }
 
 }  // namespace local_shape_test

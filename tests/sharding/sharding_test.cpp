@@ -55,7 +55,7 @@ TEST(Sharding, CountsNegativeDimsFromTheEnd) {
   EXPECT_EQ(s, Sharding(mesh22(), {Shard(1), StridedShard(0, 2)}, {8, 16}));
 }
 
-TEST(Sharding, KeepsTheOrderOfAxesThatCutOneDim) {
+TEST(Sharding, KeepsTheOrderOfAxesThatShardOneDim) {
   const DeviceMesh mesh = DeviceMesh::parse("a=2,b=2,c=2");
   const std::vector<Placement> placements = {Shard(0), Shard(1), Shard(0)};
   const Sharding usual(mesh, placements, {8, 8});
@@ -165,7 +165,7 @@ TEST(Sharding, ThreadsThatMakeTheSameShardingsGetTheSameObjects) {
   EXPECT_EQ(live_shardings(), before);
 }
 
-TEST(Sharding, WithChangesOneAxisAndLetsItCutLast) {
+TEST(Sharding, WithChangesOneAxisAndMakesItInnermost) {
   const Sharding s = Sharding::parse("a=2,b=2,c=2 : S0,R,S0 : 8x8 bf16");
   EXPECT_EQ(s.with(1, Shard(0)).to_text(), "a=2,b=2,c=2 : S0#0,S0#2,S0#1 : 8x8 bf16");
   EXPECT_EQ(s.with(1, Shard(1)).to_text(), "a=2,b=2,c=2 : S0,S1,S0 : 8x8 bf16");

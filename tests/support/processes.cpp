@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -44,24 +45,31 @@ void check(bool ok, const std::string& what) {
   if (!ok) throw std::runtime_error(what + ": " + std::strerror(errno));
 }
 
-/// A port that was free at the time of the call.
-int free_port() {
+/// Whether this machine's loopback has nothing on the port.
+bool is_free(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   check(fd >= 0, "socket");
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  check(bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0, "bind");
-  check(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0, "getsockname");
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  const bool bound = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
   close(fd);
-  return ntohs(address.sin_port);
+  return bound;
 }
 
-/// The factor by which this program runs slower than usual.
-int slowdown() {
-  const char* given = std::getenv("TESSERA_TEST_SLOWDOWN");
-  return given != nullptr ? std::max(1, std::atoi(given)) : 1;
+/// A port that was free at the time of the call. Below the ports that the kernel gives to outgoing
+/// connections, which could take it before a rank listens; programs that run side by side begin to
+/// look at different places.
+int free_port() {
+  constexpr int kFirst = 10'000;
+  constexpr int kCount = 20'000;
+  static std::atomic<int> asked = 0;
+  for (int tries = 0; tries < kCount; ++tries) {
+    const int port = kFirst + static_cast<int>((int64_t{getpid()} * 61 + asked++) % kCount);
+    if (is_free(port)) return port;
+  }
+  throw std::runtime_error("no free port");
 }
 
 struct Child {
@@ -185,6 +193,11 @@ int run_rank(const std::string& name) {
 }
 
 }  // namespace
+
+int slowdown() {
+  const char* given = std::getenv("TESSERA_TEST_SLOWDOWN");
+  return given != nullptr ? std::max(1, std::atoi(given)) : 1;
+}
 
 Scenario::Scenario(std::string name, std::function<void()> body, std::source_location where)
     : name_(std::string(where.file_name()) + ": " + name) {

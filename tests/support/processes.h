@@ -36,10 +36,14 @@ class Scenario {
   std::string name_;
 };
 
+/// The factor by which this program runs slower than usual: TESSERA_TEST_SLOWDOWN, which is set
+/// under sanitizers, or 1.
+int slowdown();
+
 struct RunOptions {
   int size = 2;
   /// Processes that still run at the deadline are killed, and the test fails. Multiplied by
-  /// TESSERA_TEST_SLOWDOWN, if set (under sanitizers).
+  /// slowdown().
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
   std::vector<int> absent{};  ///< ranks that are not started
   /// Sends SIGKILL to this rank as soon as it calls `mark(kill_mark)`.

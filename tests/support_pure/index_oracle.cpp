@@ -20,8 +20,8 @@ std::vector<Indexes> oracle_chunk(const Indexes& list, int64_t count) {
   return chunks;
 }
 
-Indexes oracle_cut(const Indexes& list, const Placement& placement, int axis_size, int coordinate,
-                   int64_t outer) {
+Indexes oracle_shard(const Indexes& list, const Placement& placement, int axis_size, int coordinate,
+                     int64_t outer) {
   Indexes held;
   switch (placement.kind()) {
     case Placement::Kind::shard:
@@ -52,7 +52,7 @@ Indexes oracle_held(const Sharding& sharding, int dim, std::span<const int> coor
   for (int axis : sharding.axes_of_dim(dim)) {
     const int size = sharding.mesh().size(axis);
     const int mine = coordinate[static_cast<size_t>(axis)];
-    held = oracle_cut(held, sharding.placement(axis), size, mine, outer);
+    held = oracle_shard(held, sharding.placement(axis), size, mine, outer);
     outer = outer * size + mine;
   }
   return held;

@@ -6,8 +6,8 @@
 
 #include "tessera/sharding/sharding.h"
 
-/// What a rank holds, worked out the slow way: on lists of single indexes, cut as torch.chunk and
-/// PyTorch's _StridedShard cut tensors. Shares no arithmetic with sharding/.
+/// What a rank holds, worked out the slow way: on lists of single indexes, split as torch.chunk and
+/// PyTorch's _StridedShard split tensors. Shares no arithmetic with sharding/.
 namespace tessera::test {
 
 using Indexes = std::vector<int64_t>;
@@ -20,8 +20,8 @@ std::vector<Indexes> oracle_chunk(const Indexes& list, int64_t count);
 
 /// What is left of a list at one coordinate of one axis; `outer` counts the pieces that the axes
 /// before it made, for ragged tables.
-Indexes oracle_cut(const Indexes& list, const Placement& placement, int axis_size, int coordinate,
-                   int64_t outer);
+Indexes oracle_shard(const Indexes& list, const Placement& placement, int axis_size, int coordinate,
+                     int64_t outer);
 
 /// The global indexes of a dim at a coordinate, in local order.
 Indexes oracle_held(const Sharding& sharding, int dim, std::span<const int> coordinate);

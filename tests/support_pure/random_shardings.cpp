@@ -41,7 +41,7 @@ Placement random_placement(Rng& rng, const std::vector<int>& dims, ReduceOp fami
 }
 
 /// Makes some of the shards ragged. A table holds the sizes for every outer piece, so dims are
-/// walked in cutting order.
+/// walked in nesting order.
 void add_ragged(Rng& rng, const DeviceMesh& mesh, std::span<const int64_t> shape,
                 const std::vector<int>& order, std::vector<Placement>& placements) {
   for (int dim = 0; dim < std::ssize(shape); ++dim) {
@@ -62,7 +62,7 @@ void add_ragged(Rng& rng, const DeviceMesh& mesh, std::span<const int64_t> shape
       for (size_t outer = 0; outer < pieces.size(); ++outer) {
         for (int c = 0; c < k; ++c) {
           inner.push_back(std::ssize(
-              oracle_cut(iota_indexes(pieces[outer]), p, k, c, static_cast<int64_t>(outer))));
+              oracle_shard(iota_indexes(pieces[outer]), p, k, c, static_cast<int64_t>(outer))));
         }
       }
       pieces = std::move(inner);

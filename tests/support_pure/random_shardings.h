@@ -27,7 +27,7 @@ struct RandomOptions {
   bool partial = true;
   bool strided = true;
   bool ragged = true;
-  bool order = true;    ///< axes cut a dim in any order
+  bool order = true;    ///< axes shard a dim in any order
   bool stride = false;  ///< dims nest in any order, some expanded (stride 0)
   bool dtype = false;
 };

@@ -256,7 +256,7 @@ int64_t fetch(const std::vector<const Part*>& group, const std::vector<int64_t>&
           list_text(element));
     found = part->values[*at];
   }
-  check(found.has_value(), "nobody in the group holds element ", list_text(element));
+  check(found.has_value(), "no rank of the group holds element ", list_text(element));
   return *found;
 }
 

@@ -13,7 +13,7 @@
 /// ranks in its group (itself alone in a local step), and fails where it finds something missing:
 ///
 ///   slice             an element that is not the rank's own
-///   all_gather, ...   an element that nobody in the group holds
+///   all_gather, ...   an element that no rank of the group holds
 ///   all_reduce, ...   an addend that a member of the group lacks
 ///   avg               a sum that does not divide
 ///

@@ -64,7 +64,7 @@ TEST(ThreadForms, TensorsNeedNotBeContiguous) {
     EXPECT_TRUE(same(gathered, at::cat({data_of(0, {8}, at::kFloat).slice(0, 0, 8, 2),
                                         data_of(1, {8}, at::kFloat).slice(0, 0, 8, 2)})));
 
-    at::Tensor wide = data_of(rank, {3, 4}, at::kFloat).t();  // 4 x 3, rows are cut
+    at::Tensor wide = data_of(rank, {3, 4}, at::kFloat).t();  // 4 x 3, rows are split
     at::Tensor chunk = at::empty({2, 3});
     backend._reduce_scatter_base(chunk, wide)->wait();
     const at::Tensor sum = reference(ReduceOp::SUM, of_all_ranks(2, {3, 4}, at::kFloat)).t();

@@ -1,5 +1,5 @@
 // Thread ranks on a device whose events are counted and can fail: order between streams is asked
-// for where it must be, and a device that breaks in the middle of a call leaves nobody waiting.
+// for where it must be, and a device that breaks in the middle of a call leaves no rank waiting.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <atomic>
@@ -62,15 +62,15 @@ at::Tensor empty_there() {
 }
 
 TEST(ThreadStreams, ADeviceThatBreaksAfterTheDataMovedFailsTheCallOnEveryRank) {
-  std::atomic<int> told{0};
+  std::atomic<int> reported{0};
   records_left = 2;  // each rank's when it comes; the one at the end fails
   run_ranks(2, [&](int) {
     auto& backend = everyone(2)->backend(kDevice);
     Tensors t = {empty_there()};
     expect_error<Error>([&] { backend.allreduce(t)->wait(); }, {"the device is lost"});
-    ++told;
+    ++reported;
   });
-  EXPECT_EQ(told, 2);
+  EXPECT_EQ(reported, 2);
 }
 
 TEST(ThreadStreams, ATransferHasAStreamOfItsOwn) {

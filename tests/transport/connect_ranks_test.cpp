@@ -48,7 +48,7 @@ Socket connect_to_first(c10d::Store& store) {
 /// Says to rank 0 what no rank would say.
 void knock_as_stranger(c10d::Store& store) {
   const Socket socket = connect_to_first(store);
-  const std::array<int64_t, 2> greeting = {12345, 1};  // a token of nobody, the rank of another
+  const std::array<int64_t, 2> greeting = {12345, 1};  // an unknown token, the rank of another
   EXPECT_EQ(::send(socket.fd(), greeting.data(), sizeof(greeting), MSG_NOSIGNAL),
             ssize_t(sizeof(greeting)));
 }

@@ -119,7 +119,7 @@ TEST_F(SocketLinksTest, AnInterruptEndsAWaitWheneverItComes) {
 TEST_F(SocketLinksTest, AReceiveThatIsPostedWhileItsMessageComesGetsIt) {
   const auto sent = send(0, values(kLarge, 5), 1);
   std::thread sender([&] { EXPECT_TRUE(sent->wait(kPatience)); });
-  // Whoever waits for tag 2 reads the message of tag 1 meanwhile, as long as it takes.
+  // The thread that waits for tag 2 reads the message of tag 1 meanwhile, as long as it takes.
   const at::Tensor small = at::zeros({1});
   const auto never = receive(1, small, 2);
   std::thread reader([&] { EXPECT_FALSE(never->wait(kPatience)); });

@@ -1,5 +1,5 @@
 """The names of torch.distributed.tensor on top of this library: a program changes its imports, no
-more. The modules are named as PyTorch's are, so that one replacement does a whole file:
+more, or nothing at all after enable() and under `python -m tessera.compat program.py`. The modules are named as PyTorch's are, so that one replacement does a whole file:
 
     sed -e 's/torch\\.distributed\\.tensor/tessera.compat/' \\
         -e 's/torch\\.distributed\\.\\(fsdp\\|device_mesh\\)/tessera.compat.\\1/' program.py
@@ -14,6 +14,7 @@ PyTorch's own DTensors keep theirs.
 
 from __future__ import annotations
 
+from . import _random  # as PyTorch's package, whose programs call torch.distributed.tensor._random
 from ._api import (
     DTensor,
     distribute_module,
@@ -25,6 +26,7 @@ from ._api import (
     randn,
     zeros,
 )
+from ._enable import disable, enable
 from ._utils import ExplicitRedistributionContext
 from .device_mesh import DeviceMesh, init_device_mesh
 from .experimental import implicit_replication, local_map, register_sharding
@@ -56,9 +58,12 @@ __all__ = [
     "Shard",
     "UnshardHandle",
     "_StridedShard",
+    "_random",
+    "disable",
     "distribute_module",
     "distribute_tensor",
     "empty",
+    "enable",
     "full",
     "fully_shard",
     "implicit_replication",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor as TorchDTensor
 from torch.optim.optimizer import _foreach_supported_types as _optimizer_types
 from torch.utils._foreach_utils import _foreach_supported_types as _clipping_types
 
@@ -52,9 +53,12 @@ class DTensor(metaclass=_IsSharded):
         )
         return made.requires_grad_(requires_grad)
 
+    # PyTorch's C++ code asks the class in torch.distributed.tensor for it, after enable() this one.
+    _op_dispatcher = TorchDTensor._op_dispatcher
+
     redistribute = staticmethod(_methods.redistribute)
     to_local = staticmethod(_methods.to_local)
-    full_tensor = staticmethod(_tensor.full_tensor)
+    full_tensor = staticmethod(_methods.full_tensor)
 
     @staticmethod
     def from_local(

@@ -52,6 +52,29 @@ def set_rotate_method(rotate_method: str) -> None:
     _cp_options.rotate_method = methods[rotate_method]
 
 
+class _CausalBehavior(Enum):
+    """What of a block of keys a block of queries sees."""
+
+    SKIP = None
+    NOT_IS_CAUSAL = False
+    IS_CAUSAL = True
+
+
+def _is_causal_behavior(
+    rank: int, world_size: int, i: int, is_causal: bool
+) -> _CausalBehavior:
+    """For the keys that a rank of the ring has after i rotations. In head-tail order it needs a part of
+    every block."""
+    if not is_causal:
+        return _CausalBehavior.NOT_IS_CAUSAL
+    owner = (rank - i) % world_size
+    if owner == rank:
+        return _CausalBehavior.IS_CAUSAL
+    if owner < rank or _cp_options.enable_load_balance:
+        return _CausalBehavior.NOT_IS_CAUSAL
+    return _CausalBehavior.SKIP
+
+
 class _LoadBalancer:
     """An order of the sequence, as indices of shape (1, length)."""
 
@@ -83,6 +106,45 @@ class _PerDocumentHeadTailLoadBalancer(_LoadBalancer):
             )
         order = SequenceOrder.head_tail_of_documents(lengths, world_size)
         super().__init__(order, sum(lengths), device)
+
+
+class _PTRRLoadBalancer(_LoadBalancer):
+    """For flex_attention: every rank gets equally many rows of blocks, chosen so that their numbers of
+    blocks that the mask keeps are about equal. One order for all rows of the batch and all heads."""
+
+    def __init__(self, block_mask: Any, world_size: int) -> None:
+        self.block_mask = block_mask
+        self.world_size = world_size
+        work = block_mask.kv_num_blocks
+        if block_mask.full_kv_num_blocks is not None:
+            work = work + block_mask.full_kv_num_blocks
+        work = work.flatten(0, 1)
+        if (work != work[:1]).any():
+            raise NotImplementedError(
+                "rows of a batch, or heads, with different masks cannot be laid out in one order"
+            )
+        size, key_size = block_mask.BLOCK_SIZE
+        length, blocks = block_mask.seq_lengths[0], work.size(1)
+        if size != key_size or length != size * blocks:
+            raise NotImplementedError(
+                f"the sequence of {length} must be {blocks} whole square blocks, of {size} x {key_size}"
+            )
+        first = self.ptrr_scheduling(work[0], world_size).flatten() * size
+        positions = first.unsqueeze(1) + torch.arange(size, device=first.device)
+        order = SequenceOrder.of_positions(positions.flatten().tolist())
+        super().__init__(order, length, work.device)
+
+    @staticmethod
+    def ptrr_scheduling(process_time: torch.Tensor, group_size: int) -> torch.Tensor:
+        """The tasks of each group, (groups, tasks of one): dealt from the longest on, in rounds that
+        start by turns at the first and at the last group."""
+        tasks = process_time.numel()
+        if tasks % group_size:
+            raise NotImplementedError(f"{tasks} tasks are not divisible among {group_size} groups")
+        longest_first = process_time.argsort(descending=True, stable=True)
+        rounds = longest_first.view(-1, group_size)
+        rounds[1::2] = rounds[1::2].flip(1)
+        return rounds.t().sort(dim=1).values
 
 
 def context_parallel(

@@ -260,7 +260,7 @@ def replicated_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
 
 
 def _registry_of(module: nn.Module) -> dict[str, Any]:
-    """What PyTorch's functions on modules tell each other."""
+    """State that PyTorch's functions on modules share."""
     registry: dict[str, Any] = module.__dict__.setdefault(REGISTRY_KEY, {})
     return registry
 

@@ -92,7 +92,7 @@ class Placed:
 
 def default_mesh() -> Any:
     """All ranks of the world, on their accelerators where there are any. PyTorch's where it is
-    initialised, so that tensors tell of one that equals the program's."""
+    initialised, so that tensors report one that equals the program's."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     device = "cpu" if accelerator is None else accelerator.type
     if not torch.distributed.is_initialized():

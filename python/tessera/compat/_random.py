@@ -1,4 +1,4 @@
-"""The names of torch.distributed.tensor._random. Random numbers here hang on the seed and on an element's
+"""The names of torch.distributed.tensor._random. Random numbers here depend on the seed and on an element's
 place in the global tensor, so there is nothing that tracks the ranks' generators."""
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ from typing import Any
 from .. import _C
 from ..mesh import mesh_from_torch
 from ..ranks import manual_seed as _manual_seed
+
+# Programs that switch the tracker off test whether there is one, as there is none on CPUs in PyTorch.
+_rng_tracker = None
 
 
 def manual_seed(seed: int, device_mesh: Any) -> None:

@@ -56,7 +56,7 @@ def _compute_local_shape_and_global_offset(
 def compute_global_tensor_shape(
     shape: Sequence[int], mesh: Any, placements: Sequence[Any]
 ) -> torch.Size:
-    """The shape of the tensor whose part on this rank has that one; the ranks tell each other."""
+    """The shape of the tensor whose part on this rank has that one; the ranks exchange sizes."""
     if len(placements) != mesh.ndim:
         raise _C.InvalidArgument(
             f"Expected one placement per mesh dim, {mesh.ndim} of them, got {placements}"
@@ -77,11 +77,11 @@ def compute_global_tensor_info(
     for axis, placement in enumerate(placements):
         if not placement.is_shard():
             continue
-        cut, ranks = placement.dim, mesh.size(axis)
-        shape[cut] *= ranks
-        outside = [d for d in range(len(shape)) if d != cut and stride[d] >= stride[cut]]
-        for dim in outside:
-            stride[dim] *= ranks
+        dim, ranks = placement.dim, mesh.size(axis)
+        shape[dim] *= ranks
+        outside = [d for d in range(len(shape)) if d != dim and stride[d] >= stride[dim]]
+        for outer in outside:
+            stride[outer] *= ranks
     return shape, stride
 
 

@@ -107,11 +107,11 @@ class CommDebugMode(_comm_mode.CommDebugMode):  # type: ignore[misc]
         >>> tessera.run_ranks(2, show)
         [1, 1]
 
-    It is PyTorch's own mode, which also tells the counts of each module (comm_module_counts), its
+    It is PyTorch's own mode, which also has the counts of each module (comm_module_counts), its
     tables and its dumps. It counts what was sent: a move from Shard to Shard is an all_to_all on CPUs
-    too, where PyTorch gathers. The small message of from_local, by which the ranks tell their sizes,
-    moves no tensor and is left out. tessera.Recorder tells more: bytes, axis, time, and the operator
-    that asked.
+    too, where PyTorch gathers. The small message of from_local, by which the ranks exchange
+    their sizes, moves no tensor and is left out. tessera.Recorder has more: bytes, axis, time, and
+    the operator that asked.
     """
 
     def __init__(self) -> None:

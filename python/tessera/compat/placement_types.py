@@ -11,6 +11,7 @@ from ._collective_utils import pad_tensor
 
 # The addends that PyTorch calls _MaskPartial have zeros where the mask is: ordinary ones.
 _MaskPartial = Partial
+_Partial = Partial
 
 
 class _StridedShard(StridedShard):

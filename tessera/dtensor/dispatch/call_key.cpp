@@ -24,11 +24,6 @@ void add_scalar(DecisionKey& key, const c10::IValue& value) {
       "replicated with an ImplicitReplication guard (in Python: with implicit_replication())"));
 }
 
-bool is_taken_as_replicated(const at::Tensor& plain) {
-  return plain.numel() == 1 || ImplicitReplication::current() || plain_is_internal(plain) ||
-         is_materialized_zero(plain);
-}
-
 void add_arg(const OpEntry& entry, DecisionKey& key, ArgKind kind, const c10::IValue& value) {
   using namespace words;
   if (value.isNone()) return add_none(key);
@@ -100,6 +95,11 @@ void add_call(const OpEntry& entry, const Stack& stack, DecisionKey& key) {
   for (size_t i = 0; i < entry.args.size(); ++i) {
     add_arg(entry, key, entry.args[i], stack[base + i]);
   }
+}
+
+bool is_taken_as_replicated(const at::Tensor& plain) {
+  return plain.numel() == 1 || ImplicitReplication::current() || plain_is_internal(plain) ||
+         is_materialized_zero(plain);
 }
 
 void check_plain(const OpEntry& entry, const Stack& stack) {

@@ -17,6 +17,10 @@ namespace tessera::dtensor {
 /// guard allows.
 void add_call(const OpEntry& entry, const Stack& stack, DecisionKey& key);
 
+/// Whether a plain tensor beside sharded ones counts as replicated: one number, one that libtorch
+/// or autograd made (composite.h), or any under an ImplicitReplication guard.
+bool is_taken_as_replicated(const at::Tensor& plain);
+
 /// The key words of one argument. The same words whether it comes from a stack or as a C++ value
 /// (typed_kernel.h).
 namespace words {

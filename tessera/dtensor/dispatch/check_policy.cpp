@@ -99,8 +99,8 @@ void check_policy(const OpEntry& entry, const Decision& decision, const Stack& s
   if (!decision.moves) return;
   const ImplicitComm policy = CommPolicy::current();
   const bool strict = decision.replicates && StrictRules::current();
-  const bool tells = decision.replicates && !decision.warned.load(std::memory_order_relaxed);
-  if (policy == ImplicitComm::allow && !strict && !tells) return;
+  const bool warns = decision.replicates && !decision.warned.load(std::memory_order_relaxed);
+  if (policy == ImplicitComm::allow && !strict && !warns) return;
   const Moved moved = what_moves(decision, operands_of(entry, stack), entry.is_out);
   decision.warned.store(true, std::memory_order_relaxed);
   if (moved.text.empty()) return;

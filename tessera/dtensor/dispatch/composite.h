@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "tessera/base/api.h"
 #include "tessera/dtensor/dispatch/op_entry.h"
 
 /// Composite ops decompose into ops that have sharded kernels, so they need none of their own. Some
@@ -20,7 +21,7 @@ c10::KernelFunction composite_kernel(std::shared_ptr<const OpEntry> entry);
 
 /// While it is alive, this thread runs a function that creates tensors and is not an op of
 /// libtorch, for example one written in Python.
-class InsideComposite {
+class TESSERA_API InsideComposite {
  public:
   InsideComposite();
   ~InsideComposite();
@@ -31,7 +32,7 @@ class InsideComposite {
 /// Distinguishes an index that the host language created from a literal (Python's x[[0, 2]]) from a
 /// tensor of the caller. The default test returns false.
 using IsLiteral = bool (*)(const at::Tensor& plain);
-void set_literal_test(IsLiteral test);
+TESSERA_API void set_literal_test(IsLiteral test);
 /// Whether `plain` is such an index among the arguments of an indexing op.
 bool is_literal_index(const OpEntry& entry, const at::Tensor& plain);
 

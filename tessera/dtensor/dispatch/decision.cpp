@@ -29,7 +29,8 @@ struct Entry {
   size_t bytes() const {
     const size_t handles = decision->operands.size() + decision->results.size() + keep.size();
     return sizeof(Entry) + sizeof(Decision) + words.size() * sizeof(uint64_t) +
-           handles * sizeof(Sharding) + decision->known.size() * sizeof(KnownResult) +
+           handles * sizeof(Sharding) +
+           decision->known.size() * (sizeof(KnownResult) + sizeof(ShardedImpl)) +
            std::min<size_t>(handles, 4) * kShardingBytes;
   }
 };
@@ -101,8 +102,10 @@ struct Registry {
   std::mutex mutex;
   std::set<ThreadCache*> threads;
   DecisionStats of_ended_threads;
-  std::atomic<uint64_t> generation{1};
 };
+
+/// Incremented to make every thread drop its decisions.
+constinit std::atomic<uint64_t> clear_generation{1};
 
 Registry& registry() {
   static auto* instance = new Registry();  // outlives every thread
@@ -136,8 +139,7 @@ struct ThreadCache {
 
   Table& table(uint32_t op) {
     // Both only grow, so an unchanged sum means that neither changed.
-    if (const uint64_t now =
-            registry().generation.load(std::memory_order_relaxed) + rules::generation();
+    if (const uint64_t now = clear_generation.load(std::memory_order_relaxed) + rules::generation();
         generation != now) [[unlikely]] {
       generation = now;
       clear();
@@ -160,18 +162,9 @@ void bump(std::atomic<uint64_t>& counter) {
 }  // namespace
 
 KnownResult::KnownResult(const Sharding& sharding)
-    : shape(as_ints(sharding.shape())),
-      stride(as_ints(sharding.stride())),
-      local_shape(as_ints(sharding.local_shape())),
+    : local_shape(as_ints(sharding.local_shape())),
       local_stride(as_ints(sharding.local_stride())),
-      dtype(static_cast<at::ScalarType>(sharding.dtype())) {}
-
-bool KnownResult::fits(const at::Tensor& local, bool is_view) const {
-  if (!local.defined() || local.scalar_type() != dtype) return false;
-  if (local.sizes() != local_shape) return false;
-  if (is_view) return !local.is_conj() && !local.is_neg();
-  return is_laid_out_as(local, local_stride);
-}
+      dtype(c10::scalarTypeToTypeMeta(static_cast<at::ScalarType>(sharding.dtype()))) {}
 
 void DecisionKey::spill(uint64_t word) {
   spilled_.push_back(word);
@@ -235,6 +228,6 @@ DecisionStats decision_stats() {
   return sum;
 }
 
-void clear_decisions() { registry().generation.fetch_add(1); }
+void clear_decisions() { clear_generation.fetch_add(1); }
 
 }  // namespace tessera::dtensor

@@ -14,6 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/api.h"
+#include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/rules/number.h"
 #include "tessera/rules/rule.h"
 #include "tessera/sharding/sharding.h"
@@ -44,13 +47,29 @@ struct KnownResult {
   explicit KnownResult(const Sharding& sharding);
   /// Whether the local result has the predicted metadata. A view has the strides that it has; a new
   /// result may differ from the predicted ones.
-  bool fits(const at::Tensor& local, bool is_view) const;
+  bool fits(const at::Tensor& local, bool is_view) const {
+    const c10::TensorImpl& impl = *local.unsafeGetTensorImpl();
+    if (impl.dtype() != dtype || impl.dim() != static_cast<int64_t>(local_shape.size())) {
+      return false;
+    }
+    const at::IntArrayRef sizes = impl.sizes();
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      if (sizes[d] != local_shape[d]) return false;
+    }
+    return is_view ? !local.is_conj() && !local.is_neg() : is_laid_out_as(local, local_stride);
+  }
+  /// wrap() of a local result that fits.
+  at::Tensor wrap(at::Tensor local, const Sharding& sharding) const {
+    const c10::Device device = local.device();
+    if (!outline.is_on(device)) [[unlikely]]
+      outline = TensorOutline(sharding, device);
+    return outline.wrap(std::move(local), sharding);
+  }
 
-  at::IntArrayRef shape;
-  at::IntArrayRef stride;
   at::IntArrayRef local_shape;
   at::IntArrayRef local_stride;
-  at::ScalarType dtype;
+  caffe2::TypeMeta dtype;
+  mutable TensorOutline outline;  ///< made for the first result; decisions belong to one thread
 };
 
 struct Decision {
@@ -192,8 +211,8 @@ struct DecisionStats {
 };
 
 /// Summed over all live threads.
-DecisionStats decision_stats();
+TESSERA_API DecisionStats decision_stats();
 /// Every thread drops its decisions before its next look-up.
-void clear_decisions();
+TESSERA_API void clear_decisions();
 
 }  // namespace tessera::dtensor

@@ -45,6 +45,16 @@ int64_t storage_offset(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined() ? value.toTensor().storage_offset() : 0;
 }
 
+void share_write_counts(const at::Tensor& base, std::span<const c10::IValue> results) {
+  for (const c10::IValue& result : results) {
+    if (result.isTensor()) {
+      share_write_count(base, result.toTensor());
+    } else if (result.isTensorList()) {
+      for (const at::Tensor& view : result.toTensorVector()) share_write_count(base, view);
+    }
+  }
+}
+
 void set_view_offsets(const Decision& decision, int64_t base,
                       std::span<const c10::IValue> results) {
   if (base == 0 && decision.view_offsets.empty()) return;
@@ -139,7 +149,8 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
   if (LazyLocal::any() && dispatch_lazy(entry, op, stack)) return;
   if (!entry.written.empty()) adopt_internal(entry, stack);
   if (!entry.hidden.empty()) refuse_aliased_statistics(entry, stack);
-  if (!entry.written.empty() || !entry.hidden.empty()) count_writes(entry, stack);
+  std::optional<CountedWrites> counted;
+  if (!entry.written.empty() || !entry.hidden.empty()) counted.emplace(entry, stack);
   if (entry.decomposition != nullptr && entry.decomposition(entry, op, stack)) return;
   const size_t base = stack.size() - entry.args.size();
   const Decision* decision = &decision_for(entry, op, stack);
@@ -167,6 +178,10 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
     viewed = stack[base].toTensor();
   const int64_t offset = entry.is_view ? storage_offset(stack[base]) : 0;
   to_local_args(entry, *decision, stack);
+  at::Tensor view_base;
+  if (entry.is_view && !decision->moves && stack[base].isTensor()) {
+    view_base = stack[base].toTensor();
+  }
   const std::vector<at::Tensor> borrowed = tensors_at(entry, stack, decision->write_back);
   const at::Tensor copied = viewed.defined() ? stack[base].toTensor() : at::Tensor();
   try {
@@ -177,6 +192,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
   }
   wrap_results(entry, *decision, stack, base, {written.data(), written.size()});
   if (entry.is_view) set_view_offsets(*decision, offset, std::span(stack).subspan(base));
+  if (view_base.defined()) share_write_counts(view_base, std::span(stack).subspan(base));
   if (!originals.empty()) write_back(entry, *decision, originals, borrowed);
   if (viewed.defined()) [[unlikely]] {
     note_origin(*decision, viewed, copied, std::span(stack).subspan(base));
@@ -185,8 +201,9 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
 
 }  // namespace
 
-void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
-  if (entry.is_view) record_view_function();  // in the state that libtorch reads afterwards
+namespace {
+
+void dispatch_in_mode_of_base(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   std::optional<c10::InferenceMode> mode_of_base;
   if (crosses_inference_mode(entry, stack)) [[unlikely]] {
     mode_of_base.emplace(!c10::InferenceMode::is_enabled());
@@ -196,6 +213,13 @@ void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
   const GatheredViewsOfCall views(entry, stack);
   dispatch_up_to_date(entry, op, stack);
   views.move_writes(entry);
+}
+
+}  // namespace
+
+void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  dispatch_in_mode_of_base(entry, op, stack);
+  if (entry.is_view) record_view_function();  // in the state that libtorch reads afterwards
 }
 
 }  // namespace tessera::dtensor

@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include "tessera/base/api.h"
 #include "tessera/dtensor/dispatch/decision.h"
 #include "tessera/dtensor/dispatch/op_entry.h"
 #include "tessera/dtensor/sharded_tensor.h"
@@ -91,6 +92,6 @@ void check_writable(const OpEntry& entry, const c10::IValue& value);
 void write_through(const OpEntry& entry, const at::Tensor& view);
 
 /// The sharding with which a plain tensor takes part: replicated over `mesh`.
-Sharding as_replicated(const at::Tensor& plain, const DeviceMesh& mesh);
+TESSERA_API Sharding as_replicated(const at::Tensor& plain, const DeviceMesh& mesh);
 
 }  // namespace tessera::dtensor

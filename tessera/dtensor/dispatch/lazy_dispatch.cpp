@@ -11,6 +11,7 @@
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/lazy_dtypes.h"
 #include "tessera/dtensor/dispatch/lazy_recipes.h"
+#include "tessera/dtensor/dispatch/view_replay.h"
 
 namespace tessera::dtensor {
 
@@ -71,9 +72,9 @@ struct OperandMix {
   bool other_mesh = false;  ///< sharded over other axes: activations of tensor parallelism
   bool own_mesh = false;    ///< sharded like parameters: gradients, optimizer state
   bool lazy_view = false;
-  bool switched = false;       ///< one that is read reports another dtype than its shards have
-  bool written = false;        ///< a lazy tensor is written to
-  bool requires_grad = false;  ///< any of them, so autograd may record the op
+  bool switched = false;  ///< one that is read reports another dtype than its shards have
+  bool written = false;   ///< a lazy tensor is written to
+  bool records = false;   ///< in grad mode with a tensor that requires grad
 };
 
 bool is_written(const OpEntry& entry, size_t arg) {
@@ -84,18 +85,33 @@ bool reports_other_dtype(const at::Tensor& tensor, const ShardedMeta& meta) {
   return meta.local().defined() && meta.local().scalar_type() != tensor.scalar_type();
 }
 
+const DeviceMesh* mesh_if_lazy(const c10::IValue& value) {
+  const ShardedMeta* meta = value.isTensor() ? sharded_meta(value.toTensor()) : nullptr;
+  return meta != nullptr && meta->lazy() != nullptr ? &meta->sharding().mesh() : nullptr;
+}
+
+/// Of the last one, so that the lists of an optimizer are not searched.
 const DeviceMesh* mesh_of_lazy(const OpEntry& entry, const Stack& stack) {
-  const DeviceMesh* mesh = nullptr;
-  for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
-    if (lazy_local(tensor) != nullptr) mesh = &sharded_meta(tensor)->sharding().mesh();
-  });
-  return mesh;
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = entry.args.size(); i-- > 0;) {
+    const c10::IValue& value = stack[base + i];
+    if (entry.args[i] == ArgKind::tensor) {
+      if (const DeviceMesh* mesh = mesh_if_lazy(value)) return mesh;
+    } else if (entry.args[i] == ArgKind::tensor_list && value.isList()) {
+      const auto list = value.toListRef();
+      for (size_t item = list.size(); item-- > 0;) {
+        if (const DeviceMesh* mesh = mesh_if_lazy(list[item])) return mesh;
+      }
+    }
+  }
+  return nullptr;
 }
 
 OperandMix operand_mix_of(const OpEntry& entry, const Stack& stack, const DeviceMesh& mesh) {
   OperandMix out;
+  const bool may_record = c10::GradMode::is_enabled();
   for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t arg) {
-    out.requires_grad = out.requires_grad || tensor.requires_grad();
+    out.records = out.records || (may_record && tensor.requires_grad());
     const ShardedMeta* meta = sharded_meta(tensor);
     if (meta == nullptr) {
       out.plain = out.plain || tensor.dim() > 0;
@@ -113,16 +129,10 @@ OperandMix operand_mix_of(const OpEntry& entry, const Stack& stack, const Device
   return out;
 }
 
-bool autograd_records_or_replays(const OperandMix& mix) {
-  constexpr int kNoBackward = -1;
-  return (c10::GradMode::is_enabled() && mix.requires_grad) ||
-         (torch::autograd::get_current_graph_task_id() != kNoBackward && !outside_backward);
-}
-
 bool computes(const OperandMix& mix) {
   if (mix.written) return false;
   if (mix.plain || mix.other_mesh) return true;
-  return !mix.own_mesh && autograd_records_or_replays(mix);
+  return !mix.own_mesh && (mix.records || runs_backward());  // autograd records or replays
 }
 
 /// zeros_like(p), full_like(p, ...): only the metadata is used, and there is no derivative.
@@ -147,9 +157,10 @@ bool mixes_dtypes(const OpEntry& entry, const Stack& stack) {
 }
 
 void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  stop_recording_view_functions();
   c10::SmallVector<std::shared_ptr<LazyLocal>, 4> used;
   bool mixed = false;
-  const auto tell = [&used] {
+  const auto notify = [&used] {
     for (const auto& lazy : used) lazy->release();
   };
   try {
@@ -161,13 +172,13 @@ void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack&
     op.callBoxed(&stack);
   } catch (c10::Error& error) {
     if (mixed) explain_dtypes(error, used);
-    tell();
+    notify();
     throw;
   } catch (...) {
-    tell();
+    notify();
     throw;
   }
-  tell();
+  notify();
 }
 
 /// An op whose tensors are all lazy and none is written to.
@@ -235,6 +246,11 @@ void tell_of_writes(const OpEntry& entry, const Stack& stack) {
 
 OutsideBackward::OutsideBackward() : before_(std::exchange(outside_backward, true)) {}
 OutsideBackward::~OutsideBackward() { outside_backward = before_; }
+
+bool runs_backward() {
+  constexpr int kNoBackward = -1;
+  return torch::autograd::get_current_graph_task_id() != kNoBackward && !outside_backward;
+}
 
 bool takes_lazy(const OpEntry& entry, const Stack& stack) {
   return LazyLocal::any() && mesh_of_lazy(entry, stack) != nullptr;

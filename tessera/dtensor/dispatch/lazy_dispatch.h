@@ -21,6 +21,9 @@ class OutsideBackward {
   bool before_;
 };
 
+/// Whether this thread runs a backward, outside of any OutsideBackward.
+bool runs_backward();
+
 /// Runs the op if its arguments include a lazy tensor that the common path cannot handle. Returns
 /// whether it did.
 bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& stack);

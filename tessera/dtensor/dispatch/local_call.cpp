@@ -150,6 +150,28 @@ void run_kernel(const OpEntry& entry, const c10::OperatorHandle& op, const Decis
 
 }  // namespace
 
+namespace {
+
+/// Advances `operand`, the index of the first one.
+c10::List<at::Tensor> to_local_list(const OpEntry& entry, const Decision& decision, size_t& operand,
+                                    at::ArrayRef<c10::IValue> tensors) {
+  c10::List<at::Tensor> locals;
+  locals.reserve(tensors.size());
+  for (const c10::IValue& item : tensors) {
+    const at::Tensor& tensor = item.toTensor();
+    if (decision.moves) {
+      locals.push_back(local_operand_once(entry, decision, operand, tensor));
+    } else {
+      const ShardedMeta* meta = sharded_meta(tensor);
+      locals.push_back(meta != nullptr ? meta->local() : tensor);
+    }
+    ++operand;
+  }
+  return locals;
+}
+
+}  // namespace
+
 void to_local_args(const OpEntry& entry, const Decision& decision, Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   size_t operand = 0;
@@ -162,13 +184,7 @@ void to_local_args(const OpEntry& entry, const Decision& decision, Stack& stack)
       ++operand;
     } else if (entry.args[i] == ArgKind::tensor_list && !value.isNone()) {
       if (value.isTensorList()) {
-        c10::List<at::Tensor> locals;
-        const auto list = value.toTensorList();
-        locals.reserve(list.size());
-        for (const at::Tensor& tensor : list) {
-          locals.push_back(local_operand_once(entry, decision, operand++, tensor));
-        }
-        value = std::move(locals);
+        value = to_local_list(entry, decision, operand, value.toListRef());
       } else {
         c10::List<std::optional<at::Tensor>> locals;
         for (const auto& item : value.toListRef()) {

@@ -5,6 +5,7 @@
 
 #include <string_view>
 
+#include "tessera/base/api.h"
 #include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/rules/rule.h"
 
@@ -24,12 +25,12 @@ namespace tessera {
 
 /// Adds a rule in the notation of docs/rule_notation.md, or replaces the existing one. `op` is
 /// "mylib::op", or with its overload "mylib::op.out". Throws InvalidArgument for invalid notation.
-void register_rule(std::string_view op, std::string_view notation);
+TESSERA_API void register_rule(std::string_view op, std::string_view notation);
 
 /// The same as functions, for what the notation cannot express: `rows` returns the legal placements
 /// of a call for one mesh axis, `infer` the global shapes of its results (without it, the op needs
 /// a Meta kernel); see rules/rule.h.
-void register_rule(rules::Rule rule);
+TESSERA_API void register_rule(rules::Rule rule);
 
 using dtensor::KernelCall;
 using dtensor::RunRow;
@@ -42,7 +43,7 @@ using rules::KernelRows;
 ///
 ///   register_rule("mylib::scale_rows", "mn, m -> mn ; kernel mylib_by_column n");
 ///   register_kernel("mylib_by_column", by_column, KernelComm::none);
-void register_kernel(std::string_view name, RunRow kernel, KernelComm comm = KernelComm::combine,
-                     KernelRows rows = {});
+TESSERA_API void register_kernel(std::string_view name, RunRow kernel,
+                                 KernelComm comm = KernelComm::combine, KernelRows rows = {});
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/view_origin.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -63,6 +64,7 @@ Variable placed(Variable grad, const Sharding& like) {
 
 struct PlacedGradient : torch::autograd::Function<PlacedGradient> {
   static Variable forward(AutogradContext* ctx, const Variable& tensor) {
+    refresh(tensor);  // the result refers to the memory, not to the view that may be out of date
     const ShardedMeta* meta = sharded_meta(tensor);
     ctx->set_materialize_grads(false);
     hold_sharding(ctx, "grad", gradient_sharding(meta->sharding()));

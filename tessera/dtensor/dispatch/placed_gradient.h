@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "tessera/base/api.h"
 #include "tessera/dtensor/dispatch/op_entry.h"
 
 namespace torch::autograd {
@@ -18,7 +19,7 @@ namespace tessera::dtensor {
 
 /// The same tensor, whose gradient will be sharded. Returns tensors that are not sharded, or whose
 /// gradient is not recorded, unchanged.
-at::Tensor with_placed_gradient(const at::Tensor& tensor);
+TESSERA_API at::Tensor with_placed_gradient(const at::Tensor& tensor);
 
 /// Whether `hook` was installed by this file, on a tensor that is written to.
 bool is_placing_hook(const torch::autograd::FunctionPreHook& hook);

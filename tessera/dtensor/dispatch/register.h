@@ -3,6 +3,7 @@
 #include <memory>
 #include <string_view>
 
+#include "tessera/base/api.h"
 #include "tessera/dtensor/dispatch/op_entry.h"
 
 namespace tessera::dtensor {
@@ -23,13 +24,13 @@ void set_decomposition(std::string_view op, Decomposition decomposition);
 void set_infer(std::string_view op, Infer infer);
 
 /// A kernel for an op that libtorch has none for on CPU and CUDA. It replaces the arguments on the
-/// stack by the results. On Meta too, where it tells the shapes.
+/// stack by the results. On Meta too, where it gives the shapes.
 using LocalKernel = void (*)(torch::jit::Stack& stack);
 void add_local_kernel(std::string_view op, LocalKernel kernel);
 
 /// Registers the sharded kernel for an op of another library, which may not be defined yet. Without
 /// it such an op has only the fallback, over which a composite kernel takes precedence.
-void claim(std::string_view op);
+TESSERA_API void claim(std::string_view op);
 
 /// Whether the op has a decomposition of this library.
 bool is_decomposed(std::string_view op);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tessera/base/api.h"
 #include "tessera/rules/rule.h"
 
 /// Kernels of rows (rules::Row::kernel): what runs on the local tensors where "the same op on local
@@ -23,7 +24,7 @@
 namespace tessera::dtensor {
 
 /// One call of a row's kernel on this rank.
-struct KernelCall {
+struct TESSERA_API KernelCall {
   const c10::OperatorHandle& op;
   std::string_view name;               ///< of the op: "aten::cumsum.out"
   std::span<const Sharding> operands;  ///< of the tensors among the arguments, lists flattened
@@ -50,11 +51,11 @@ using RunRow = std::function<void(const KernelCall& call)>;
 
 /// Adds a kernel, or replaces one; its rows are offered from now on. Collectives in it are
 /// attributed to the op, as implicit ones if it combines.
-void add_row_kernel(std::string_view name, RunRow run,
-                    rules::KernelComm comm = rules::KernelComm::combine,
-                    rules::KernelRows rows = {});
+TESSERA_API void add_row_kernel(std::string_view name, RunRow run,
+                                rules::KernelComm comm = rules::KernelComm::combine,
+                                rules::KernelRows rows = {});
 
 /// nullptr if there is none. Never invalidated.
-const RunRow* find_row_kernel(std::string_view name);
+TESSERA_API const RunRow* find_row_kernel(std::string_view name);
 
 }  // namespace tessera::dtensor

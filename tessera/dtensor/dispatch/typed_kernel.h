@@ -4,10 +4,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "tessera/dtensor/dispatch/call_key.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
@@ -55,6 +58,15 @@ inline void add(const OpEntry&, DecisionKey& key, c10::SymIntArrayRef value) {
   for (const auto& i : value) add_integer(key, i.expect_int());
 }
 inline void add(const OpEntry&, DecisionKey& key, c10::string_view value) { add_text(key, value); }
+template <size_t kSize>
+void add(const OpEntry&, DecisionKey& key, const std::array<bool, kSize>& values) {
+  for (const bool value : values) key.add(static_cast<uint64_t>(value));
+  key.add(kList);
+}
+inline void add(const OpEntry& entry, DecisionKey& key, at::TensorList values) {
+  add_list(key, values.size());
+  for (const at::Tensor& value : values) add_tensor(entry, key, value);
+}
 template <class T>
 void add(const OpEntry& entry, DecisionKey& key, const std::optional<T>& value) {
   if (value) return add(entry, key, *value);
@@ -70,8 +82,8 @@ void add(const OpEntry& entry, DecisionKey& key, const c10::OptionalArrayRef<T>&
 
 /// The local value of an argument. Owns what the local call references.
 template <class Arg>
-struct LocalArg {
-  explicit LocalArg(const Decision&, int, Arg value) : value(std::forward<Arg>(value)) {}
+struct ArgOfLocalCall {
+  explicit ArgOfLocalCall(const Decision&, int, Arg value) : value(std::forward<Arg>(value)) {}
   Arg get() { return std::forward<Arg>(value); }
   Arg value;
 };
@@ -82,32 +94,43 @@ inline const at::Tensor& local_of(const at::Tensor& tensor) {
 }
 
 template <>
-struct LocalArg<const at::Tensor&> {
-  explicit LocalArg(const Decision&, int, const at::Tensor& tensor) : value(local_of(tensor)) {}
+struct ArgOfLocalCall<const at::Tensor&> {
+  explicit ArgOfLocalCall(const Decision&, int, const at::Tensor& tensor)
+      : value(local_of(tensor)) {}
   const at::Tensor& get() { return value; }
   const at::Tensor& value;
 };
 
 template <>
-struct LocalArg<at::Tensor&> {
-  explicit LocalArg(const Decision&, int, at::Tensor& tensor) : value(local_of(tensor)) {}
+struct ArgOfLocalCall<at::Tensor&> {
+  explicit ArgOfLocalCall(const Decision&, int, at::Tensor& tensor) : value(local_of(tensor)) {}
   at::Tensor& get() { return value; }
   at::Tensor value;
 };
 
 template <>
-struct LocalArg<const std::optional<at::Tensor>&> {
-  explicit LocalArg(const Decision&, int, const std::optional<at::Tensor>& tensor) {
+struct ArgOfLocalCall<const std::optional<at::Tensor>&> {
+  explicit ArgOfLocalCall(const Decision&, int, const std::optional<at::Tensor>& tensor) {
     if (tensor) value = local_of(*tensor);
   }
   const std::optional<at::Tensor>& get() { return value; }
   std::optional<at::Tensor> value;
 };
 
+template <>
+struct ArgOfLocalCall<at::TensorList> {
+  explicit ArgOfLocalCall(const Decision&, int, at::TensorList tensors) {
+    value.reserve(tensors.size());
+    for (const at::Tensor& tensor : tensors) value.push_back(local_of(tensor));
+  }
+  at::TensorList get() { return value; }
+  std::vector<at::Tensor> value;
+};
+
 /// Global sizes, which the decision may replace by local ones.
 template <>
-struct LocalArg<c10::SymIntArrayRef> {
-  explicit LocalArg(const Decision& decision, int index, c10::SymIntArrayRef given)
+struct ArgOfLocalCall<c10::SymIntArrayRef> {
+  explicit ArgOfLocalCall(const Decision& decision, int index, c10::SymIntArrayRef given)
       : value(decision.direct_sizes.at == index
                   ? c10::fromIntArrayRefSlow(decision.direct_sizes.sizes)
                   : given) {}
@@ -118,6 +141,9 @@ struct LocalArg<c10::SymIntArrayRef> {
 /// Predicates on arguments that need the boxed kernel.
 inline bool is_lazy(const at::Tensor& tensor) { return lazy_local(tensor) != nullptr; }
 inline bool is_lazy(const std::optional<at::Tensor>& tensor) { return tensor && is_lazy(*tensor); }
+inline bool is_lazy(at::TensorList tensors) {
+  return std::ranges::any_of(tensors, [](const at::Tensor& tensor) { return is_lazy(tensor); });
+}
 template <class T>
 bool is_lazy(const T&) {
   return false;
@@ -132,6 +158,9 @@ inline bool is_copy_of_view(const at::Tensor& tensor) {
 inline bool reads_gathered_view(const at::Tensor& tensor) { return is_gathered_view(tensor); }
 inline bool reads_gathered_view(const std::optional<at::Tensor>& tensor) {
   return tensor && is_gathered_view(*tensor);
+}
+inline bool reads_gathered_view(at::TensorList tensors) {
+  return std::ranges::any_of(tensors, is_gathered_view);
 }
 template <class T>
 bool reads_gathered_view(const T&) {
@@ -172,6 +201,7 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
       Result views =
           run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
       set_offsets(*decision, offset, views);
+      share_counts(local_of(first_of(args...)), views);
       return views;
     }
     return run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
@@ -206,18 +236,28 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
   template <class... Tensors>  // no view op has such results
   static void set_offsets(const Decision&, int64_t, const std::tuple<Tensors...>&) {}
 
+  static void share_counts(const at::Tensor& base, const at::Tensor& view) {
+    share_write_count(base, view);
+  }
+  static void share_counts(const at::Tensor& base, const std::vector<at::Tensor>& views) {
+    for (const at::Tensor& view : views) share_write_count(base, view);
+  }
+  template <class... Tensors>
+  static void share_counts(const at::Tensor&, const std::tuple<Tensors...>&) {}
+
   static const at::Tensor& first_of(const at::Tensor& first, const auto&...) { return first; }
+  static at::Tensor first_of(at::TensorList, const auto&...) { return {}; }  // no view op has it
 
   template <size_t... I>
   Result run(const Decision& decision, std::index_sequence<I...>, Args... args) {
     if constexpr (kInPlace) {
       count_write(local_of(first_of(args...)));
-      call_(LocalArg<Args>(decision, static_cast<int>(I), std::forward<Args>(args)).get()...);
+      call_(ArgOfLocalCall<Args>(decision, static_cast<int>(I), std::forward<Args>(args)).get()...);
       return std::get<0>(std::tie(args...));
     } else {
-      return wrapped(
-          decision,
-          call_(LocalArg<Args>(decision, static_cast<int>(I), std::forward<Args>(args)).get()...));
+      return wrapped(decision, call_(ArgOfLocalCall<Args>(decision, static_cast<int>(I),
+                                                          std::forward<Args>(args))
+                                         .get()...));
     }
   }
 
@@ -226,10 +266,16 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
     if (!known.fits(local, entry_->is_view)) [[unlikely]] {
       return wrap_result(*entry_, decision, index, std::move(local));
     }
-    return wrap(std::move(local), decision.results[index], known.shape, known.stride);
+    return known.wrap(std::move(local), decision.results[index]);
   }
   at::Tensor wrapped(const Decision& decision, at::Tensor local) const {
     return wrapped(decision, 0, std::move(local));
+  }
+  std::vector<at::Tensor> wrapped(const Decision& decision, std::vector<at::Tensor> locals) const {
+    for (size_t i = 0; i < locals.size(); ++i) {
+      locals[i] = wrapped(decision, i, std::move(locals[i]));
+    }
+    return locals;
   }
   template <class... Tensors>
   std::tuple<Tensors...> wrapped(const Decision& decision, std::tuple<Tensors...> locals) const {

@@ -14,6 +14,7 @@
 #include <ATen/ops/cos_ops.h>
 #include <ATen/ops/detach_ops.h>
 #include <ATen/ops/div_ops.h>
+#include <ATen/ops/embedding_dense_backward_ops.h>
 #include <ATen/ops/embedding_ops.h>
 #include <ATen/ops/exp_ops.h>
 #include <ATen/ops/expand_ops.h>
@@ -26,6 +27,7 @@
 #include <ATen/ops/minimum_ops.h>
 #include <ATen/ops/mm_ops.h>
 #include <ATen/ops/mul_ops.h>
+#include <ATen/ops/native_layer_norm_backward_ops.h>
 #include <ATen/ops/native_layer_norm_ops.h>
 #include <ATen/ops/neg_ops.h>
 #include <ATen/ops/permute_ops.h>
@@ -41,6 +43,7 @@
 #include <ATen/ops/slice_ops.h>
 #include <ATen/ops/sqrt_ops.h>
 #include <ATen/ops/squeeze_ops.h>
+#include <ATen/ops/stack_ops.h>
 #include <ATen/ops/sub_ops.h>
 #include <ATen/ops/sum_ops.h>
 #include <ATen/ops/t_ops.h>
@@ -48,6 +51,7 @@
 #include <ATen/ops/tanh_ops.h>
 #include <ATen/ops/threshold_backward_ops.h>
 #include <ATen/ops/transpose_ops.h>
+#include <ATen/ops/unbind_ops.h>
 #include <ATen/ops/unsqueeze_ops.h>
 #include <ATen/ops/view_ops.h>
 #include <ATen/ops/where_ops.h>
@@ -82,21 +86,24 @@ constexpr std::array<Typed, sizeof...(Ops)> typed() {
 }
 
 /// The ops called most by training and inference of transformers, and by optimizers.
-constexpr auto kTyped = typed<
-    at::_ops::abs, at::_ops::add_Tensor, at::_ops::add__Tensor, at::_ops::addcdiv_,
-    at::_ops::addcmul_, at::_ops::addmm, at::_ops::alias, at::_ops::bmm, at::_ops::clone,
-    at::_ops::cos, at::_ops::detach, at::_ops::div_Scalar, at::_ops::div_Tensor,
-    at::_ops::embedding, at::_ops::exp, at::_ops::expand, at::_ops::gelu, at::_ops::gelu_backward,
-    at::_ops::linear, at::_ops::log, at::_ops::_log_softmax, at::_ops::_log_softmax_backward_data,
-    at::_ops::maximum, at::_ops::mean_dim, at::_ops::minimum, at::_ops::mm, at::_ops::mul_Scalar,
-    at::_ops::mul_Tensor, at::_ops::mul__Scalar, at::_ops::mul__Tensor, at::_ops::native_layer_norm,
-    at::_ops::neg, at::_ops::permute, at::_ops::pow_Tensor_Scalar, at::_ops::relu, at::_ops::rsqrt,
-    at::_ops::select_int, at::_ops::sigmoid, at::_ops::sigmoid_backward, at::_ops::silu,
-    at::_ops::silu_backward, at::_ops::sin, at::_ops::slice_Tensor, at::_ops::_softmax,
-    at::_ops::_softmax_backward_data, at::_ops::sqrt, at::_ops::squeeze_dim, at::_ops::sub_Tensor,
-    at::_ops::sum, at::_ops::sum_dim_IntList, at::_ops::t, at::_ops::tanh, at::_ops::tanh_backward,
-    at::_ops::threshold_backward, at::_ops::transpose_int, at::_ops::_unsafe_view,
-    at::_ops::unsqueeze, at::_ops::view, at::_ops::where_self, at::_ops::zero_>();
+constexpr auto kTyped =
+    typed<at::_ops::abs, at::_ops::add_Tensor, at::_ops::add__Tensor, at::_ops::addcdiv_,
+          at::_ops::addcmul_, at::_ops::addmm, at::_ops::alias, at::_ops::bmm, at::_ops::clone,
+          at::_ops::cos, at::_ops::detach, at::_ops::div_Scalar, at::_ops::div_Tensor,
+          at::_ops::embedding, at::_ops::embedding_dense_backward, at::_ops::exp, at::_ops::expand,
+          at::_ops::gelu, at::_ops::gelu_backward, at::_ops::linear, at::_ops::log,
+          at::_ops::_log_softmax, at::_ops::_log_softmax_backward_data, at::_ops::maximum,
+          at::_ops::mean_dim, at::_ops::minimum, at::_ops::mm, at::_ops::mul_Scalar,
+          at::_ops::mul_Tensor, at::_ops::mul__Scalar, at::_ops::mul__Tensor,
+          at::_ops::native_layer_norm, at::_ops::native_layer_norm_backward, at::_ops::neg,
+          at::_ops::permute, at::_ops::pow_Tensor_Scalar, at::_ops::relu, at::_ops::rsqrt,
+          at::_ops::select_int, at::_ops::sigmoid, at::_ops::sigmoid_backward, at::_ops::silu,
+          at::_ops::silu_backward, at::_ops::sin, at::_ops::slice_Tensor, at::_ops::_softmax,
+          at::_ops::_softmax_backward_data, at::_ops::sqrt, at::_ops::squeeze_dim, at::_ops::stack,
+          at::_ops::sub_Tensor, at::_ops::sum, at::_ops::sum_dim_IntList, at::_ops::t,
+          at::_ops::tanh, at::_ops::tanh_backward, at::_ops::threshold_backward,
+          at::_ops::transpose_int, at::_ops::unbind_int, at::_ops::_unsafe_view,
+          at::_ops::unsqueeze, at::_ops::view, at::_ops::where_self, at::_ops::zero_>();
 
 }  // namespace
 

@@ -11,14 +11,16 @@
 
 #include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/dispatch/aliased_statistics.h"
+#include "tessera/dtensor/dispatch/call_key.h"
 #include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/lazy_dispatch.h"
+#include "tessera/dtensor/dispatch/lazy_dtypes.h"
 #include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/dispatch/weight_style.h"
+#include "tessera/dtensor/kept_copies.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/policy.h"
-#include "tessera/dtensor/remembered.h"
 #include "tessera/dtensor/use_key.h"
 #include "tessera/observe/call_site.h"
 #include "tessera/rules/tables/partial_use.h"
@@ -37,7 +39,9 @@ struct UsedOp {
 /// The ops that a composite op calls come here too, and say what they write to.
 bool is_made_of_ops(const c10::OperatorHandle& op, const OpEntry& entry) {
   if (entry.decomposition != nullptr) return true;
-  const bool decomposes = !op.hasKernelForDispatchKey(kKey) || makes_tensors(op.operator_name());
+  const c10::OperatorName& name = op.operator_name();
+  const bool decomposes =
+      !op.hasKernelForDispatchKey(kKey) || makes_tensors(name) || dtype_kernel(name).has_value();
   return decomposes && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
@@ -110,8 +114,7 @@ void place_plain_meta(const OpEntry& entry, Stack& stack) {
   for (size_t i = 0; i < operands.size(); ++i) {
     const at::Tensor& plain = *operands[i].tensor;
     if (operands[i].sharded != nullptr || operands[i].written || !plain.defined()) continue;
-    if (plain.numel() == 1 || plain_is_internal(plain) || ImplicitReplication::current() ||
-        is_literal_index(entry, plain)) {
+    if (is_taken_as_replicated(plain) || is_literal_index(entry, plain)) {
       placed.emplace_back(i, wrap_differentiable(plain, as_replicated(plain, mesh)));
     }
   }

@@ -6,7 +6,7 @@
 ///   a meta tensor           plain meta tensors beside it are taken as replicated here: libtorch
 ///                           would choose the kernel of Meta, and the result would be plain
 ///   a Partial operand       if the op needs another sharding, it is redistributed here, where
-///                           autograd records it, and once (remembered.h): the next op that uses
+///                           autograd records it, and once (kept_copies.h): the next op that uses
 ///                           it, and the gradients of all of them, find it reduced
 ///
 /// Ops that accept a Partial operand as it is (a sum of two, a view, a product with a replicated

@@ -6,6 +6,8 @@
 
 #include <memory>
 
+#include "tessera/base/api.h"
+
 /// Styles on weights: what the op that uses a weight does with its input before, and with its
 /// result after. C++ modules have no hooks, so the weight is where a style is attached; the
 /// implementations are in parallel/.
@@ -40,7 +42,8 @@ class WeightStyle {
 
 /// Attaches a style to a sharded tensor; nullptr removes it. It stays when the tensor becomes
 /// another one in place (distribute_, fully_shard), and is shared by the tensor's transposed views.
-void set_weight_style(const at::Tensor& weight, std::shared_ptr<const WeightStyle> style);
+TESSERA_API void set_weight_style(const at::Tensor& weight,
+                                  std::shared_ptr<const WeightStyle> style);
 /// nullptr if it has none.
 std::shared_ptr<const WeightStyle> weight_style(const at::Tensor& weight);
 

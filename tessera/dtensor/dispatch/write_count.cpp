@@ -1,8 +1,5 @@
 #include "tessera/dtensor/dispatch/write_count.h"
 
-#include "tessera/dtensor/remembered.h"
-#include "tessera/dtensor/sharded_tensor.h"
-
 namespace tessera::dtensor {
 namespace {
 
@@ -14,19 +11,11 @@ struct WatchedMemory {
 
 void release_watched(void* watched) { delete static_cast<WatchedMemory*>(watched); }
 
-void count_write_of(const at::Tensor& written) {
-  if (const ShardedMeta* meta = sharded_meta(written)) {
-    if (meta->local().defined()) count_write(meta->local());
-  }
-}
-
 /// Autograd counts writes to a tensor, but not to those of a list: libtorch's foreach kernels do
 /// that. Its fused optimizers count nothing, so that views of a parameter stay usable.
 void count_write_of_item(const OpEntry& entry, const at::Tensor& written) {
-  count_write_of(written);
   if (!written.defined() || written.is_inference()) return;
-  if (entry.name.starts_with("aten::_fused_")) return drop_copies(written.unsafeGetTensorImpl());
-  written.unsafeGetTensorImpl()->bump_version();
+  if (!entry.name.starts_with("aten::_fused_")) written.unsafeGetTensorImpl()->bump_version();
 }
 
 }  // namespace
@@ -45,22 +34,35 @@ void count_write_to_memory(const at::Tensor& local) {
   if (auto* watched = data.cast_context<WatchedMemory>(release_watched)) watched->version.bump();
 }
 
-void count_writes(const OpEntry& entry, const torch::jit::Stack& stack) {
+CountedWrites::CountedWrites(const OpEntry& entry, const torch::jit::Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
+  const auto add = [&](const at::Tensor& written) {
+    const ShardedMeta* meta = sharded_meta(written);
+    if (meta == nullptr || !meta->local().defined()) return;
+    locals_.push_back(meta->local());
+    count_write(meta->local());
+  };
   for (const int index : entry.written) {
     const c10::IValue& value = stack[base + static_cast<size_t>(index)];
     if (value.isTensor()) {
-      count_write_of(value.toTensor());
+      add(value.toTensor());
     } else if (value.isList()) {
       for (const c10::IValue& item : value.toListRef()) {
-        if (item.isTensor()) count_write_of_item(entry, item.toTensor());
+        if (!item.isTensor()) continue;
+        add(item.toTensor());
+        count_write_of_item(entry, item.toTensor());
       }
     }
   }
   for (const HiddenArg& hidden : entry.hidden) {
     const c10::IValue& value = stack[base + static_cast<size_t>(hidden.argument)];
-    if (value.isTensor()) drop_copies(value.toTensor().unsafeGetTensorImpl());
+    if (hidden.flag >= 0 && !stack[base + static_cast<size_t>(hidden.flag)].toBool()) continue;
+    if (value.isTensor()) add(value.toTensor());
   }
+}
+
+CountedWrites::~CountedWrites() {
+  for (const at::Tensor& local : locals_) count_write(local);
 }
 
 }  // namespace tessera::dtensor

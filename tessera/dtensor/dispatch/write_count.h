@@ -1,14 +1,17 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include "tessera/dtensor/dispatch/op_entry.h"
 #include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/sharded_tensor.h"
 
 /// Version counters of local tensors. libtorch increments the counter in a kernel above the one
-/// that writes; ops on local tensors run below it, and views created there have separate counters.
-/// So dispatch counts writes itself: a write to a sharded tensor increments the counter of its
-/// local tensor and, if registered, of the owner of the memory.
+/// that writes; ops on local tensors run below it. So dispatch counts writes itself: a write to a
+/// sharded tensor increments the counter of its local tensor, which the local tensors of its views
+/// share, and, if registered, of the owner of the memory. Copies of values are valid while that
+/// counter stays (value_stamp.h).
 namespace tessera::dtensor {
 
 /// From now on, every write by an op on a sharded tensor to the memory of `tensor`, including
@@ -25,7 +28,27 @@ inline void count_write(const at::Tensor& local) {
   if (LazyLocal::any()) count_write_to_memory(local);
 }
 
-/// Counts a write for each tensor that the op is about to write to.
-void count_writes(const OpEntry& entry, const torch::jit::Stack& stack);
+/// From now on, a write to `local` or to the local tensor of `view` counts for both.
+inline void share_write_count(const at::Tensor& local, const at::Tensor& view) {
+  const ShardedMeta* meta = sharded_meta(view);
+  if (meta == nullptr || meta->is_copy_of_view()) return;
+  c10::TensorImpl& viewing = *meta->local().unsafeGetTensorImpl();
+  c10::TensorImpl& viewed = *local.unsafeGetTensorImpl();
+  if (&viewing == &viewed || viewing.is_inference() || viewed.is_inference()) return;
+  viewing.set_version_counter(viewed.version_counter());
+}
+
+/// Counts a write for each tensor that an op writes to, before and after the op: what was copied
+/// while it ran may be the value before or after the write.
+class CountedWrites {
+ public:
+  CountedWrites(const OpEntry& entry, const torch::jit::Stack& stack);
+  ~CountedWrites();
+  CountedWrites(const CountedWrites&) = delete;
+  CountedWrites& operator=(const CountedWrites&) = delete;
+
+ private:
+  c10::SmallVector<at::Tensor, 4> locals_;
+};
 
 }  // namespace tessera::dtensor

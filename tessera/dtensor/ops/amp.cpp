@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/by_mesh.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/dispatch/row_kernel.h"
@@ -48,24 +49,6 @@ at::Tensor same_everywhere(const OpEntry& entry, const at::Tensor& tensor, const
   return meta->local();
 }
 
-/// Gradients of one mesh; undefined for plain ones.
-struct OfMesh {
-  DeviceMesh mesh;
-  std::vector<at::Tensor> grads;
-};
-
-std::vector<OfMesh> by_mesh(const std::vector<at::Tensor>& grads) {
-  std::vector<OfMesh> out;
-  for (const at::Tensor& grad : grads) {
-    const ShardedMeta* meta = sharded_meta(grad);
-    const DeviceMesh mesh = meta != nullptr ? meta->sharding().mesh() : DeviceMesh();
-    auto at = std::ranges::find(out, mesh, &OfMesh::mesh);
-    if (at == out.end()) at = out.insert(out.end(), {mesh, {}});
-    at->grads.push_back(grad);
-  }
-  return out;
-}
-
 /// found_inf over all ranks of a mesh.
 void find_on_all(const DeviceMesh& mesh, const at::Tensor& found) {
   if (!mesh.defined() || mesh.size() == 1 || !mesh.contains_me()) return;
@@ -78,24 +61,25 @@ void find_on_all(const DeviceMesh& mesh, const at::Tensor& found) {
 /// say, then found_inf of all. Declines for one mesh.
 bool unscale_by_mesh(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
-  const std::vector<OfMesh> groups = by_mesh(args[0].toTensorVector());
+  const std::vector<at::Tensor> grads = args[0].toTensorVector();
+  const std::vector<TensorsOfMesh> groups = group_by_mesh(grads);
   if (groups.size() < 2) return false;
   at::Tensor found = same_everywhere(entry, args[1].toTensor(), "found_inf");
   const at::Tensor scale = same_everywhere(entry, args[2].toTensor(), "inv_scale");
-  for (const at::Tensor& grad : args[0].toTensorVector()) {  // before anything is written
+  for (const at::Tensor& grad : grads) {  // before anything is written
     const ShardedMeta* meta = sharded_meta(grad);
     if (meta == nullptr) continue;
     require(!meta->sharding().has_partial(), entry.name, ": a gradient is ", meta->sharding(),
             ": its addends may be finite where it is not; redistribute it first");
     check_reduction(entry, meta->sharding());
   }
-  for (const OfMesh& group : groups) {
-    at::_amp_foreach_non_finite_check_and_unscale_(group.grads, found, scale);
+  for (const TensorsOfMesh& group : groups) {
+    at::_amp_foreach_non_finite_check_and_unscale_(group.tensors, found, scale);
   }
   const comm::CallSite site({.op = entry.name, .implicit = true});
   // Meshes may overlap in some ranks only: each round propagates a flag by one mesh.
   for (size_t round = 0; round < groups.size(); ++round) {
-    for (const OfMesh& group : groups) find_on_all(group.mesh, found);
+    for (const TensorsOfMesh& group : groups) find_on_all(group.mesh, found);
   }
   torch::jit::drop(stack, entry.args.size());
   return true;

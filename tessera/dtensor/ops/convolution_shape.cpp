@@ -10,7 +10,7 @@ namespace {
 int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
 
-void spread(std::vector<int64_t>& values, size_t dims, const char* name) {
+void expand_list(std::vector<int64_t>& values, size_t dims, const char* name) {
   if (values.size() == 1) values.resize(dims, values[0]);
   require(values.size() == dims, "convolution: ", values.size(), " values of ", name, " for ", dims,
           " spatial dims");
@@ -27,10 +27,10 @@ void check_channels(std::span<const int64_t> input, std::span<const int64_t> wei
 }  // namespace
 
 void expand_lists(ConvolutionArgs& args, size_t dims) {
-  spread(args.stride, dims, "stride");
-  spread(args.padding, dims, "padding");
-  spread(args.dilation, dims, "dilation");
-  spread(args.output_padding, dims, "output_padding");
+  expand_list(args.stride, dims, "stride");
+  expand_list(args.padding, dims, "padding");
+  expand_list(args.dilation, dims, "dilation");
+  expand_list(args.output_padding, dims, "output_padding");
 }
 
 std::vector<int64_t> convolution_shape(std::span<const int64_t> input,

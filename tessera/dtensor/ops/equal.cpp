@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/ops/install.h"

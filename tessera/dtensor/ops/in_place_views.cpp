@@ -8,6 +8,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/live_views.h"
 #include "tessera/dtensor/ops/install.h"
 
 /// t_, transpose_ and similar ops change a tensor's shape in place. Takes the equivalent view, and
@@ -73,10 +74,11 @@ void extend_view_function(const at::Tensor& self, const c10::OperatorHandle& op,
   info = torch::autograd::ViewInfo(info.base_, std::move(function), info.rev_view_fn());
 }
 
-/// Memory that the local tensor alone refers to has no views.
+/// Memory that the local tensor alone refers to has no views but gathered ones.
 void refuse_views_of(const OpEntry& entry, const at::Tensor& self) {
   const at::Tensor& local = sharded_meta(self)->local();
-  const bool may_have_views = local.has_storage() && local.storage().use_count() > 1;
+  const bool may_have_views = (local.has_storage() && local.storage().use_count() > 1) ||
+                              has_gathered_views(*sharded_meta(self));
   if (!may_have_views || !self.requires_grad() || view_meta(self) != nullptr) return;
   throw NotSupported(join_text(
       entry.name, " of ", sharded_meta(self)->sharding(),

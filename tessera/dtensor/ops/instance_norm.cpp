@@ -28,7 +28,7 @@ at::Tensor spread_over_instances(const at::Tensor& running, int64_t instances,
 void average_into(const at::Tensor& running, const at::Tensor& by_instance, int64_t instances) {
   if (!running.defined()) return;
   const c10::AutoGradMode no_grad(false);
-  running.detach().copy_(by_instance.view({instances, running.size(0)}).mean(0));
+  running.copy_(by_instance.view({instances, running.size(0)}).mean(0));
 }
 
 }  // namespace

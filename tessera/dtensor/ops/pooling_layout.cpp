@@ -36,30 +36,31 @@ PoolingLayout::PoolingLayout(const Sharding& input, const Sharding& output, Pool
     : args_(std::move(args)), input_(input), output_(output), first_(input.ndim() - args_.dims()) {
   for (const Placement& placement : input.placements()) {
     if (!placement.is_sharded() || placement.dim() < first_) continue;
-    if (std::ranges::find(cut_, placement.dim()) == cut_.end()) cut_.push_back(placement.dim());
+    if (std::ranges::find(sharded_, placement.dim()) == sharded_.end())
+      sharded_.push_back(placement.dim());
   }
   windows_ = windows_at(*input.mesh().my_coordinate());
 }
 
 HaloExchange PoolingLayout::exchange() const {
-  return HaloExchange(input_, cut_, [this](std::span<const int> at) { return windows_at(at); });
+  return HaloExchange(input_, sharded_, [this](std::span<const int> at) { return windows_at(at); });
 }
 
 std::vector<int64_t> PoolingLayout::local_padding() const {
   std::vector<int64_t> out = args_.padding;
-  for (const int dim : cut_) out[static_cast<size_t>(dim - first_)] = 0;
+  for (const int dim : sharded_) out[static_cast<size_t>(dim - first_)] = 0;
   return out;
 }
 
 void PoolingLayout::fill_outside(at::Tensor& window) const {
   constexpr double kLess = -std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < cut_.size(); ++i) {
+  for (size_t i = 0; i < sharded_.size(); ++i) {
     const int64_t length = windows_[i].size();
-    const int64_t size = input_.shape()[static_cast<size_t>(cut_[i])];
+    const int64_t size = input_.shape()[static_cast<size_t>(sharded_[i])];
     const int64_t before = std::clamp<int64_t>(-windows_[i].begin, 0, length);
     const int64_t after = std::clamp<int64_t>(windows_[i].end - size, 0, length);
-    window.narrow(cut_[i], 0, before).fill_(kLess);
-    window.narrow(cut_[i], length - after, after).fill_(kLess);
+    window.narrow(sharded_[i], 0, before).fill_(kLess);
+    window.narrow(sharded_[i], length - after, after).fill_(kLess);
   }
 }
 
@@ -97,8 +98,8 @@ at::IntArrayRef PoolingLayout::plane() const {
 
 std::vector<int64_t> PoolingLayout::shifts(int64_t sign) const {
   std::vector<int64_t> out(static_cast<size_t>(args_.dims()), 0);
-  for (size_t i = 0; i < cut_.size(); ++i) {
-    out[static_cast<size_t>(cut_[i] - first_)] = sign * windows_[i].begin;
+  for (size_t i = 0; i < sharded_.size(); ++i) {
+    out[static_cast<size_t>(sharded_[i] - first_)] = sign * windows_[i].begin;
   }
   return out;
 }
@@ -108,7 +109,7 @@ std::vector<Interval> PoolingLayout::windows_at(std::span<const int> coordinate)
   const auto shape = tessera::local_shape(output_, coordinate);
   const auto offset = global_offset(output_, coordinate);
   const bool nothing = std::ranges::find(shape, 0) != shape.end();
-  for (const int dim : cut_) {
+  for (const int dim : sharded_) {
     const auto d = static_cast<size_t>(dim);
     out.push_back(nothing ? Interval{0, 0}
                           : args_.window(dim - first_, {offset[d], offset[d] + shape[d]}));

@@ -39,13 +39,13 @@ class PoolingLayout {
  private:
   at::IntArrayRef plane() const;
   std::vector<int64_t> shifts(int64_t sign) const;
-  /// By index into `cut_`. Empty windows for a rank without outputs.
+  /// By index into `sharded_`. Empty windows for a rank without outputs.
   std::vector<Interval> windows_at(std::span<const int> coordinate) const;
 
   PoolingArgs args_;
   Sharding input_, output_;
   int first_;                      // the first spatial dim
-  std::vector<int> cut_;           // sharded spatial dims
+  std::vector<int> sharded_;       // sharded spatial dims
   std::vector<Interval> windows_;  // of this rank
 };
 

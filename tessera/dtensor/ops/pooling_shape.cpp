@@ -6,7 +6,7 @@ namespace tessera::dtensor {
 namespace {
 
 /// Empty if there are neither one nor `dims` numbers.
-std::vector<int64_t> spread(std::vector<int64_t> list, int dims) {
+std::vector<int64_t> expand_list(std::vector<int64_t> list, int dims) {
   const auto count = static_cast<size_t>(dims);
   if (list.size() == 1) list.resize(count, list[0]);
   if (list.size() != count) list.clear();
@@ -17,10 +17,11 @@ std::vector<int64_t> spread(std::vector<int64_t> list, int dims) {
 
 PoolingArgs::PoolingArgs(int dims, std::vector<int64_t> kernel_size, std::vector<int64_t> strides,
                          std::vector<int64_t> paddings, std::vector<int64_t> dilations, bool ceil)
-    : kernel(spread(std::move(kernel_size), dims)),
-      stride(strides.empty() ? kernel : spread(std::move(strides), dims)),
-      padding(spread(std::move(paddings), dims)),
-      dilation(spread(dilations.empty() ? std::vector<int64_t>{1} : std::move(dilations), dims)),
+    : kernel(expand_list(std::move(kernel_size), dims)),
+      stride(strides.empty() ? kernel : expand_list(std::move(strides), dims)),
+      padding(expand_list(std::move(paddings), dims)),
+      dilation(
+          expand_list(dilations.empty() ? std::vector<int64_t>{1} : std::move(dilations), dims)),
       ceil_mode(ceil) {}
 
 bool PoolingArgs::are_valid(c10::ArrayRef<int64_t> sizes) const {

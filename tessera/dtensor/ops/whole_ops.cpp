@@ -9,6 +9,7 @@
 #include "tessera/dtensor/dispatch/gathered_views.h"
 #include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/dispatch/view_replay.h"
+#include "tessera/dtensor/dispatch/write_count.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/instance_norm.h"
@@ -80,6 +81,10 @@ bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
           self.storage_offset(), ": offset ", asked, " is before its first element");
   torch::jit::drop(stack, entry.args.size());
   const auto push_view = [&](const at::Tensor& view) {
+    // A view of a gathered view is one too: a write to it moves on to the base.
+    const bool is_marked = sharded_meta(view)->is_copy_of_view();
+    if (meta->is_copy_of_view() && !is_marked) mark_copy_of_view(view, meta->origin());
+    share_write_count(meta->local(), view);
     view.unsafeGetTensorImpl()->set_storage_offset(self.storage_offset() + offset);
     torch::jit::push(stack, view);
     return true;

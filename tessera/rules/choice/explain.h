@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/rules/rule.h"
 
 /// A report of what `choose` considered, for users, the command line and error messages.
@@ -17,7 +18,7 @@
 ///   dp              P(sum) | R  nothing is partial here
 namespace tessera::rules {
 
-struct Explanation {
+struct TESSERA_API Explanation {
   enum class Verdict : uint8_t { chosen, costlier, dropped };
 
   struct Candidate {
@@ -52,6 +53,7 @@ struct ExplainOptions {
   int candidates = 32;  ///< combinations that are priced and listed
 };
 
-Explanation explain(const Rule& rule, const OpCall& call, const ExplainOptions& options = {});
+TESSERA_API Explanation explain(const Rule& rule, const OpCall& call,
+                                const ExplainOptions& options = {});
 
 }  // namespace tessera::rules

@@ -13,17 +13,17 @@ namespace tessera::rules {
 
 std::vector<JointRow> keep_axes(const Sharding& self, const PlaceResults& place) {
   const int axes = self.mesh().ndim();
-  std::vector<int> cutting;
+  std::vector<int> shard_axes;
   for (int axis = 0; axis < axes; ++axis) {
-    if (self.placement(axis).is_sharded()) cutting.push_back(axis);
+    if (self.placement(axis).is_sharded()) shard_axes.push_back(axis);
   }
   std::vector<JointRow> out;
-  for (int kept = static_cast<int>(cutting.size()); kept >= 0 && out.empty(); --kept) {
-    for (uint32_t mask = 0; mask < 1U << cutting.size(); ++mask) {
+  for (int kept = static_cast<int>(shard_axes.size()); kept >= 0 && out.empty(); --kept) {
+    for (uint32_t mask = 0; mask < 1U << shard_axes.size(); ++mask) {
       if (std::popcount(mask) != kept) continue;
       std::vector<Placement> placements(self.placements().begin(), self.placements().end());
-      for (size_t i = 0; i < cutting.size(); ++i) {
-        if ((mask >> i & 1U) == 0) placements[static_cast<size_t>(cutting[i])] = Replicate();
+      for (size_t i = 0; i < shard_axes.size(); ++i) {
+        if ((mask >> i & 1U) == 0) placements[static_cast<size_t>(shard_axes[i])] = Replicate();
       }
       Sharding at;
       try {

@@ -96,7 +96,7 @@ TEST(DecisionKey, HasNoNumberThatNobodyReads) {
   });
 }
 
-/// Has a rule that reads the factor: rows may be cut where it is 1.
+/// Has a rule that reads the factor: rows may be sharded where it is 1.
 at::Tensor scaled_cpu(const at::Tensor& x, double factor) { return x * factor; }
 
 at::Tensor call_scaled(const char* op, const at::Tensor& x, double factor) {

@@ -1,5 +1,5 @@
 // The forms in which ops come: in place, out=, lists, views, several results, sizes that only the
-// data tells; and the kinds of tensors: without dims, complex, conjugated.
+// data shows; and the kinds of tensors: without dims, complex, conjugated.
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
@@ -323,7 +323,7 @@ TEST(Forms, LocalPartsThatAreNotContiguous) {
     EXPECT_TRUE(same(gaps, whole));
     EXPECT_TRUE(same(gaps.reshape({32}), whole.reshape({32})));
     EXPECT_TRUE(same(gaps.contiguous().view({2, 16}), whole.view({2, 16})));
-    // What has moved lies in rows, and says so.
+    // What has moved is contiguous, and its strides say so.
     const at::Tensor turned = redistribute(x.t(), {Replicate()});
     EXPECT_TRUE(turned.is_contiguous());
     EXPECT_TRUE(same(turned.t().reshape({48}), full.reshape({48})));

@@ -190,7 +190,7 @@ TEST(GatheredViews, AreWrittenByTheOwnerBetweenProcesses) {
   EXPECT_EQ(failures(run_processes(kProcesses, {.size = 2})), "");
 }
 
-/// A cache of keys that is cut along its positions: one row travels at most.
+/// A cache of keys that is sharded along its positions: one row travels at most.
 TEST(GatheredViews, OfOneRowMoveOneRow) {
   test::run_ranks(4, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=4");
@@ -288,7 +288,7 @@ TEST(GatheredViews, OfDerivativesAreWrittenThrough) {
       at::Tensor x = distribute_tensor(full, mesh, {placement}).requires_grad_();
       ByColumns::apply(x).backward(distribute_tensor(grad, mesh, {placement}));
       EXPECT_TRUE(at::equal(full_tensor(x.grad()), expected)) << placement.to_text();
-      x.mutable_grad().mul_(2);  // what autograd keeps is nobody's view
+      x.mutable_grad().mul_(2);  // what autograd keeps is no view
       EXPECT_TRUE(at::equal(full_tensor(x.grad()), expected * 2));
     }
   });

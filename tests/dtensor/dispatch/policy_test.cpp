@@ -48,7 +48,7 @@ TEST(CommPolicy, HoldsForOpsThatReadWholeTensors) {
     const at::Tensor columns = distribute_tensor(full, mesh, {Shard(1)});
     const at::Tensor whole = distribute_tensor(full, mesh, {Replicate()});
     const at::Tensor partial = from_local(full, mesh, {Partial()});
-    const at::Tensor cuts = distribute_tensor(at::tensor({1, 3}, at::kLong), mesh, {Shard(0)});
+    const at::Tensor bounds = distribute_tensor(at::tensor({1, 3}, at::kLong), mesh, {Shard(0)});
     EXPECT_TRUE(is_refused([&] { at::equal(x, x); }));
     EXPECT_TRUE(is_refused([&] { at::equal(x, columns); }));
     EXPECT_TRUE(is_refused([&] { at::equal(partial, partial); }));
@@ -57,7 +57,7 @@ TEST(CommPolicy, HoldsForOpsThatReadWholeTensors) {
     EXPECT_TRUE(is_refused([&] { x.as_strided({2, 2}, {6, 1}); }));
     EXPECT_TRUE(is_refused([&] { x.sum().item(); }));
     EXPECT_TRUE(is_refused([&] { at::is_nonzero(x.sum()); }));
-    EXPECT_TRUE(is_refused([&] { at::tensor_split(whole, cuts, 0); }));
+    EXPECT_TRUE(is_refused([&] { at::tensor_split(whole, bounds, 0); }));
     // Copies that every rank has need no word from the others.
     EXPECT_FALSE(is_refused([&] { EXPECT_TRUE(at::equal(whole, whole)); }));
     EXPECT_FALSE(is_refused([&] { whole.as_strided({2, 2}, {6, 1}); }));

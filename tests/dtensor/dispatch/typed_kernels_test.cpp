@@ -4,20 +4,28 @@
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/clone_ops.h>
+#include <ATen/ops/embedding_dense_backward_ops.h>
 #include <ATen/ops/embedding_ops.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/gelu_ops.h>
 #include <ATen/ops/linear_ops.h>
 #include <ATen/ops/mean_ops.h>
 #include <ATen/ops/mul_ops.h>
+#include <ATen/ops/native_layer_norm_backward_ops.h>
 #include <ATen/ops/native_layer_norm_ops.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/slice_ops.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/stack_ops.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/sum_ops.h>
+#include <ATen/ops/unbind_ops.h>
 #include <ATen/ops/view_ops.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <thread>
+#include <vector>
 
 #include "tessera/comm/fake.h"
 #include "tessera/comm/world.h"
@@ -88,7 +96,36 @@ TEST(TypedKernels, MakeTheKeyThatTheStackMakes) {
   expect_same<linear>(x, weight, absent);
   expect_same<linear>(x, weight, std::optional<at::Tensor>(weight));
   expect_same<embedding>(weight, rows, c10::SymInt(-1), false, true);
+  expect_same<embedding_dense_backward>(x, rows, c10::SymInt(4), c10::SymInt(-1), false);
   expect_same<native_layer_norm>(x, c10::SymIntArrayRef(width), absent, absent, 1e-5);
+  for (const std::array<bool, 3> wanted : {std::array{true, true, false}, {true, false, true}}) {
+    expect_same<native_layer_norm_backward>(x, x, c10::SymIntArrayRef(width), x, x, absent, absent,
+                                            wanted);
+  }
+  const std::vector<at::Tensor> list = {x, x, weight};
+  expect_same<at::_ops::stack>(at::TensorList(list), 0);
+  expect_same<unbind_int>(x, 1);
+}
+
+/// Of a list of views, and of a list of tensors.
+TEST(TypedKernels, ListsAreThoseOfTheLocalTensors) {
+  const at::Tensor x = sharded({3, 4}, Shard(0));
+  const at::Tensor local = to_local(x);
+  for (int call = 0; call < 3; ++call) {  // the first one decides
+    const auto columns = x.unbind(1);
+    ASSERT_EQ(columns.size(), 4u);
+    for (int64_t i = 0; i < 4; ++i) {
+      const at::Tensor& column = columns[static_cast<size_t>(i)];
+      EXPECT_EQ(sharding(column).placements_text(), "S0");
+      EXPECT_EQ(column.storage_offset(), i);
+      EXPECT_TRUE(at::equal(to_local(column), local.select(1, i)));
+    }
+    const at::Tensor again = at::stack(columns, 1);
+    EXPECT_EQ(sharding(again), sharding(x));
+    EXPECT_TRUE(at::equal(to_local(again), local));
+    columns[0].mul_(2);  // a view
+    EXPECT_TRUE(at::equal(local.select(1, 0), to_local(columns[0])));
+  }
 }
 
 TEST(TypedKernels, NothingIsNotTheNumberOne) {

@@ -81,7 +81,7 @@ TEST(WrongAnswers, RaggedPartsAreCountedNotGuessed) {
   });
 }
 
-/// Any axis may be cut: the cosine is a quotient of sums, which no rank can take by itself.
+/// Any axis may be sharded: the cosine is a quotient of sums, which no rank can take by itself.
 TEST(WrongAnswers, CosineEmbeddingLossOfShardedFeatures) {
   for (const char* placements : {"S1", "S0", "R"}) {
     run_ranks(3, [&](int) {
@@ -156,8 +156,8 @@ TEST(WrongAnswers, CovarianceWithARankThatHoldsNothing) {
   });
 }
 
-/// Shards that draw from equal generators repeat each other; from unequal ones, the result hangs on
-/// the number of ranks.
+/// Shards that draw from equal generators repeat each other; from unequal ones, the result depends
+/// on the number of ranks.
 TEST(WrongAnswers, RandomNumbersDoNotKnowTheirShard) {
   at::Tensor alone;
   run_ranks(1, [&](int) {
@@ -220,7 +220,7 @@ TEST(WrongAnswers, UnevenShardsOfOneDimOverTwoAxes) {
   });
 }
 
-/// Axes that are one group in memory but cut a dim one inside the other.
+/// Axes that are one group in memory but shard a dim one inside the other.
 TEST(WrongAnswers, GatheringOverAFlattenedMeshKeepsUnevenRowsInOrder) {
   run_ranks(4, [](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");

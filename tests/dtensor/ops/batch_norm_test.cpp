@@ -170,7 +170,7 @@ TEST(BatchNorm, TakesParametersAndStatisticsAsTheyArePlaced) {
   });
 }
 
-/// Buffers that are cut over channels, beside inputs that are and that are not.
+/// Buffers that are sharded over channels, beside inputs that are and that are not.
 TEST(BatchNorm, KeepsThePlacementOfItsStatistics) {
   const Norm& norm = norms()[2];
   const Results expected = train(norm, fresh(norm), [](const at::Tensor& full) { return full; });
@@ -222,7 +222,8 @@ TEST(BatchNorm, ReducesTwoNumbersAChannelAndKeepsItsPlacement) {
   });
 }
 
-/// Statistics of a batch that is cut over ranks: two numbers a channel, however large the batch.
+/// Statistics of a batch that is sharded over ranks: two numbers a channel, however large the
+/// batch.
 TEST(BatchNorm, OfInstancesReducesTwoNumbersAChannel) {
   test::run_ranks(4, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("dp=4");

@@ -53,7 +53,8 @@ std::vector<at::Tensor> results(const Case& c, const at::Tensor& x, const at::Te
   return out;
 }
 
-/// Runs a case with these placements of input, weight and bias, and looks at where the output lies.
+/// Runs a case with these placements of input, weight and bias, and checks the placements of the
+/// output.
 void check(const Case& c, const DeviceMesh& mesh, const std::string& of_input,
            const std::string& of_weight, const std::string& of_bias,
            const std::string& of_output = "") {
@@ -151,7 +152,7 @@ TEST(Convolution, SpaceBatchAndChannelsAtOnce) {
     check(c, mesh, "S2,R", "R,S0", "R,S0", "S2,S1");      // output channels
     check(c, mesh, "S2,S1", "R,S1", "R,R", "S2,P(sum)");  // addends
     check(c, mesh, "S2,S1", "R,R", "R,R", "S2,P(sum)");   // of the weight, a slice is taken
-    check(c, mesh, "S2,R", "S2,S3", "S0,R", "S2,R");      // a kernel cut in space is put together
+    check(c, mesh, "S2,R", "S2,S3", "S0,R", "S2,R");  // a kernel sharded in space is put together
     check(transposed(conv({3, 4, 9, 7}, {4, 6, 3, 3}, 2, 1)), mesh, "S2,R", "R,S1", "R,S0",
           "S2,S1");
     check(transposed(conv({3, 4, 9, 7}, {4, 6, 3, 3}, 2, 1)), mesh, "S3,S1", "R,S0", "R,R",
@@ -221,8 +222,8 @@ TEST(Convolution, ExchangesHalosAndNothingElse) {
     EXPECT_EQ(comm::expect_comm(recorder, "1 all_to_all, 0 implicit"), "");
     // Two rows of a middle rank travel, of 2 channels and 6 columns, in doubles.
     EXPECT_LE(recorder.bytes(), 2 * 2 * 6 * 8);
-    const at::Tensor cut = distribute_tensor(whole_numbers({2, 2, 3, 3}, 2), mesh, {Shard(0)});
-    EXPECT_THROW(at::conv2d(x, cut), NotSupported) << "a weight to gather is implicit";
+    const at::Tensor sharded = distribute_tensor(whole_numbers({2, 2, 3, 3}, 2), mesh, {Shard(0)});
+    EXPECT_THROW(at::conv2d(x, sharded), NotSupported) << "a weight to gather is implicit";
   });
 }
 

@@ -16,7 +16,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/spread.h"
 
-/// cumsum along a dim that is cut.
+/// cumsum along a dim that is sharded.
 namespace tessera {
 namespace cumsum_test {
 
@@ -24,7 +24,7 @@ using comm::init_device_mesh;
 using test::run_ranks;
 using test::spread;
 
-TEST(CumSum, AlongACutDimIsThePlainOne) {
+TEST(CumSum, AlongAShardedDimIsThePlainOne) {
   const at::Tensor full = at::randint(-9, 10, {5, 11, 3}, at::kLong);
   run_ranks(4, [&](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
@@ -42,7 +42,7 @@ TEST(CumSum, AlongACutDimIsThePlainOne) {
       const at::Tensor as = at::cumsum(spread(full, mesh, placements), 1, at::kFloat);
       EXPECT_TRUE(at::equal(full_tensor(as), at::cumsum(full, 1, at::kFloat))) << placements;
     }
-    // tp cuts first.
+    // tp shards first.
     const at::Tensor x = spread(full, mesh, "S1,S1");
     const at::Tensor turned =
         redistribute(x, sharding(x).with_placements({Shard(1), Shard(1)}, {1, 0}));

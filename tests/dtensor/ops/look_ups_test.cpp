@@ -13,15 +13,15 @@
 #include "tests/support/spread.h"
 #include "tests/support/watched_call.h"
 
-/// gather, index_select and what adds by index, along a dim that is cut: nothing but the result is
-/// brought together.
+/// gather, index_select and what adds by index, along a dim that is sharded: nothing but the result
+/// is brought together.
 namespace tessera::test {
 namespace look_ups_test {
 
 using comm::init_device_mesh;
 using test::run_ranks;
 
-TEST(LookUps, AlongACutDimSendNothing) {
+TEST(LookUps, AlongAShardedDimSendNothing) {
   for (const int64_t rows : {8, 7, 5, 3}) {  // even, uneven, with ranks that hold nothing
     check_calls("tp=4", {{"gather",
                           [](const Tensors& x) { return x[0].gather(0, x[1]); },
@@ -48,19 +48,19 @@ TEST(LookUps, AlongACutDimSendNothing) {
                           "nothing",
                           "..."}});
   }
-  check_calls("dp=2,tp=2", {{"gather of rows cut twice",
+  check_calls("dp=2,tp=2", {{"gather of rows sharded twice",
                              [](const Tensors& x) { return x[0].gather(0, x[1]); },
                              {{{7, 3}, "S0,S0"}, {{2, 3}, "R,R", 7}},
                              "P(sum),P(sum)",
                              "nothing",
                              "..."},
-                            {"gather beside a cut batch",
+                            {"gather beside a sharded batch",
                              [](const Tensors& x) { return x[0].gather(1, x[1]); },
                              {{{6, 9}, "S0,S1"}, {{6, 1}, "S0,R", 9}},
                              "S0,P(sum)",
                              "nothing",
                              "..."},
-                            {"gather of cut indexes",
+                            {"gather of sharded indexes",
                              [](const Tensors& x) { return x[0].gather(1, x[1]); },
                              {{{6, 9}, "R,S1"}, {{6, 4}, "S1,R", 9}},
                              "S1,P(sum)",
@@ -78,7 +78,7 @@ TEST(LookUps, OfMoreThanThereIsBringTheInputTogether) {
 }
 
 /// Words out of a vocabulary that no rank holds whole, neither forward nor backward.
-TEST(LookUps, LeaveTheGradientOfACutDimCut) {
+TEST(LookUps, LeaveTheGradientOfAShardedDimSharded) {
   const at::Tensor full = at::randn({5, 64});
   const at::Tensor plain = full.clone().requires_grad_();
   const at::Tensor wanted = at::arange(5).unsqueeze(1) * 13;

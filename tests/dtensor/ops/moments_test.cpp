@@ -47,8 +47,8 @@ TEST(Moments, OfAShardedDimAreThoseOfTheTensor) {
 
 TEST(Moments, OverTwoAxes) {
   check_calls("dp=2,tp=2",
-              {{"both cut the dim", variance({0}, 1), {{{7, 3}, "S0,S0"}}, "R,R", "...", "..."},
-               {"one cuts another",
+              {{"both shard the dim", variance({0}, 1), {{{7, 3}, "S0,S0"}}, "R,R", "...", "..."},
+               {"one shards another",
                 variance({0}, 1),
                 {{{6, 4}, "S0,S1"}},
                 "R,S0",

@@ -18,7 +18,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/spread.h"
 
-/// topk along a dim that is cut.
+/// topk along a dim that is sharded.
 namespace tessera {
 namespace topk_test {
 
@@ -31,13 +31,13 @@ at::Tensor distinct(std::vector<int64_t> shape) {
   return at::randperm(c10::multiply_integers(shape), at::kDouble).reshape(shape);
 }
 
-TEST(TopK, AlongACutDimIsThePlainOne) {
+TEST(TopK, AlongAShardedDimIsThePlainOne) {
   const at::Tensor full = distinct({5, 46, 3});
   run_ranks(4, [&](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
     for (const char* placements : {"S1,R", "R,S1", "S1,S1", "S0,S1", "S1,S2", "SS1(2),R"}) {
       at::Tensor x = spread(full, mesh, placements);
-      if (std::string(placements) == "S1,S1")  // tp cuts first
+      if (std::string(placements) == "S1,S1")  // tp shards first
         x = redistribute(x, sharding(x).with_placements({Shard(1), Shard(1)}, {1, 0}));
       for (const int64_t k : {0, 1, 3, 7, 12, 24, 46}) {
         for (const bool largest : {true, false}) {

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-RELATIVE = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
+RELATIVE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
 
 
-def first_difference(expected: dict[str, Any], found: dict[str, Any]) -> str:
-    """The first variable that is not right, and how; empty if all are."""
+def first_difference(
+    expected: dict[str, Any], found: dict[str, Any], rounded: Callable[[str], bool] = lambda name: False
+) -> str:
+    """The first variable that is not right, and how; empty if all are. `rounded` says which of them
+    have the digits of float32, whatever their type."""
     for name, want in expected.items():
         if name not in found:
             return f"{name} is missing"
-        if difference := _difference(want, found[name]):
+        if difference := _difference(want, found[name], rounded(name)):
             return f"{name}: {difference}"
     if more := [name for name in found if name not in expected]:
         return f"{more[0]} should not be there"
@@ -25,23 +29,24 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], torch.Tensor)
 
 
-def _difference(want: Any, have: Any) -> str:
+def _difference(want: Any, have: Any, rounded: bool) -> str:
     if _is_tensor(want):
         if not _is_tensor(have):
             return f"expected a tensor, found {have!r}"
         if want[1] != have[1]:
             return f"requires_grad is {have[1]}"
-        return _tensor_difference(want[0], have[0])
+        return _tensor_difference(want[0], have[0], rounded)
     if isinstance(want, list):
         if not isinstance(have, list) or len(have) != len(want):
             return f"expected {len(want)} values, found {have!r}"
-        return next(filter(None, map(_difference, want, have)), "")
+        each = (_difference(w, h, rounded) for w, h in zip(want, have, strict=True))
+        return next(filter(None, each), "")
     if isinstance(want, float):
-        return _difference((torch.tensor(want), False), (torch.tensor(have), False))
+        return _difference((torch.tensor(want), False), (torch.tensor(have), False), rounded)
     return "" if want == have else f"expected {want!r}, found {have!r}"
 
 
-def _tensor_difference(want: torch.Tensor, have: torch.Tensor) -> str:
+def _tensor_difference(want: torch.Tensor, have: torch.Tensor, rounded: bool) -> str:
     if want.shape != have.shape:
         return f"shape {tuple(have.shape)}, expected {tuple(want.shape)}"
     if want.dtype != have.dtype:
@@ -51,7 +56,9 @@ def _tensor_difference(want: torch.Tensor, have: torch.Tensor) -> str:
     if not want.is_floating_point():
         wrong = want != have
     else:
-        relative = RELATIVE.get(want.dtype, 1e-7)
+        relative = RELATIVE[want.dtype]
+        if rounded:
+            relative = max(relative, RELATIVE[torch.float32])
         scale = max(1.0, float(want.abs().max()))
         wrong = ~((want - have).abs() <= relative * scale) & ~(want.isnan() & have.isnan())
     if not wrong.any():

@@ -7,7 +7,9 @@ a single rank are right for all. The plain run makes such a statement on tensors
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
+import re
 from typing import Any
 
 import torch
@@ -17,7 +19,9 @@ from torch.utils.checkpoint import checkpoint
 import inputs
 import tessera
 from program import NAME, Program, Statement
+from rounding import Rounded
 
+_UPDATED = re.compile(r"F\.batch_norm\(x\d+, (x\d+), (x\d+), training=True")  # statistics
 LARGEST = 1e4  # beyond it sums in another order differ too much to compare
 
 
@@ -73,6 +77,13 @@ def away(x: torch.Tensor, value: float) -> bool:
     return bool(((x.detach().double() - value).abs() > 1e-6).all())
 
 
+def steady(optimizer: torch.optim.Optimizer) -> bool:
+    """No gradient so small that its rounding decides a step of about its sign."""
+    grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    sizes = [g.detach().double().abs() for g in grads]
+    return all(bool(((s == 0) | (s > 1e-6)).all()) for s in sizes)
+
+
 def _bounded(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
         return True
@@ -86,13 +97,14 @@ class PlainRun:
     def __init__(self, program: Program):
         tessera.manual_seed(program.seed)
         self.env = _toolbox(lambda x, placements: x.clone())
+        self.rounded = Rounded()
         for item in program.inputs:
             value = inputs.as_placed(inputs.value_of(item, program.seed))
             self.env[item.name] = value.requires_grad_() if item.grad else value
 
     def step(self, statement: Statement) -> None:
         """Raises NotAProgram; what was written until then stays written."""
-        checks = {**self.env, "apart": apart, "away": away}
+        checks = {**self.env, "apart": apart, "away": away, "steady": steady}
         try:
             if statement.guard and not eval(statement.guard, checks):
                 raise NotAProgram(f"rounding decides {statement.text}")
@@ -102,16 +114,29 @@ class PlainRun:
                 # As in a process that has no sharded tensors: see docs/sharp_bits.md.
                 with torch.autograd._force_original_view_tracking(False):
                     exec(statement.text, self.env)
-            self._check_bounds(statement)
+            self._count_updates(statement)
+            self._check_values(statement)
+            self.rounded.follow(statement, self.env)
         except NotAProgram:
             raise
         except Exception as error:
             raise NotAProgram(f"{statement.text}: {error}") from error
 
-    def _check_bounds(self, statement: Statement) -> None:
+    def _count_updates(self, statement: Statement) -> None:
+        """libtorch's batch norm updates running statistics without counting a write. A backward that
+        saved them before would then be computed from the new ones; counted, it raises."""
+        for match in _UPDATED.finditer(statement.text):
+            for name in match.groups():
+                if not self.env[name].is_inference():
+                    torch.autograd.graph.increment_version(self.env[name])
+
+    def _check_values(self, statement: Statement) -> None:
         for name, value in self.env.items():
             if not NAME.fullmatch(name):
                 continue
+            if isinstance(value, torch.Tensor) and value.requires_grad and value.is_inference():
+                # libtorch records mul of it, but neither sum nor sin: kernels decide, not ops.
+                raise NotAProgram(f"{name}, of inference mode, requires grad after {statement.text}")
             if not _bounded(value) or not _bounded(_grad_of(value)):
                 raise NotAProgram(f"{name} is too large after {statement.text}")
 
@@ -137,12 +162,18 @@ def _grad_of(value: Any) -> torch.Tensor | None:
     return None
 
 
-def run_plain(program: Program) -> dict[str, Any]:
-    """What all variables are at the end: see snapshot."""
+@dataclasses.dataclass
+class Expected:
+    values: dict[str, Any]  # see snapshot
+    rounded: Rounded
+
+
+def run_plain(program: Program) -> Expected:
+    """What all variables are at the end."""
     run = PlainRun(program)
     for statement in program.statements:
         run.step(statement)
-    return snapshot(run.env)
+    return Expected(snapshot(run.env), run.rounded)
 
 
 def run_rank(program: Program) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def random_mesh(rng: random.Random, ranks: int | None) -> str:
     return ",".join(f"{name}={size}" for name, size in zip(AXIS_NAMES, sizes, strict=False))
 
 
-def _cuts(rng: random.Random, size: int, ranks: int) -> list[int]:
+def _ragged_sizes(rng: random.Random, size: int, ranks: int) -> list[int]:
     """Uneven parts of a dim, some of them empty."""
     marks = sorted(rng.randint(0, size) for _ in range(ranks - 1))
     return [b - a for a, b in zip([0, *marks], [*marks, size], strict=True)]
@@ -62,15 +62,16 @@ def random_placements(rng: random.Random, shape: tuple[int, ...], axes: list[int
             places.append(f"S{rng.randrange(len(shape))}" if shape else "R")
         else:
             places.append(f"P({reduction})")
-    cut = [p for p in places if p[0] == "S"]
-    if len(cut) > len(set(cut)) and not any(p[0] == "P" for p in places) and rng.random() < 0.5:
+    shards = [p for p in places if p[0] == "S"]
+    nested = len(shards) > len(set(shards))
+    if nested and not any(p[0] == "P" for p in places) and rng.random() < 0.5:
         turns = list(range(len(places)))
         rng.shuffle(turns)
         return ",".join(f"{p}#{t}" if p[0] == "S" else p for p, t in zip(places, turns, strict=True))
     for axis, place in enumerate(places):
-        if place[0] == "S" and cut.count(place) == 1 and rng.random() < 0.15:
+        if place[0] == "S" and shards.count(place) == 1 and rng.random() < 0.15:
             dim = int(place[1:])
-            ragged = f"{place}[{','.join(map(str, _cuts(rng, shape[dim], axes[axis])))}]"
+            ragged = f"{place}[{','.join(map(str, _ragged_sizes(rng, shape[dim], axes[axis])))}]"
             places[axis] = ragged if rng.random() < 0.5 else f"SS{dim}(2)"
     return ",".join(places)
 
@@ -177,7 +178,7 @@ class Generator:
             if text and self.take(Statement(text)):
                 break
         if text := training.step(draw):
-            self.take(Statement(text))
+            self.take(Statement(text, guard=" and ".join(draw.guards)))
 
 
 def _generate(seed: int, ranks: int | None, without: str) -> Program:

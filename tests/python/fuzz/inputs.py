@@ -37,7 +37,7 @@ def value_of(item: Input, seed: int) -> torch.Tensor:
 
 def as_placed(value: torch.Tensor) -> torch.Tensor:
     """A plain tensor with the strides that distribute_tensor gives: whether a reshape of it is a view
-    hangs on them. Call it inside a world of one rank."""
+    depends on them. Call it inside a world of one rank."""
     mesh = tessera.init_device_mesh("one=1")
     stride = tessera.distribute_tensor(value, mesh, "R", src_data_rank=None).stride()
     return torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
@@ -71,7 +71,7 @@ def _exact_addend(value: torch.Tensor, op: str, index: int, size: int, salt: str
 
 
 def split_placements(text: str) -> tuple[list[str], list[int]]:
-    """ "S0#1,S0#0" is (["S0", "S0"], [1, 0]): placements, and the axes in cutting order."""
+    """ "S0#1,S0#0" is (["S0", "S0"], [1, 0]): placements, and the axes in nesting order."""
     parts = re.findall(r"(?:[^,\[\(]|\[[^\]]*\]|\([^\)]*\))+", text)
     places = [part.split("#")[0] for part in parts]
     turns = {axis: int(part.split("#")[1]) for axis, part in enumerate(parts) if "#" in part}
@@ -91,10 +91,10 @@ def place(
             split = _exact_addend if exact_sums and op in ("sum", "avg") else _addend
             value = split(value, op, here[axis], size, salt)
     whole = tessera.distribute_tensor(value, mesh, ["R"] * mesh.ndim, src_data_rank=None)
-    cut = ["R" if _PARTIAL.fullmatch(text) else text for text in places]
-    sharding = tessera.sharding(whole).with_placements(cut, order)
+    shards = ["R" if _PARTIAL.fullmatch(text) else text for text in places]
+    sharding = tessera.sharding(whole).with_placements(shards, order)
     placed = tessera.redistribute(whole, sharding)
-    if cut != places:
+    if shards != places:
         local = tessera.to_local(placed)
         full = tessera.sharding(placed).with_placements(places, order)
         placed = tessera.from_local(local, mesh, full.placements, shape=item.shape)

@@ -1,5 +1,7 @@
 """Statements of training: backward, hooks, optimizers, random numbers, users' functions."""
 
+import torch
+
 from grammar import Draw, effect, value
 
 
@@ -81,7 +83,12 @@ def optimizer(d: Draw) -> str | None:
 @effect(1.5)
 def step(d: Draw) -> str | None:
     found = [n for n in d.env if n.startswith("opt")]
-    return f"{d.rng.choice(found)}.{d.pick('step()', 'step()', 'zero_grad()')}" if found else None
+    if not found:
+        return None
+    name, what = d.rng.choice(found), d.pick("step()", "step()", "zero_grad()")
+    if what == "step()" and not isinstance(d.env[name], torch.optim.SGD):
+        d.require(f"steady({name})")
+    return f"{name}.{what}"
 
 
 @effect(0.3)

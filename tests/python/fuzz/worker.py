@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import warnings
-from typing import Any
 
 import torch
 
@@ -27,7 +26,7 @@ from program import Program
 THREADS_TIMEOUT_S = 60
 
 
-def judge_rank(program: Program, expected: dict[str, Any]) -> Verdict:
+def judge_rank(program: Program, expected: execute.Expected) -> Verdict:
     """Runs the program as a rank."""
     try:
         found = execute.run_rank(program)
@@ -35,7 +34,7 @@ def judge_rank(program: Program, expected: dict[str, Any]) -> Verdict:
         return judge.of_error(refused.error, refused.index)
     except Exception as error:  # noqa: BLE001 - also inputs and reading back may fail
         return Verdict("unclear", f"{type(error).__name__}: {error}")
-    if difference := compare.first_difference(expected, found):
+    if difference := compare.first_difference(expected.values, found, expected.rounded.holds):
         return Verdict("wrong", difference)
     return Verdict("right")
 

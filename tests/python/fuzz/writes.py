@@ -1,5 +1,7 @@
 """Statements that write to a tensor in place: to variables, and to views of them."""
 
+import torch
+
 from grammar import Draw, effect
 
 
@@ -141,6 +143,15 @@ def shape_in_place(d: Draw) -> str | None:
     return x and d.pick(f"{x}.transpose_(0, 1)", f"{x}.unsqueeze_(0)", f"{x}.squeeze_()")
 
 
+def _shares_elements(t: torch.Tensor) -> bool:
+    """Whether two elements have one address, as in unfold(0, 2, 1)."""
+    places = torch.zeros((), dtype=torch.int64)
+    for dim, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
+        shape = [-1] + [1] * (t.dim() - dim - 1)
+        places = places + (torch.arange(size) * stride).view(shape)
+    return places.unique().numel() < t.numel()
+
+
 @effect(1)
 def out_argument(d: Draw) -> str | None:
     """Into a tensor that exists and has the shape."""
@@ -151,11 +162,13 @@ def out_argument(d: Draw) -> str | None:
     y = d.some(lambda v: v.shape == shape and v.dtype == dtype)
     if not y or not _apart_in_memory(d, x, y):
         return None
-    return d.pick(
-        f"with torch.no_grad(): torch.mul({x}, {d.number()}, out={y})",
-        f"with torch.no_grad(): torch.add({x}, {y}, alpha={d.number()}, out={y})",
-        f"with torch.no_grad(): torch.tanh({x}, out={y})",
-    )
+    mul = f"torch.mul({x}, {d.number()}, out={y})"
+    tanh = f"torch.tanh({x}, out={y})"
+    add = f"torch.add({x}, {y}, alpha={d.number()}, out={y})"
+    what = d.pick(mul, add, tanh)
+    if (x == y or what == add) and _shares_elements(d.env[y]):
+        return None  # an element would be read before or after its second write
+    return f"with torch.no_grad(): {what}"
 
 
 @effect(1)

@@ -49,7 +49,7 @@ TEST(Explanation, ShowsWhatMovesForTheChosenOne) {
   EXPECT_GT(e.candidates[0].bytes, 0);
 }
 
-TEST(Explanation, SaysWhyACutIsNotOffered) {
+TEST(Explanation, SaysWhyAShardIsNotOffered) {
   EXPECT_EQ(refusals(explained("tp=4", "aten::_softmax 8x16@S0 dim=1")), "tp S1: must be whole; ");
   EXPECT_EQ(refusals(explained("tp=4", "aten::amax 8x3@S0 dim={1}")),
             "tp P(max): nothing is partial here; tp S1: 3 for 4 ranks: some would hold nothing, "

@@ -1,8 +1,9 @@
-#include "tessera/dtensor/remembered.h"
+#include "tessera/dtensor/kept_copies.h"
 
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <mutex>
@@ -12,6 +13,8 @@
 
 #include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/value_stamp.h"
+#include "tessera/exec/redistribute.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -36,7 +39,7 @@ struct Copies {
 
   WeakImpl of;  // makes the tensor call drop_copies when it is freed
   uint64_t id = 0;
-  uint32_t version = 0;
+  ValueStamp stamp;
   bool recorded = false;  // by autograd
   std::vector<KeptCopy> made;
 };
@@ -55,7 +58,7 @@ CopyTable& copy_table() {
 
 /// In the order in which they were made, those of freed tensors included: what is kept must depend
 /// on the program alone, because all ranks must find the same copies. An address may be reused, so
-/// ids tell tensors apart.
+/// ids distinguish tensors.
 thread_local std::deque<std::pair<const c10::TensorImpl*, uint64_t>> kept_by_thread;
 
 void drop_if_same(const c10::TensorImpl* tensor, uint64_t id) {
@@ -74,13 +77,12 @@ bool records_uses(const at::Tensor& tensor) {
 
 bool can_keep(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  return !tensor.is_inference() && typeid(impl) == typeid(ShardedImpl);
+  return typeid(impl) == typeid(ShardedImpl) && counts_writes(tensor);
 }
 
 /// Whether the copies were made of the tensor as it is, for the same use.
 bool are_valid(const Copies& copies, const at::Tensor& tensor) {
-  return copies.version == static_cast<uint32_t>(tensor._version()) &&
-         copies.recorded == records_uses(tensor);
+  return copies.stamp == value_stamp(tensor) && copies.recorded == records_uses(tensor);
 }
 
 template <class Wanted>
@@ -111,7 +113,7 @@ void keep_copy(const at::Tensor& tensor, const Sharding& to, const at::Tensor& c
     } else if (!are_valid(at->second, tensor)) {
       outdated.swap(at->second.made);
     }
-    at->second.version = static_cast<uint32_t>(tensor._version());
+    at->second.stamp = value_stamp(tensor);
     at->second.recorded = records_uses(tensor);
     const bool is_recorded_leaf = at->second.recorded && tensor.is_leaf();
     at->second.made.emplace_back(to, copy, /*owns=*/!is_recorded_leaf);
@@ -136,6 +138,21 @@ at::Tensor behind_node(const at::Tensor& tensor) {
   return out;
 }
 
+/// redistribute(tensor, to), but with the strides of `to`, which decide whether an op on the copy
+/// returns a view. An expanded dim stores each element separately once it is redistributed, so the
+/// copy of an expanded tensor is row-major.
+at::Tensor redistribute_strided(const at::Tensor& tensor, const Sharding& to) {
+  const bool is_expanded = std::ranges::find(to.stride(), 0) != to.stride().end();
+  if (is_row_major(to) || is_expanded) return move_differentiable(tensor, to);
+  const ShardedMeta* meta = sharded_meta(tensor);
+  return moved_differentiable(
+      tensor,
+      [&] {
+        return wrap(strided_as(exec::redistribute(meta->local(), meta->sharding(), to), to), to);
+      },
+      std::nullopt);
+}
+
 }  // namespace
 
 at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to) {
@@ -149,7 +166,7 @@ at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to) {
     normal.emplace(false);  // the copy may be used, and saved for backward, outside of this mode
     no_grad.emplace();
   }
-  at::Tensor made = same ? behind_node(tensor) : move_differentiable(tensor, to);
+  at::Tensor made = same ? behind_node(tensor) : redistribute_strided(tensor, to);
   if (can_keep(tensor)) keep_copy(tensor, to, made);
   return made;
 }

@@ -1,4 +1,4 @@
-#include "tessera/dtensor/spread.h"
+#include "tessera/dtensor/scatter.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -29,20 +29,21 @@ Sharding fully_sharded(const Sharding& sharding) {
 
 }  // namespace
 
-at::Tensor scatter_from(const at::Tensor& full, int source, const Sharding& sharding) {
-  const auto& mesh = sharding.mesh();
+DeviceMesh mesh_of_source(const DeviceMesh& mesh, int source) {
   require(source >= 0 && source < mesh.size(), "distribute_tensor from rank number ", source,
           " of mesh ", mesh, ", which has ", mesh.size());
   const int rank = mesh.ranks()[static_cast<size_t>(source)];
-  const DeviceMesh holder =
-      DeviceMesh({{"source", 1}}, std::vector<int>{rank}, mesh.device()).in_world(mesh.world());
-  const Sharding at_source(holder, {Replicate()},
+  return DeviceMesh({{"source", 1}}, std::vector<int>{rank}, mesh.device()).in_world(mesh.world());
+}
+
+at::Tensor scatter_from(const at::Tensor& full, int source, const Sharding& sharding) {
+  const Sharding at_source(mesh_of_source(sharding.mesh(), source), {Replicate()},
                            {sharding.shape().begin(), sharding.shape().end()},
                            {.dtype = sharding.dtype()});
   const comm::CallSite site({.op = "distribute_tensor"});
-  const Sharding spread = fully_sharded(sharding);
-  const at::Tensor part = exec::redistribute(full.contiguous(), at_source, spread);
-  return exec::redistribute(part, spread, sharding, {.may_alias = true, .consume = true});
+  const Sharding parts = fully_sharded(sharding);
+  const at::Tensor part = exec::redistribute(full.contiguous(), at_source, parts);
+  return exec::redistribute(part, parts, sharding, {.may_alias = true, .consume = true});
 }
 
 void check_replicas(const at::Tensor& local, const Sharding& sharding) {

@@ -18,9 +18,9 @@ namespace tessera::dtensor {
 /// Tensors per thread with kept copies. A copy is used by the next few ops or not at all.
 constexpr size_t kMostTensors = 16;
 
-/// redistribute(tensor, to), or the kept copy of an earlier call. `to` may be the tensor's own
-/// sharding: the result is then the tensor behind one autograd node, at which the gradients of all
-/// uses are added and made to have that sharding.
+/// redistribute(tensor, to) with the strides of `to`, or the kept copy of an earlier call. `to` may
+/// be the tensor's own sharding: the result is then the tensor behind one autograd node, at which
+/// the gradients of all uses are added and made to have that sharding.
 at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to);
 
 /// The kept copy with this sharding; undefined if there is none.

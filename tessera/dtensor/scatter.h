@@ -11,6 +11,9 @@ namespace tessera::dtensor {
 /// broadcast transfers at most twice the tensor.
 at::Tensor scatter_from(const at::Tensor& full, int source, const Sharding& sharding);
 
+/// Rank number `source` of the mesh, as a mesh of one rank.
+DeviceMesh mesh_of_source(const DeviceMesh& mesh, int source);
+
 /// Throws, on every rank, if ranks that should hold the same part hold different values.
 void check_replicas(const at::Tensor& local, const Sharding& sharding);
 

@@ -33,7 +33,7 @@
 
 /// Ops that need more than themselves on the local parts.
 namespace tessera {
-namespace handlers_test {
+namespace row_kernels_test {
 
 using comm::init_device_mesh;
 using test::run_ranks;
@@ -48,7 +48,7 @@ void expect_close(const at::Tensor& sharded, const at::Tensor& plain, const std:
   EXPECT_TRUE(at::allclose(full, plain, 1e-12, 1e-12, true)) << what << "\n" << full << plain;
 }
 
-TEST(Handlers, GradientsOfAComplexLinearLayerAreConjugated) {
+TEST(RowKernels, GradientsOfAComplexLinearLayerAreConjugated) {
   if (TORCH_VERSION_MINOR < 13) GTEST_SKIP() << "libtorch's formula of linear refuses complex";
   const at::Tensor x = at::randn({6, 4}, at::kComplexDouble).requires_grad_();
   const at::Tensor w = at::randn({3, 4}, at::kComplexDouble).requires_grad_();
@@ -69,7 +69,7 @@ TEST(Handlers, GradientsOfAComplexLinearLayerAreConjugated) {
   });
 }
 
-TEST(Handlers, NormsOverACutDim) {
+TEST(RowKernels, NormsOverAShardedDim) {
   const at::Tensor full = whole_numbers({5, 3, 4});
   run_ranks(4, [&](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2,tp=2");
@@ -91,7 +91,7 @@ TEST(Handlers, NormsOverACutDim) {
   });
 }
 
-TEST(Handlers, NormsReduceNumbersNotTensors) {
+TEST(RowKernels, NormsReduceNumbersNotTensors) {
   run_ranks(2, [&](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
     const at::Tensor x = spread(whole_numbers({64, 64}), mesh, "S0");
@@ -103,7 +103,7 @@ TEST(Handlers, NormsReduceNumbersNotTensors) {
   });
 }
 
-TEST(Handlers, NormsOfHalvesDoNotOverflow) {
+TEST(RowKernels, NormsOfHalvesDoNotOverflow) {
   run_ranks(2, [&](int) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
     const at::Tensor full = at::full({100}, 60.0, at::kHalf);
@@ -112,7 +112,7 @@ TEST(Handlers, NormsOfHalvesDoNotOverflow) {
   });
 }
 
-TEST(Handlers, NormsGradient) {
+TEST(RowKernels, NormsGradient) {
   const at::Tensor full = whole_numbers({5, 3}) + 0.5;
   at::Tensor alone = full.clone().set_requires_grad(true);
   at::linalg_vector_norm(alone, 2).backward();
@@ -125,7 +125,7 @@ TEST(Handlers, NormsGradient) {
   });
 }
 
-TEST(Handlers, NormsOfAListAreReducedTogether) {
+TEST(RowKernels, NormsOfAListAreReducedTogether) {
   const at::Tensor a = whole_numbers({5, 3}, 1);
   const at::Tensor b = whole_numbers({4, 4}, 2);
   const at::Tensor c = whole_numbers({7}, 3).to(at::kFloat);
@@ -151,7 +151,7 @@ TEST(Handlers, NormsOfAListAreReducedTogether) {
   });
 }
 
-TEST(Handlers, AnEmbeddingWithCutRows) {
+TEST(RowKernels, AnEmbeddingWithShardedRows) {
   const at::Tensor table = whole_numbers({7, 4}, 1);
   const at::Tensor index = at::randint(7, {3, 5}, at::kLong);
   for (const int64_t padding : {-1, 2}) {
@@ -176,7 +176,7 @@ TEST(Handlers, AnEmbeddingWithCutRows) {
   }
 }
 
-TEST(Handlers, ACutTableIsNotGathered) {
+TEST(RowKernels, AShardedTableIsNotGathered) {
   run_ranks(2, [&](int) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
     const at::Tensor table = spread(whole_numbers({100, 8}), mesh, "S0");
@@ -187,7 +187,7 @@ TEST(Handlers, ACutTableIsNotGathered) {
   });
 }
 
-TEST(Handlers, CrossEntropyOfACutBatch) {
+TEST(RowKernels, CrossEntropyOfAShardedBatch) {
   const at::Tensor logits = whole_numbers({7, 5}).div(4);
   const at::Tensor target = at::tensor({0, 4, 2, -100, 1, 1, 3}, at::kLong);
   const at::Tensor weight = whole_numbers({5}, 9).abs() + 1;
@@ -214,7 +214,7 @@ TEST(Handlers, CrossEntropyOfACutBatch) {
   }
 }
 
-TEST(Handlers, ExtremesAlongACutDim) {
+TEST(RowKernels, ExtremesAlongAShardedDim) {
   at::Tensor full = at::randint(-3, 4, {5, 6, 3}, at::kLong).to(at::kDouble);  // many ties
   const at::Tensor broken = full.clone();
   broken.index_put_({at::tensor({1, 3}), at::tensor({2, 2})},
@@ -244,7 +244,7 @@ TEST(Handlers, ExtremesAlongACutDim) {
   }
 }
 
-TEST(Handlers, ExtremesOfTruthValues) {
+TEST(RowKernels, ExtremesOfTruthValues) {
   const at::Tensor full = whole_numbers({5, 6}).remainder(3).eq(0);
   const at::Tensor numbers = whole_numbers({5, 6}).remainder(4);  // with zeros
   at::Tensor alone = numbers.clone().set_requires_grad(true);
@@ -262,20 +262,20 @@ TEST(Handlers, ExtremesOfTruthValues) {
   });
 }
 
-TEST(Handlers, ExtremesLieInTheOrderOfTheCutsOfOtherDims) {
+TEST(RowKernels, ExtremesFollowTheShardOrderOfOtherDims) {
   const at::Tensor full = whole_numbers({8, 5});
   run_ranks(8, [&](int) {
     const DeviceMesh mesh = init_device_mesh("a=2,b=2,c=2");
     at::Tensor x = spread(full, mesh, "S0,S0,S1");
-    const Sharding lies = sharding(x);
-    x = redistribute(
-        x, lies.with_placements({lies.placements().begin(), lies.placements().end()}, {1, 0, 2}));
+    const Sharding before = sharding(x);
+    x = redistribute(x, before.with_placements(
+                            {before.placements().begin(), before.placements().end()}, {1, 0, 2}));
     expect_close(at::argmax(x, 1), at::argmax(full, 1), "S0#1,S0#0,S1");
     expect_close(std::get<0>(at::min(x, 1)), std::get<0>(at::min(full, 1)), "S0#1,S0#0,S1");
   });
 }
 
-TEST(Handlers, ExtremesOfRaggedAndEmptyParts) {
+TEST(RowKernels, ExtremesOfRaggedAndEmptyParts) {
   const at::Tensor full = whole_numbers({6, 2});
   run_ranks(3, [&](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=3");
@@ -289,7 +289,7 @@ TEST(Handlers, ExtremesOfRaggedAndEmptyParts) {
   });
 }
 
-TEST(Handlers, MaxsGradientReachesTheRankThatHasIt) {
+TEST(RowKernels, MaxsGradientReachesTheRankThatHasIt) {
   const at::Tensor full = at::randn({6, 4}, at::kDouble);
   at::Tensor alone = full.clone().set_requires_grad(true);
   std::get<0>(at::max(alone, 0)).sum().backward();
@@ -302,7 +302,7 @@ TEST(Handlers, MaxsGradientReachesTheRankThatHasIt) {
   });
 }
 
-TEST(Handlers, ARankOutsideTheMeshPassesThrough) {
+TEST(RowKernels, ARankOutsideTheMeshPassesThrough) {
   const at::Tensor full = whole_numbers({6, 4});
   run_ranks(3, [&](int rank) {
     const DeviceMesh mesh = DeviceMesh::parse("dp=2@0,2").in_world(comm::current_world());
@@ -322,5 +322,5 @@ TEST(Handlers, ARankOutsideTheMeshPassesThrough) {
   });
 }
 
-}  // namespace handlers_test
+}  // namespace row_kernels_test
 }  // namespace tessera

@@ -1,0 +1,58 @@
+"""Which values of a program float32 rounded on their way.
+
+Ranks round the parts of a Partial sum, the plain run rounds the sum: such values agree to the digits
+of float32, also where they are float64 again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from program import Statement
+
+_ROUNDS = re.compile(r"\.float\(\)|torch\.float32")
+_PASSES_GRADIENTS = re.compile(r"\bbackward\(|clip_grad_norm_\(")
+_WRITES = re.compile(r"_norm\(|\bwith\b")  # statements with a result that may write to their arguments
+
+
+def _memory(value: Any) -> int | None:
+    return value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) else None
+
+
+class Rounded:
+    """Follows the statements of a plain run."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.gradients = False  # of leaves, what hooks saw, states of optimizers
+
+    def follow(self, statement: Statement, env: dict[str, Any]) -> None:
+        """Called after each statement."""
+        names = {n for n in statement.names() if n in env}
+        steps = self.gradients and re.search(r"\bopt\d+\.step\(", statement.text)
+        rounds = _ROUNDS.search(statement.text) or any(self._is_rounded(n, env[n]) for n in names)
+        if not steps and not rounds:
+            return
+        target = statement.target()
+        if target is None or _WRITES.search(statement.text):
+            self.names |= names
+        if target is not None:
+            self.names.add(target)
+        self.gradients |= bool(_PASSES_GRADIENTS.search(statement.text))
+        if steps:
+            self.names |= {n for n, v in env.items() if isinstance(v, torch.Tensor) and v.requires_grad}
+        memory = {_memory(env.get(n)) for n in self.names} - {None, 0}
+        self.names |= {n for n, v in env.items() if _memory(v) in memory}
+
+    def _is_rounded(self, name: str, value: Any) -> bool:
+        low = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+        return low or name in self.names
+
+    def holds(self, key: str) -> bool:
+        """Of a key of execute.snapshot: "x3", "x3.grad", "seen[0]", "opt4.state[0]['exp_avg']"."""
+        if key in self.names:
+            return True
+        return self.gradients and ("." in key or key.startswith("seen"))
