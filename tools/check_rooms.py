@@ -123,34 +123,35 @@ def check_source(graph, room, path, shown):
     return errors
 
 
+def check_list(graph, listed, file, absent, other_side):
+    """The rooms that `file` lists, each with whether it is below the torch line, are those of the graph. The last two
+    are the texts for a room that the list lacks or has on the other side."""
+    errors = []
+    for room in sorted(set(listed) | set(graph.allowed)):
+        if room not in graph.allowed:
+            errors.append(f"{file}: rooms.txt has no room {room}")
+        elif room not in listed:
+            errors.append(absent.format(room))
+        elif listed[room] != (room in graph.below):
+            errors.append(f"{file}: {other_side.format(room)}")
+    return errors
+
+
 def check_cmake(graph, text):
     """Every room of CMakeLists.txt is on the side of the torch line where the graph has it."""
-    errors = []
     made = {name: "TORCH" in rest.split() for name, rest in CMAKE_ROOM.findall(text)}
-    for room in sorted(set(made) | set(graph.allowed)):
-        if room not in graph.allowed:
-            errors.append(f"CMakeLists.txt: rooms.txt has no room {room}")
-        elif room not in made:
-            errors.append(f"rooms.txt: CMakeLists.txt makes no room {room}")
-        elif made[room] != (room in graph.below):
-            errors.append(f"CMakeLists.txt: {room}: TORCH is not as in rooms.txt")
-    return errors
+    absent = "rooms.txt: CMakeLists.txt makes no room {}"
+    return check_list(graph, made, "CMakeLists.txt", absent, "{}: TORCH is not as in rooms.txt")
 
 
 def check_map(graph, text):
     """The map in docs/architecture.md has a line for each room, on its side of the torch line."""
-    errors = []
+    file = "docs/architecture.md"
     above, _, below = text.partition(" torch line ")
     mapped = {room: False for room in MAP_ROOM.findall(above)}
     mapped.update({room: True for room in MAP_ROOM.findall(below)})
-    for room in sorted(set(mapped) | set(graph.allowed)):
-        if room not in graph.allowed:
-            errors.append(f"docs/architecture.md: rooms.txt has no room {room}")
-        elif room not in mapped:
-            errors.append(f"docs/architecture.md: the map lacks {room}/")
-        elif mapped[room] != (room in graph.below):
-            errors.append(f"docs/architecture.md: {room}/ is on the other side of the torch line")
-    return errors
+    absent = file + ": the map lacks {}/"
+    return check_list(graph, mapped, file, absent, "{}/ is on the other side of the torch line")
 
 
 def check_namespaces(room, path, shown):

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/live_views.h"
 #include "tessera/dtensor/overlap.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"

@@ -1,9 +1,7 @@
 """Programs for PyTorch's DTensor and FSDP2 run unchanged after tessera.compat.enable()."""
 
 import importlib
-import os
 import pathlib
-import subprocess
 import sys
 import textwrap
 import types
@@ -15,6 +13,7 @@ import torch.distributed.tensor as torch_tensor
 
 import tessera
 from one_import_test import PROGRAM as ONE_IMPORT
+from python_process import run_python, torchrun
 from tessera import compat
 from tessera.compat._enable import NAMES
 
@@ -35,37 +34,6 @@ def enabled():
     compat.enable()
     yield
     compat.disable()
-
-
-def environment(**more):
-    folders = [str(pathlib.Path(tessera.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return dict(
-        os.environ,
-        OMP_NUM_THREADS="1",
-        CUDA_VISIBLE_DEVICES="",
-        PYTHONPATH=os.pathsep.join(folder for folder in folders if folder),
-        TESSERA_TIMEOUT_S="60",
-        **more,
-    )
-
-
-def run(*command, cwd=None, code=0):
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def torchrun(n, *command, cwd=None):
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", n]
-    return run(*launch, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", *command, cwd=cwd)
 
 
 @pytest.mark.parametrize(
@@ -132,16 +100,16 @@ if __name__ == "__main__":
 def test_a_program_finds_its_modules_and_arguments_and_processes_that_it_spawns_are_enabled(tmp_path):
     (tmp_path / "spawns.py").write_text(SPAWNS, encoding="utf-8")
     (tmp_path / "beside.py").write_text("VALUE = 'found'\n", encoding="utf-8")
-    out = run("-m", "tessera.compat", tmp_path / "spawns.py", "--steps", "3")
+    out = run_python("-m", "tessera.compat", tmp_path / "spawns.py", "--steps", "3")
     assert out == "['--steps', '3'] found\nchild tessera.compat._api\n"
 
 
 def test_without_a_program_it_says_how_it_is_called(tmp_path):
     for arguments in ([], ["-m"], ["--unknown"]):
-        out = run("-m", "tessera.compat", *arguments, code=2)
+        out = run_python("-m", "tessera.compat", *arguments, code=2)
         assert out.startswith("usage: python -m tessera.compat program.py [args...]"), out
-    assert run("-m", "tessera.compat", "--help").startswith("usage: ")
-    assert "there is no program" in run("-m", "tessera.compat", tmp_path / "none.py", code=1)
+    assert run_python("-m", "tessera.compat", "--help").startswith("usage: ")
+    assert "there is no program" in run_python("-m", "tessera.compat", tmp_path / "none.py", code=1)
 
 
 def test_every_public_name_is_ours_and_disable_gives_pytorchs_back(enabled):

@@ -1,15 +1,12 @@
 """What the tests of the Python package share."""
 
 import copy
-import os
-import pathlib
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
 
+import python_process
 import tessera
 
 
@@ -47,21 +44,7 @@ def torchrun(tmp_path):
     def run(n, source):
         program = tmp_path / "program.py"
         program.write_text(textwrap.dedent(source), encoding="utf-8")
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(n)]
-        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(program)]
-        folders = [str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-        environment = dict(
-            os.environ,
-            OMP_NUM_THREADS="1",
-            CUDA_VISIBLE_DEVICES="",  # PyTorch takes a GPU a process where there is any
-            PYTHONPATH=os.pathsep.join(folder for folder in folders if folder),
-            TESSERA_TIMEOUT_S="60",
-        )
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=240, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return python_process.torchrun(n, program)
 
     return run
 
@@ -76,6 +59,7 @@ from torch.distributed.device_mesh import init_device_mesh
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()
 {source}
+torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
 

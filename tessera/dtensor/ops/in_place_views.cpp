@@ -8,8 +8,8 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/register.h"
-#include "tessera/dtensor/live_views.h"
 #include "tessera/dtensor/ops/install.h"
+#include "tessera/dtensor/view_origin.h"
 
 /// t_, transpose_ and similar ops change a tensor's shape in place. Takes the equivalent view, and
 /// makes the tensor become it.

@@ -36,4 +36,5 @@ results["module"] = replicated(x).full_tensor().detach()
 
 print("DTensor of", DTensor.__module__)
 torch.save(results, f"{sys.argv[1]}.{rank}")
+dist.barrier()
 dist.destroy_process_group()

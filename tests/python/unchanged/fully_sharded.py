@@ -61,4 +61,5 @@ results |= {f"full.{name}": value for name, value in full.items()}
 
 print("DTensor of", DTensor.__module__)
 torch.save(results, f"{sys.argv[1]}.{rank}")
+dist.barrier()
 dist.destroy_process_group()

@@ -62,4 +62,5 @@ for name, value in model.state_dict().items():
 
 print("DTensor of", DTensor.__module__)
 torch.save(results, f"{sys.argv[1]}.{rank}")
+dist.barrier()
 dist.destroy_process_group()

@@ -46,4 +46,5 @@ results["ddp"] = model(torch.linspace(0, 1, 20, dtype=torch.float64).view(4, 5))
 
 print("DTensor of", DTensor.__module__)
 torch.save(results, f"{sys.argv[1]}.{rank}")
+dist.barrier()
 dist.destroy_process_group()
