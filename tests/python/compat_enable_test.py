@@ -13,7 +13,7 @@ import torch.distributed.tensor as torch_tensor
 
 import tessera
 from one_import_test import PROGRAM as ONE_IMPORT
-from python_process import run_python, torchrun
+from python_process import run_python, run_world, torchrun
 from tessera import compat
 from tessera.compat._enable import NAMES
 
@@ -46,10 +46,10 @@ def test_an_unchanged_program_gives_what_it_gives_with_pytorch(program, n, tmp_p
         file.write_text(WITH_RESULTS.format(program=ONE_IMPORT), encoding="utf-8")
     else:
         file = UNCHANGED / f"{program}.py"
-    theirs = torchrun(n, file, tmp_path / "theirs")
-    ours = torchrun(n, "-m", "tessera.compat", file, tmp_path / "ours")
-    assert theirs.count(" torch.distributed.tensor\n") == n, theirs
-    assert ours.count(" tessera.compat._api\n") == n, ours
+    theirs = run_world(n, file, tmp_path / "theirs")
+    ours = run_world(n, "-m", "tessera.compat", file, tmp_path / "ours")
+    assert theirs.count("DTensor of torch.distributed.tensor") == n, theirs
+    assert ours.count("DTensor of tessera.compat._api") == n, ours
     for rank in range(n):
         expected = torch.load(tmp_path / f"theirs.{rank}")
         found = torch.load(tmp_path / f"ours.{rank}")
@@ -237,7 +237,7 @@ dist.destroy_process_group()
 def test_pytorchs_own_code_works_as_before(tmp_path):
     program = tmp_path / "internals.py"
     program.write_text(INTERNALS, encoding="utf-8")
-    out = torchrun(2, program, tmp_path / "checkpoint")
+    out = run_world(2, program, tmp_path / "checkpoint")
     assert out.count("all works") == 2, out
 
 
@@ -266,7 +266,7 @@ dist.destroy_process_group()
 def test_pytorchs_ring_of_plain_tensors_heeds_our_options(tmp_path):
     """Load balance is refused without a causal mask: the ring runs only if it sees that it is off."""
     (tmp_path / "ring.py").write_text(RING, encoding="utf-8")
-    out = torchrun(2, "-m", "tessera.compat", tmp_path / "ring.py")
+    out = run_world(2, "-m", "tessera.compat", tmp_path / "ring.py")
     assert out.count("tessera.compat.experimental._context_parallel._attention") == 2, out
 
 

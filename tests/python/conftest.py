@@ -44,7 +44,7 @@ def torchrun(tmp_path):
     def run(n, source):
         program = tmp_path / "program.py"
         program.write_text(textwrap.dedent(source), encoding="utf-8")
-        return python_process.torchrun(n, program)
+        return python_process.run_world(n, program)
 
     return run
 

@@ -254,3 +254,24 @@ def test_distribute_module_without_messages():
         return recorder.count()
 
     assert tessera.run_ranks(2, body) == [0, 0]
+
+
+def test_a_transformer_encoder_in_evaluation_takes_a_padding_mask(ranks):
+    """PyTorch's module makes a nested tensor of a plain input, whose padding comes back as zeros."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    plain = nn.TransformerEncoder(layer, 2).double().eval()
+    x = torch.randn(4, 5, 8, dtype=torch.float64)
+    padding = torch.arange(5) >= torch.tensor([5, 3, 4, 1])[:, None]
+    with torch.no_grad():
+        expected = plain(x, src_key_padding_mask=padding)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        model = copy.deepcopy(plain)
+        tessera.distribute_module(model, mesh)
+        with torch.no_grad():
+            mask = tessera.distribute_tensor(padding, mesh, "S0")
+            out = model(tessera.distribute_tensor(x, mesh, "S0"), src_key_padding_mask=mask)
+        torch.testing.assert_close(whole(out)[~padding], expected[~padding])
+
+    ranks(2, body)

@@ -110,7 +110,12 @@ def test_an_interrupted_shard_leaves_nothing_behind(tmp_path, single):
     (tmp_path / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     before = sorted(tmp_path.iterdir())
     words = ["shard", model, "--mesh", "tp=4", "--plan", tmp_path / "plan.json", "-o", tmp_path / "out", *single]
-    with subprocess.Popen([TESSERA, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+    with subprocess.Popen(
+        [TESSERA, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells ignore it in the background
+    ) as started:
         while started.poll() is None and not list(tmp_path.glob("out.unfinished*")):
             time.sleep(0.001)
         started.send_signal(signal.SIGINT)

@@ -47,6 +47,15 @@ bool is_same_size(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
   return true;
 }
 
+/// Whether a mask's rows begin with what they keep, so that nn.TransformerEncoder may make a nested
+/// tensor of its input. Always no: a nested tensor has no global shape, and the encoder computes the
+/// same from the padded input.
+bool is_mask_left_aligned(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  torch::jit::drop(stack, entry.args.size());
+  torch::jit::push(stack, false);
+  return true;
+}
+
 /// Compares local parts; only the answer is reduced.
 bool allclose(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const auto args = torch::jit::pop(stack, entry.args.size());
@@ -169,6 +178,7 @@ void install_whole_ops() {
   set_decomposition("aten::dist", dist);
   set_decomposition("aten::as_strided", as_strided);
   set_decomposition("aten::is_same_size", is_same_size);
+  set_decomposition("aten::_nested_tensor_from_mask_left_aligned", is_mask_left_aligned);
   for (const char* op : {"aten::set_.source_Tensor", "aten::set_.source_Storage", "aten::set_",
                          "aten::set_.source_Storage_storage_offset"}) {
     set_decomposition(op, refuse_set);
