@@ -128,9 +128,7 @@ class PlainRun:
             if statement.draws:
                 self._draw(statement)
             else:
-                # As in a process that has no sharded tensors: see docs/sharp_bits.md.
-                with torch.autograd._force_original_view_tracking(False):
-                    _run(statement, self.env)
+                _run(statement, self.env)
             self._count_updates(statement)
             self._check_values(statement)
             self.rounded.follow(statement, self.env)
