@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/comm/processes.h"
 #include "tessera/transport/network.h"
@@ -16,6 +19,7 @@ namespace tessera::comm {
 namespace hosts_test {
 
 using std::chrono::seconds;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
 using testing::error_of;
 using testing::failures;
 using testing::Hosts;
@@ -62,17 +66,27 @@ const Scenario kTrain("train", [] {
   mark("error: " + error_of([&] { train(*world); }));
 });
 
-/// Over a store that the program made, as a world adopted from torch.distributed.
-const Scenario kGivenStore("given store", [] {
+/// Over a store that the program made.
+void train_over(const std::function<StorePtr(StorePtr)>& wrap) {
   c10d::TCPStoreOptions tcp;
   tcp.port = static_cast<uint16_t>(number_of("MASTER_PORT", 0));
   tcp.isServer = number_of("RANK", 0) == 0;
   const auto world = make_process_world(
       {.rank = number_of("RANK", 0),
        .size = number_of("WORLD_SIZE", 1),
-       .store = c10::make_intrusive<c10d::TCPStore>(std::getenv("MASTER_ADDR"), tcp),
+       .store = wrap(c10::make_intrusive<c10d::TCPStore>(std::getenv("MASTER_ADDR"), tcp)),
        .timeout = seconds(20)});
   train(*world);
+}
+
+const Scenario kGivenStore("given store", [] { train_over([](StorePtr store) { return store; }); });
+
+/// The store of torch.distributed's default group has two prefixes.
+const Scenario kAdoptedStore("adopted store", [] {
+  train_over([](StorePtr store) {
+    auto group = c10::make_intrusive<c10d::PrefixStore>("default_pg", std::move(store));
+    return c10::make_intrusive<c10d::PrefixStore>("0", std::move(group));
+  });
 });
 
 /// `ranks` of them on each host, in order.
@@ -113,6 +127,11 @@ TEST_F(HostsTest, TheInterfaceIsTheOneTowardsTheStore) {
 TEST_F(HostsTest, AGivenStoreSaysWhichInterfaceToo) {
   const Hosts hosts(2, {.decoy = true});
   expect_all_trained(run_processes(kGivenStore, on(hosts, 2)));
+}
+
+TEST_F(HostsTest, AWorldOverTheStoreOfTorchDistributedUsesTheInterfaceOfTheJob) {
+  const Hosts hosts(2, {.decoy = true});
+  expect_all_trained(run_processes(kAdoptedStore, on(hosts, 2)));
 }
 
 /// Unplugs `lost` in step 3, for good: no link is closed, nothing answers.

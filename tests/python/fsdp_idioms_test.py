@@ -255,15 +255,14 @@ def test_types_and_replicas_work_alike(ranks, dtype):
 
 def test_views_of_activations_are_recorded_as_without_shards(ranks):
     """libtorch records a parameter's views so that they can be taken again, which costs, and those
-    of plain tensors only until the parameter is used."""
+    of plain tensors by their strides."""
 
     def body(rank):
         layer = nn.Linear(4, 4, bias=False)
         tessera.fully_shard(layer, tessera.init_device_mesh("dp=2"))
         turned = layer.weight.t()
-        assert torch._C._is_view_replay_enabled()
-        out = torch.ones(2, 3, 4) @ turned
         assert not torch._C._is_view_replay_enabled()
+        out = torch.ones(2, 3, 4) @ turned
         out.view(6, 4).sum().backward()
         assert torch.equal(tessera.full_tensor(layer.weight.grad), torch.full((4, 4), 6.0))
         with torch.no_grad():

@@ -306,6 +306,16 @@ REFUSED = {
             "x13 = F.batch_norm(x0, x2, x12, training=True, momentum=0.1)",
         ],
     ),
+    "statistics and what they are taken of are gathered views of one tensor": Program(
+        seed=3019520,
+        mesh="dp=2,tp=2",
+        inputs=[Input("x0", (5, 5), "S0,S0"), Input("x1", (5,), "R,R")],
+        statements=[
+            "x2 = x0.select(0, 0)",
+            "x3 = x0.as_strided([5, 5], x0.stride()[::-1])",
+            "x4 = F.batch_norm(x3, x2, x1, training=True, momentum=0.1)",
+        ],
+    ),
 }
 
 

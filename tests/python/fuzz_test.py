@@ -12,12 +12,12 @@ import tessera
 
 sys.path.insert(0, str(pathlib.Path(__file__).with_name("fuzz")))
 
+import artefacts  # noqa: E402
 import compare  # noqa: E402
 import execute  # noqa: E402
 import hunt  # noqa: E402
 import program  # noqa: E402
 import worlds  # noqa: E402
-import writes  # noqa: E402
 
 SECONDS = float(os.environ.get("TESSERA_FUZZ_SECONDS") or 25)
 PROGRAMS = int(os.environ.get("TESSERA_FUZZ_PROGRAMS") or 150)
@@ -107,7 +107,78 @@ def test_what_libtorch_itself_gets_wrong_is_no_program(statements):
 
 
 def test_elements_that_share_memory_are_known():
-    assert writes._shares_elements(torch.zeros(4).unfold(0, 2, 1))
-    assert writes._shares_elements(torch.zeros(3, 1).expand(3, 2))
+    assert artefacts.shares_elements(torch.zeros(4).unfold(0, 2, 1))
+    assert artefacts.shares_elements(torch.zeros(3, 1).expand(3, 2))
     for apart in (torch.zeros(4).unfold(0, 2, 2), torch.zeros(3, 4).t()[::2], torch.zeros(0, 3), torch.zeros(())):
-        assert not writes._shares_elements(apart)
+        assert not artefacts.shares_elements(apart)
+
+
+def test_looking_at_gradients_moves_no_retain_grad_hook():
+    """Where a base was written to, is_leaf and grad_fn of its views are not free of effects."""
+    expected = _plain(
+        ["x1 = x0 * x0", "x2 = x1.transpose(0, 1)", "x2.grad_fn, x2.retain_grad()", "x3 = x2 / 0.5"]
+        + ["x1.select(0, 0).sub_(0.25)", "x3.sum().backward()"],
+        program.Input("x0", (1, 1), "R", grad=True),
+    )
+    assert "x2.grad" in expected.values
+
+
+def test_what_a_hook_saw_is_compared_in_its_own_order():
+    """Not in that of hooks of other tensors."""
+    hooks = [f"{x}.register_hook(lambda g: seen.append(g.detach().clone()))" for x in ("x0", "x1")]
+    leaves = [program.Input(x, (2,), "R", grad=True) for x in ("x0", "x1")]
+    sums = ["x0.sum().backward()", "(2 * x1).sum().backward()", "(3 * x0).sum().backward()"]
+    expected = _plain([*hooks, *sums], *leaves).values
+    assert not compare.first_difference(expected, _plain([*hooks, sums[1], sums[0], sums[2]], *leaves).values)
+    assert compare.first_difference(expected, _plain([*hooks, *sums[::-1]], *leaves).values)
+
+
+ARTEFACTS = {
+    "overlap": ["x1 = x0.unfold(0, 2, 1)", "x1.mul_(2.0)"],
+    "overlap of a list": ["x1 = x0.unfold(0, 2, 1)", "torch._foreach_addcmul_([x1], [x1], [x1], -0.5)"],
+    "gradient": ["x1 = torch.autograd.grad(x0.sum(), x0)[0]", "x1[:1] = 3.0"],
+    "clone": ["x1 = x0.unfold(0, 2, 1)", "x2 = torch.select_scatter(x1, x1.select(1, 0) * 2, 1, 0)"],
+    "angle": ["x1 = x0.float() * 1000", "x2 = x1.double().sin()"],
+    "angle in place": ["x1 = x0.float() * 1000", "x1.cos_()"],
+}
+NO_ARTEFACTS = {
+    "one number": ["x1 = x0.unfold(0, 2, 1)", "x1.fill_(2.0)", "x1[x1 > 3.0] = 1.0", "x1.zero_()"],
+    "apart": ["x1 = x0.unfold(0, 2, 2)", "x1.mul_(2.0)", "x0.mul_(2.0)"],
+    "a part of the overlap": ["x1 = x0.unfold(0, 2, 1)", "x1.select(1, 0).mul_(2.0)"],
+    "a gradient of its own": ["x1 = torch.autograd.grad((x0 * x0).sum(), x0)[0]", "x1[:1] = 3.0"],
+    "a gradient that is read": ["x1 = torch.autograd.grad(x0.sum(), x0)[0]", "x2 = x1 * 2", "x2.mul_(2.0)"],
+    "scattered": ["x1 = x0.view(2, 2)", "x2 = torch.select_scatter(x1, x1.select(1, 0) * 2, 1, 0)"],
+    "a small angle": ["x1 = x0.float()", "x2 = x1.sin()"],
+    "an angle in full": ["x1 = x0 * 1000", "x2 = x1.sin()"],
+}
+
+
+def _artefact(statements):
+    grad = any("autograd" in s for s in statements)
+    made = program.Program(1, "dp=2", [program.Input("x0", (4,), "P(sum)", grad=grad)], statements)
+    return tessera.run_ranks(1, lambda rank: artefacts.first_artefact(made))[0]
+
+
+@pytest.mark.parametrize("what", ARTEFACTS)
+def test_a_statement_whose_plain_result_is_its_own_is_known(what):
+    found = _artefact(ARTEFACTS[what])
+    assert found is not None and found[0] == 1, found
+
+
+@pytest.mark.parametrize("what", NO_ARTEFACTS)
+def test_a_statement_that_resembles_such_a_one_is_judged(what):
+    assert _artefact(NO_ARTEFACTS[what]) is None
+
+
+def test_a_defect_beside_an_artefact_is_found():
+    with worlds.World(0, "number") as world:
+        made = program.Program(
+            seed=1,
+            mesh="dp=2",
+            inputs=[program.Input("x0", (4,), "S0"), program.Input("x1", (4,), "P(sum)")],
+            statements=[*ARTEFACTS["overlap"], "x3 = x0.abs() > 0.0", "x4 = x0.masked_fill(x3, 2.0)"]
+            + ["x5 = x0.masked_fill(x3, 3.0)"],
+        )
+        verdict = world.run([made])
+        assert verdict.kind == "artefact" and verdict.statement == 1, verdict
+        assert world.run([made.without(1)], reset=True).kind == "wrong"

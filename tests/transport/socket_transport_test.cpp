@@ -3,10 +3,12 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <future>
 #include <iostream>
@@ -114,6 +116,36 @@ TEST_F(SocketLinksTest, AnInterruptEndsAWaitWheneverItComes) {
     ASSERT_EQ(waiter.wait_for(kPatience / 4), std::future_status::ready) << "time " << i;
     EXPECT_FALSE(waiter.get());
   }
+}
+
+/// Signals come all the time, as with profilers; sending, receiving and waiting go on.
+TEST_F(SocketLinksTest, SignalsInterruptNoMessage) {
+  struct sigaction ignore_it {};
+  ignore_it.sa_handler = [](int) {};
+  struct sigaction before {};
+  sigaction(SIGUSR1, &ignore_it, &before);  // without SA_RESTART
+  std::atomic<bool> done{false};
+  const auto exchange = [&](int rank) {
+    for (int i = 0; i < 20; ++i) {
+      const at::Tensor room = at::zeros({kLarge / 8});
+      const auto sent = send(rank, values(kLarge / 8, i + rank), i);
+      EXPECT_TRUE(receive(rank, room, i)->wait(kPatience));
+      EXPECT_TRUE(sent->wait(kPatience));
+      EXPECT_TRUE(at::equal(room, values(kLarge / 8, i + 1 - rank)));
+    }
+  };
+  std::thread signals([&, target = pthread_self()] {
+    while (!done) {
+      pthread_kill(target, SIGUSR1);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  });
+  std::thread other([&] { exchange(1); });
+  exchange(0);
+  done = true;
+  signals.join();
+  other.join();
+  sigaction(SIGUSR1, &before, nullptr);
 }
 
 TEST_F(SocketLinksTest, AReceiveThatIsPostedWhileItsMessageComesGetsIt) {

@@ -31,15 +31,18 @@ bool share_memory(const Operand& a, const Operand& b) {
   });
 }
 
-bool is_replicated(const Operand& operand) {
-  return operand.sharded == nullptr || operand.sharded->sharding().is_replicated();
+/// Whether the kernel reads and writes the tensor's own memory, as libtorch's does. A gathered view
+/// is replicated, but is a copy, and a write to it reaches its base after the kernel.
+bool is_here(const Operand& operand) {
+  const ShardedMeta* meta = operand.sharded;
+  return meta == nullptr || (meta->sharding().is_replicated() && meta->origin() == nullptr);
 }
 
 }  // namespace
 
 void refuse_aliased_statistics(const OpEntry& entry, const Stack& stack) {
   const auto operands = operands_of(entry, stack);
-  if (std::ranges::all_of(operands, is_replicated)) return;
+  if (std::ranges::all_of(operands, is_here)) return;
   for (const Operand& written : operands) {
     if (!written.hidden || !written.tensor->defined()) continue;
     for (const Operand& other : operands) {

@@ -16,7 +16,6 @@
 #include "tessera/dtensor/dispatch/lazy_dispatch.h"
 #include "tessera/dtensor/dispatch/local_call.h"
 #include "tessera/dtensor/dispatch/sequential_random_ops.h"
-#include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/dispatch/write_count.h"
 
 namespace tessera::dtensor {
@@ -201,9 +200,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
 
 }  // namespace
 
-namespace {
-
-void dispatch_in_mode_of_base(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   std::optional<c10::InferenceMode> mode_of_base;
   if (crosses_inference_mode(entry, stack)) [[unlikely]] {
     mode_of_base.emplace(!c10::InferenceMode::is_enabled());
@@ -213,13 +210,6 @@ void dispatch_in_mode_of_base(const OpEntry& entry, const c10::OperatorHandle& o
   const GatheredViewsOfCall views(entry, stack);
   dispatch_up_to_date(entry, op, stack);
   views.move_writes(entry);
-}
-
-}  // namespace
-
-void dispatch(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
-  dispatch_in_mode_of_base(entry, op, stack);
-  if (entry.is_view) record_view_function();  // in the state that libtorch reads afterwards
 }
 
 }  // namespace tessera::dtensor

@@ -11,7 +11,6 @@
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/lazy_dtypes.h"
 #include "tessera/dtensor/dispatch/lazy_recipes.h"
-#include "tessera/dtensor/dispatch/view_replay.h"
 
 namespace tessera::dtensor {
 
@@ -157,7 +156,6 @@ bool mixes_dtypes(const OpEntry& entry, const Stack& stack) {
 }
 
 void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
-  stop_recording_view_functions();
   c10::SmallVector<std::shared_ptr<LazyLocal>, 4> used;
   bool mixed = false;
   const auto notify = [&used] {

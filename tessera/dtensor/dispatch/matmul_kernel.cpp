@@ -3,7 +3,6 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul_native.h>
 
-#include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/lazy.h"
 
 namespace tessera::dtensor {
@@ -24,7 +23,6 @@ bool folds_sharded_dim(const at::Tensor& left, const at::Tensor& right) {
 }
 
 at::Tensor matmul_without_folding(const at::Tensor& left, const at::Tensor& right) {
-  if (LazyLocal::any()) stop_recording_view_functions();  // of right, if it is the weight's view
   if (folds_sharded_dim(left, right)) return at::linear(left, right.t());
   return at::native::matmul(left, right);
 }

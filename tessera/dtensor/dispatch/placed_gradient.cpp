@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
 #include <typeinfo>
 
 #include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/view_origin.h"
 
@@ -125,6 +127,8 @@ class PlacedGradientKernel final : public c10::OperatorKernel {
       : entry_(std::move(entry)), formulas_(std::move(formulas)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    std::optional<ViewFunctionScope> scope;
+    if (entry_->is_view) scope.emplace();
     if (is_view_of_elements(*entry_, *stack)) return formulas_.callBoxed(op, keys, stack);
     const size_t base = stack->size() - entry_->args.size();
     for (size_t i = 0; i < entry_->args.size(); ++i) {

@@ -20,6 +20,7 @@
 #include "tessera/dtensor/dispatch/placed_gradient.h"
 #include "tessera/dtensor/dispatch/typed_kernel.h"
 #include "tessera/dtensor/dispatch/use_kernel.h"
+#include "tessera/dtensor/dispatch/view_replay.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -144,6 +145,8 @@ void register_kernels() {
       const auto entry = entry_for(*op);
       if (makes_plain_gradients(name)) {
         add_kernel(name, c10::DispatchKey::AutogradPrivateUse3, placed_gradient_kernel(entry, *op));
+      } else if (entry->is_view && op->hasKernelForDispatchKey(c10::DispatchKey::Autograd)) {
+        add_kernel(name, c10::DispatchKey::AutogradPrivateUse3, view_kernel(*op));
       }
       add_kernel(name, kKey,
                  typed_or_boxed(entry, *op,

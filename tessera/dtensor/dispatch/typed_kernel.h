@@ -15,7 +15,6 @@
 #include "tessera/dtensor/dispatch/call_key.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
 #include "tessera/dtensor/dispatch/local_call.h"
-#include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/dispatch/write_count.h"
 #include "tessera/dtensor/lazy.h"
 
@@ -196,7 +195,6 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
     }
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     if (entry_->is_view) {
-      record_view_function();
       const int64_t offset = first_of(args...).storage_offset();
       Result views =
           run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);

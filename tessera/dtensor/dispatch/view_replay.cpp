@@ -1,11 +1,101 @@
 #include "tessera/dtensor/dispatch/view_replay.h"
 
+#include <ATen/ops/alias_ops.h>
+#include <ATen/ops/detach_ops.h>
+#include <ATen/ops/expand_ops.h>
+#include <ATen/ops/permute_ops.h>
+#include <ATen/ops/select_ops.h>
+#include <ATen/ops/slice_ops.h>
+#include <ATen/ops/split_ops.h>
+#include <ATen/ops/squeeze_ops.h>
+#include <ATen/ops/t_ops.h>
+#include <ATen/ops/transpose_ops.h>
+#include <ATen/ops/unbind_ops.h>
+#include <ATen/ops/unsqueeze_ops.h>
+#include <ATen/ops/view_ops.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/tensor.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string_view>
+#include <utility>
 
 #include "tessera/base/errors.h"
 
 namespace tessera::dtensor {
+namespace {
+
+/// The same call with libtorch's autograd kernel next, which is registered for all backends: here
+/// by the key of those that have none of their own.
+c10::DispatchKeySet with_formulas(c10::DispatchKeySet keys) {
+  return keys.remove(c10::DispatchKey::AutogradPrivateUse3) |
+         c10::DispatchKeySet(c10::DispatchKey::AutogradOther);
+}
+
+class BoxedViewKernel final : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    const ViewFunctionScope scope;
+    op.redispatchBoxed(with_formulas(keys), stack);
+  }
+};
+
+/// Instantiated per signature; boxing costs several times as much as the scope.
+template <class Schema>
+class ViewKernel;
+
+template <class Result, class... Args>
+class ViewKernel<Result(Args...)> final : public c10::OperatorKernel {
+ public:
+  using Redispatch = Result (*)(c10::DispatchKeySet, Args...);
+  explicit ViewKernel(Redispatch redispatch) : redispatch_(redispatch) {}
+
+  Result operator()(c10::DispatchKeySet keys, Args... args) {
+    const ViewFunctionScope scope;
+    return redispatch_(with_formulas(keys), std::forward<Args>(args)...);
+  }
+
+ private:
+  Redispatch redispatch_;
+};
+
+struct TypedView {
+  std::string_view name;
+  std::string_view overload;
+  c10::KernelFunction (*make)();
+};
+
+template <class Op>
+c10::KernelFunction make_view_kernel() {
+  using Kernel = ViewKernel<typename Op::schema>;
+  return c10::KernelFunction::makeFromUnboxedFunctor<false, Kernel>(
+      std::make_unique<Kernel>(Op::redispatch));
+}
+
+template <class... Ops>
+constexpr std::array<TypedView, sizeof...(Ops)> typed_views() {
+  return {TypedView{Ops::name, Ops::overload_name, make_view_kernel<Ops>}...};
+}
+
+constexpr auto kTypedViews =
+    typed_views<at::_ops::alias, at::_ops::detach, at::_ops::expand, at::_ops::permute,
+                at::_ops::select_int, at::_ops::slice_Tensor, at::_ops::split_Tensor,
+                at::_ops::squeeze_dim, at::_ops::t, at::_ops::transpose_int, at::_ops::unbind_int,
+                at::_ops::unsqueeze, at::_ops::view>();
+
+}  // namespace
+
+c10::KernelFunction view_kernel(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name();
+  const auto found = std::ranges::find_if(kTypedViews, [&](const TypedView& typed) {
+    return typed.name == name.name && typed.overload == name.overload_name;
+  });
+  if (found != kTypedViews.end()) return found->make();
+  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedViewKernel>());
+}
 
 void refuse_view_by_strides() {
   const auto node = torch::autograd::get_current_node();

@@ -1,33 +1,38 @@
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/AutogradState.h>
 
 /// How autograd replays views of sharded tensors. After a write to a view it differentiates the
 /// base: by a function that takes the view again or, if the view recorded none, by strides and a
 /// storage offset. Sharded tensors have neither memory nor an offset, so only the function is
-/// correct. libtorch records it if a thread-local flag is set, and reads the flag after the view's
-/// kernel has run. So every sharded view kernel sets it, which covers all threads (Python's main
-/// thread, autograd's device threads, threads of the user).
+/// correct. libtorch records it if a thread-local flag is set, and reads the flag between its
+/// autograd kernel and the end of it. So every view op has an autograd kernel for sharded tensors
+/// that sets the flag, calls libtorch's and restores the flag: views of plain tensors are recorded
+/// as in a program without sharded ones.
 ///
 /// A view taken without grad mode is not recorded: libtorch refuses to differentiate a write to it,
 /// or to its base, so it is never replayed. Recording costs 700 instructions for t, 1,700 for view.
-///
-/// The flag stays until the next sharded view, or the next op that computes with a lazy tensor:
-/// views of plain tensors on this thread are recorded by function meanwhile. That is correct for
-/// them too, unless the shape of a base changes in place (transpose_) while it has views:
-/// docs/sharp_bits.md.
 namespace tessera::dtensor {
 
-/// Called when the view's kernel has nothing left to run.
-inline void record_view_function() {
-  c10::AutogradState& state = c10::AutogradState::get_tls_state();
-  state.set_view_replay_enabled(state.get_grad_mode());
-}
+/// Views that are taken during its lifetime record their function, if grad mode is on.
+class ViewFunctionScope {
+ public:
+  ViewFunctionScope()
+      : state_(c10::AutogradState::get_tls_state()), before_(state_.get_view_replay_enabled()) {
+    if (state_.get_grad_mode()) state_.set_view_replay_enabled(true);
+  }
+  ~ViewFunctionScope() { state_.set_view_replay_enabled(before_); }
+  ViewFunctionScope(const ViewFunctionScope&) = delete;
+  ViewFunctionScope& operator=(const ViewFunctionScope&) = delete;
 
-/// Called by ops that compute with lazy tensors: what follows are views of plain activations.
-inline void stop_recording_view_functions() {
-  c10::AutogradState::get_tls_state().set_view_replay_enabled(false);
-}
+ private:
+  c10::AutogradState& state_;
+  bool before_;
+};
+
+/// The autograd kernel of a view op that has a derivative formula.
+c10::KernelFunction view_kernel(const c10::OperatorHandle& op);
 
 /// Throws NotSupported inside a derivative that replays a view by strides. Such a view was taken
 /// while its base was plain, before the base became sharded.

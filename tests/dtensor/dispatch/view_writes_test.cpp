@@ -112,13 +112,41 @@ TEST(ViewWrites, AreRefusedWhereTheViewIsOlderThanTheSharding) {
   test::run_ranks(2, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");
     const at::Tensor base = test_numbers({4, 6}, 1);
-    std::vector<at::Tensor> views;
-    std::thread([&] { views.push_back(base.select(1, 1)); }).join();  // by strides
+    const at::Tensor view = base.select(1, 1);  // by strides
     distribute_(base, mesh, {Replicate()});
     at::Tensor factor = at::full({6}, 3.0, at::kDouble).requires_grad_();
-    views[0].mul_(factor.select(0, 1));
+    view.mul_(factor.select(0, 1));
     const std::string error = testing::error_of([&] { base.sum().backward(); });
     EXPECT_NE(error.find("taken before its base became sharded"), std::string::npos) << error;
+  });
+}
+
+/// Views of plain tensors are recorded by strides, so that the shape of their base may change. A
+/// view of a sharded tensor that was taken before on the same thread must not alter that.
+TEST(ViewWrites, OfPlainTensorsHaveTheDerivativeThatTheyHaveWithoutShardedOnes) {
+  const auto gradient = [] {
+    const at::Tensor leaf = test_numbers({4, 6}, 1).requires_grad_();
+    const at::Tensor base = leaf * 1;
+    const at::Tensor row = base.select(0, 1);
+    base.transpose_(0, 1);
+    base.mul_(3);
+    (row * row).sum().backward();
+    return leaf.grad();
+  };
+  const at::Tensor expected = gradient();
+  test::run_ranks(2, [&](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    const at::Tensor sharded = distribute_tensor(test_numbers({4, 6}, 2), mesh, {Shard(0)});
+    const at::Tensor with_grad = sharded.clone().requires_grad_();
+    for (const at::Tensor& each : {sharded, with_grad}) {
+      for (const at::Tensor& view :
+           {each.t(), each.view({24}), each.select(0, 3), each.unfold(1, 2, 2),
+            each.as_strided({24}, {1}), each.split_with_sizes({2, 2})[0]}) {
+        EXPECT_TRUE(view.defined());
+        EXPECT_FALSE(c10::AutogradState::get_tls_state().get_view_replay_enabled());
+        EXPECT_TRUE(at::equal(gradient(), expected));
+      }
+    }
   });
 }
 

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import math
 import re
+import sys
 from typing import Any
 
 import torch
@@ -52,6 +53,22 @@ class Halves(torch.autograd.Function):
         return a * 0.5 + b * x * 0.5
 
 
+class Seen:
+    """What hooks saw, by the statement that registered them. Autograd does not define the order of
+    hooks of tensors that do not depend on each other."""
+
+    def __init__(self) -> None:
+        self.by_hook: dict[str, list[Any]] = {}
+
+    def append(self, value: Any) -> None:
+        self.by_hook.setdefault(sys._getframe(1).f_code.co_filename, []).append(value)
+
+
+def _run(statement: Statement, env: dict[str, Any]) -> None:
+    """Hooks that it registers are known by its text."""
+    exec(compile(statement.text, statement.text, "exec"), env)
+
+
 def _toolbox(place: Any) -> dict[str, Any]:
     return {
         "torch": torch,
@@ -62,7 +79,7 @@ def _toolbox(place: Any) -> dict[str, Any]:
         "tessera": tessera,
         "Halves": Halves,
         "place": place,
-        "seen": [],
+        "seen": Seen(),
     }
 
 
@@ -111,9 +128,7 @@ class PlainRun:
             if statement.draws:
                 self._draw(statement)
             else:
-                # As in a process that has no sharded tensors: see docs/sharp_bits.md.
-                with torch.autograd._force_original_view_tracking(False):
-                    exec(statement.text, self.env)
+                _run(statement, self.env)
             self._count_updates(statement)
             self._check_values(statement)
             self.rounded.follow(statement, self.env)
@@ -157,9 +172,9 @@ class PlainRun:
 
 
 def _grad_of(value: Any) -> torch.Tensor | None:
-    if isinstance(value, torch.Tensor) and value.requires_grad:
-        return value.grad if value.is_leaf or value.retains_grad else None
-    return None
+    """Does not ask for is_leaf: that gives a view its new grad_fn if its base was written to, and moves
+    what retain_grad registered from the old one to it."""
+    return value.grad if isinstance(value, torch.Tensor) and value.requires_grad else None
 
 
 @dataclasses.dataclass
@@ -190,7 +205,7 @@ def run_rank(program: Program) -> dict[str, Any]:
         env[item.name] = inputs.place(item, inputs.value_of(item, program.seed), mesh)
     for index, statement in enumerate(program.statements):
         try:
-            exec(statement.text, env)
+            _run(statement, env)
         except Exception as error:  # noqa: BLE001 - every kind is judged by the caller
             raise Refused(index, error) from error
     return snapshot(env)
@@ -211,8 +226,9 @@ def snapshot(env: dict[str, Any]) -> dict[str, Any]:
                 for key, entry in state.items():
                     found[f"{name}.state[{i}][{key!r}]"] = _whole(entry)
             found[name] = type(value).__name__
-    for i, value in enumerate(env["seen"]):
-        found[f"seen[{i}]"] = _whole(value)
+    for hook, values in sorted(env["seen"].by_hook.items()):
+        for i, value in enumerate(values):
+            found[f"seen[{i}] by {hook}"] = _whole(value)
     return found
 
 

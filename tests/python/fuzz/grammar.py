@@ -90,6 +90,17 @@ class Draw:
         start = self.below(len(found)) if self.chance(0.6) else 0
         return self.rng.choice(found[start:])
 
+    def leaves(self) -> list[str]:
+        """Those that require grad."""
+
+        def fits(v: torch.Tensor) -> bool:
+            try:
+                return v.requires_grad and v.is_leaf
+            except RuntimeError:  # one of several views of a base that was written to
+                return False
+
+        return self.names(fits)
+
     def floats(self, least: int = 0, most: int = 9) -> str | None:
         """A floating-point tensor of so many dims."""
         return self.some(lambda v: v.is_floating_point() and least <= v.dim() <= most)

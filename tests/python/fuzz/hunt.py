@@ -74,13 +74,13 @@ class Hunt:
         self.name = f"{world.processes} processes" if world.processes else "thread ranks"
 
     def try_seed(self, seed: int) -> Failure | None:
-        """Generates and runs the program of a seed. Statements that ranks refuse are counted, left
-        out, and the rest is run again."""
+        """Generates and runs the program of a seed. Statements that ranks refuse, or whose plain result
+        is no measure (artefacts.py), are counted, left out, and the rest is run again."""
         program = generate(seed, self.world.processes or None, self.without)
         self.totals.programs += 1
         for _ in range(MOST_REFUSED):
             verdict = self.world.run([program], reset=len(self.world.ran) >= PROGRAMS_PER_CACHE)
-            if verdict.kind != "refused":
+            if verdict.kind not in ("refused", "artefact"):
                 break
             text = program.statements[verdict.statement].text
             op = (_OP.findall(text) or [text])[-1]

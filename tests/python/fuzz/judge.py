@@ -1,6 +1,7 @@
 """What became of a program on one rank, and on all.
 
     right     every variable is what the plain run says
+    artefact  wrong, but the plain run has a statement whose result is its own (artefacts.py)
     refused   a clear error, the same on all ranks: counted, no failure
     wrong     a value, gradient, buffer or copy is not
     unclear   an error that is no refusal, or that not all ranks have
@@ -24,7 +25,7 @@ class Verdict:
     statement: int = -1  # which one raised
 
     def is_failure(self) -> bool:
-        return self.kind not in ("right", "refused", "nothing")
+        return self.kind not in ("right", "refused", "artefact", "nothing")
 
 
 def refusals() -> list[re.Pattern[str]]:
@@ -50,6 +51,8 @@ def of_ranks(verdicts: list[Verdict]) -> Verdict:
     kinds = {v.kind for v in verdicts}
     if len(kinds) == 1 and len({v.statement for v in verdicts}) == 1:
         return verdicts[0]
+    if kinds == {"right", "artefact"}:
+        return next(v for v in verdicts if v.kind == "artefact")
     for kind in ("crash", "hang", "wrong"):
         for rank, verdict in enumerate(verdicts):
             if verdict.kind == kind:

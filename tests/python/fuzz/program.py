@@ -10,7 +10,7 @@ program with lines left out, and a failure prints as something to run:
         statements=["x1 = x0 * 1", "x1.select(1, 1).mul_(3)", "x1.sum().backward()"],
     )
 
-Variables are x0, x1, ... and opt0, ...; `seen` is a list that hooks append to.
+Variables are x0, x1, ... and opt0, ...; hooks append to `seen`.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ class Rounded:
         """Called after each statement."""
         names = {n for n in statement.names() if n in env}
         steps = self.gradients and re.search(r"\bopt\d+\.step\(", statement.text)
-        rounds = _ROUNDS.search(statement.text) or any(self._is_rounded(n, env[n]) for n in names)
-        if not steps and not rounds:
+        if not steps and not self.touches(statement, env):
             return
         target = statement.target()
         if target is None or _WRITES.search(statement.text):
@@ -47,12 +46,17 @@ class Rounded:
         memory = {_memory(env.get(n)) for n in self.names} - {None, 0}
         self.names |= {n for n, v in env.items() if _memory(v) in memory}
 
+    def touches(self, statement: Statement, env: dict[str, Any]) -> bool:
+        """Whether the statement rounds, or computes with what was rounded."""
+        names = {n for n in statement.names() if n in env}
+        return bool(_ROUNDS.search(statement.text)) or any(self._is_rounded(n, env[n]) for n in names)
+
     def _is_rounded(self, name: str, value: Any) -> bool:
         low = isinstance(value, torch.Tensor) and value.dtype == torch.float32
         return low or name in self.names
 
     def holds(self, key: str) -> bool:
-        """Of a key of execute.snapshot: "x3", "x3.grad", "seen[0]", "opt4.state[0]['exp_avg']"."""
+        """Of a key of execute.snapshot: "x3", "x3.grad", "seen[0] by x3.register_hook(...)", "opt4.state[0]['exp_avg']"."""
         if key in self.names:
             return True
         return self.gradients and ("." in key or key.startswith("seen"))

@@ -66,7 +66,7 @@ def leaf(d: Draw) -> str | None:
 
 @value(1)
 def optimizer(d: Draw) -> str | None:
-    leaves = d.names(lambda v: v.requires_grad and v.is_leaf)
+    leaves = d.leaves()
     if not leaves:
         return None
     some = ", ".join(d.rng.sample(leaves, 1 + d.below(len(leaves))))
@@ -93,7 +93,7 @@ def step(d: Draw) -> str | None:
 
 @effect(0.3)
 def clip(d: Draw) -> str | None:
-    leaves = d.names(lambda v: v.is_leaf and v.requires_grad and v.grad is not None)
+    leaves = [x for x in d.leaves() if d.env[x].grad is not None]
     return f"torch.nn.utils.clip_grad_norm_([{', '.join(leaves)}], 0.5)" if leaves else None
 
 

@@ -15,6 +15,7 @@ import warnings
 
 import torch
 
+import artefacts
 import compare
 import execute
 import judge
@@ -46,10 +47,19 @@ def judge_here(program: Program) -> list[Verdict]:
     except execute.NotAProgram as error:
         return [Verdict("nothing", str(error))]
     if "RANK" in os.environ:
-        return [judge_rank(program, expected)]
-    return tessera.run_ranks(
-        program.ranks(), lambda rank: judge_rank(program, expected), timeout=THREADS_TIMEOUT_S
-    )
+        verdicts = [judge_rank(program, expected)]
+    else:
+        verdicts = tessera.run_ranks(
+            program.ranks(), lambda rank: judge_rank(program, expected), timeout=THREADS_TIMEOUT_S
+        )
+    if all(v.kind != "wrong" for v in verdicts):
+        return verdicts
+    found = tessera.run_ranks(1, lambda rank: artefacts.first_artefact(program))[0]
+    if found is None:
+        return verdicts
+    statement, text = found
+    artefact = Verdict("artefact", text, statement)
+    return [artefact if v.kind == "wrong" else v for v in verdicts]
 
 
 def main() -> None:

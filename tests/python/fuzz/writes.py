@@ -1,7 +1,6 @@
 """Statements that write to a tensor in place: to variables, and to views of them."""
 
-import torch
-
+from artefacts import shares_elements
 from grammar import Draw, effect
 
 
@@ -143,15 +142,6 @@ def shape_in_place(d: Draw) -> str | None:
     return x and d.pick(f"{x}.transpose_(0, 1)", f"{x}.unsqueeze_(0)", f"{x}.squeeze_()")
 
 
-def _shares_elements(t: torch.Tensor) -> bool:
-    """Whether two elements have one address, as in unfold(0, 2, 1)."""
-    places = torch.zeros((), dtype=torch.int64)
-    for dim, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
-        shape = [-1] + [1] * (t.dim() - dim - 1)
-        places = places + (torch.arange(size) * stride).view(shape)
-    return places.unique().numel() < t.numel()
-
-
 @effect(1)
 def out_argument(d: Draw) -> str | None:
     """Into a tensor that exists and has the shape."""
@@ -166,7 +156,7 @@ def out_argument(d: Draw) -> str | None:
     tanh = f"torch.tanh({x}, out={y})"
     add = f"torch.add({x}, {y}, alpha={d.number()}, out={y})"
     what = d.pick(mul, add, tanh)
-    if (x == y or what == add) and _shares_elements(d.env[y]):
+    if (x == y or what == add) and shares_elements(d.env[y]):
         return None  # an element would be read before or after its second write
     return f"with torch.no_grad(): {what}"
 

@@ -1,0 +1,116 @@
+"""Statements whose plain result is libtorch's own: its loops, its memory or its rounding decide it.
+
+    overlap    a write that depends on the order of elements, to a tensor two of whose elements have one
+               address: x.unfold(0, 2, 1).mul_(2)
+    gradient   a write to a result of torch.autograd.grad that autograd made by expand: all elements of
+               the plain one change, a gradient on shards has an address for each
+    clone      select_scatter and its like of a tensor with shared elements: the copy that libtorch
+               writes to shares them too, and so has the new values in more places
+    angle      sin and cos of a large number that float32 rounded: the digits that are left decide
+
+The plain run is repeated with a look at every op, and only after a difference was found: the ops of
+autograd may differ under such a mode. A statement so found is left out, and the rest is judged again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from execute import NotAProgram, PlainRun
+from program import Program
+
+LARGEST_ANGLE = 100.0  # float32 leaves an error of about 1e-5 times the ops before it
+
+_ANGLES = ("aten::sin", "aten::cos", "aten::tan")
+_CLONES = ("aten::select_scatter", "aten::slice_scatter", "aten::diagonal_scatter", "aten::as_strided_scatter")
+# Every element gets the same number, in any order.
+_CONSTANT = ("aten::fill_", "aten::zero_", "aten::masked_fill_", "aten::index_fill_")
+
+
+def shares_elements(t: torch.Tensor) -> bool:
+    """Whether two elements have one address, as in unfold(0, 2, 1)."""
+    places = torch.zeros((), dtype=torch.int64)
+    for dim, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
+        shape = [-1] + [1] * (t.dim() - dim - 1)
+        places = places + (torch.arange(size) * stride).view(shape)
+    return places.unique().numel() < t.numel()
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    for item in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(item, torch.Tensor):
+            yield item
+
+
+def _arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    for i, argument in enumerate(func._schema.arguments):
+        if i < len(args):
+            yield argument, args[i]
+        elif argument.name in kwargs:
+            yield argument, kwargs[argument.name]
+
+
+def _is_constant(name: str, args: tuple[Any, ...]) -> bool:
+    if name == "aten::index_put_":
+        return args[2].numel() == 1 and not (len(args) > 3 and args[3])
+    return name in _CONSTANT
+
+
+class Watch(TorchDispatchMode):
+    """Looks at the ops of one statement."""
+
+    def __init__(self, gradients: list[torch.UntypedStorage]):
+        super().__init__()
+        self.gradients = gradients  # memory of those made by expand
+        self.found = ""
+        self.has_large_angle = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.found = self.found or self._reason(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _reason(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        name = func._schema.name
+        if name.removesuffix("_") in _ANGLES and args[0].numel():
+            self.has_large_angle |= float(args[0].abs().max()) > LARGEST_ANGLE
+        if name in _CLONES and shares_elements(args[0]):
+            return f"the copy that {name} makes shares elements"
+        memory = [storage.data_ptr() for storage in self.gradients]
+        for argument, value in _arguments(func, args, kwargs):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            for t in _tensors(value):
+                if t.untyped_storage().data_ptr() in memory:
+                    return f"{name} writes to an expanded gradient"
+                if not _is_constant(name, args) and shares_elements(t):
+                    return f"{name} writes to elements that share memory"
+        return ""
+
+
+def first_artefact(program: Program) -> tuple[int, str] | None:
+    """The first such statement and what it is. Call it inside a world of one rank."""
+    run = PlainRun(program)
+    gradients: list[torch.UntypedStorage] = []
+    for index, statement in enumerate(program.statements):
+        watch = Watch(gradients)
+        try:
+            if statement.draws:  # on sharded tensors of one rank
+                run.step(statement)
+            else:
+                with watch:
+                    run.step(statement)
+        except NotAProgram:
+            return None
+        if watch.has_large_angle and run.rounded.touches(statement, run.env):
+            return index, "float32 rounded a large angle"
+        if watch.found:
+            return index, watch.found
+        value = run.env.get(statement.target() or "")
+        if "autograd.grad(" in statement.text and isinstance(value, torch.Tensor) and shares_elements(value):
+            gradients.append(value.untyped_storage())
+    return None
