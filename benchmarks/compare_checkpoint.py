@@ -5,8 +5,10 @@
         [--rounds 3] [--folder /tmp]
 
 The state is 16 float32 matrices, sharded by rows. A save ends when the bytes are on the device (DCP's
-default does not promise that; it is timed with and without its sync_files). Loads read files that are
-in the page cache. Each figure is the least of the rounds, which take turns.
+default does not promise that; it is timed with and without its sync_files). `first load` is the one after
+the save: what was saved past the page cache comes from the device then, what was saved through it from
+memory. The other loads read files that are in the page cache, of both. Each figure is the median of the
+rounds, which take turns, with the least and the most.
 
 The bare lines are what the machine gives: the same bytes by the same number of processes, written from
 memory by write(2) and fsync, and read by read(2) into memory, with nothing else done. Where a save is as
@@ -19,6 +21,7 @@ import argparse
 import os
 import pathlib
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -95,11 +98,19 @@ def main() -> None:
                 while data:
                     data = data[file.readinto(data) :]
 
+    def read_all() -> None:
+        for folder in ("ours", "theirs"):
+            for path in (root / folder).iterdir() if rank == 0 else []:
+                subprocess.run(["cat", str(path)], stdout=subprocess.DEVNULL, check=True)
+
     calls: list[tuple[str, Callable[[], object]]] = [
         ("bare write + fsync", bare_write),
         ("tessera.save (synced)", lambda: tessera.save(mine, root / "ours")),
         ("dcp.save, sync_files", lambda: dcp_save(True)),
         ("dcp.save, not synced", lambda: dcp_save(False)),
+        ("tessera, first load", lambda: tessera.load(mine, root / "ours")),
+        ("dcp, first load", lambda: dcp.load(other, checkpoint_id=root / "theirs")),
+        ("", read_all),
         ("cp + fsync", lambda: copy_and_sync(root / "ours", root / "copy") if rank == 0 else None),
         ("bare read", bare_read),
         ("tessera.load, same mesh", lambda: tessera.load(mine, root / "ours")),
@@ -108,19 +119,22 @@ def main() -> None:
         ("tessera.load, S0 to S1", lambda: tessera.load(turned, root / "ours")),
         ("dcp.load, S0 to S1", lambda: dcp.load(theirs_turned, checkpoint_id=root / "theirs")),
     ]
-    least = dict.fromkeys([name for name, _ in calls], float("inf"))
+    times: dict[str, list[float]] = {name: [] for name, _ in calls}
     for _ in range(options.rounds):
         for name, call in calls:
             dist.barrier()
             start = time.perf_counter()
             call()
             dist.barrier()
-            least[name] = min(least[name], time.perf_counter() - start)
+            times[name].append(time.perf_counter() - start)
     if rank == 0:
         size = rows * COLUMNS * 4 * MATRICES
-        print(f"{size / 2**20:.0f} MiB, {ranks} processes, least of {options.rounds}")
-        for name, seconds in least.items():
-            print(f"  {name:28} {seconds:7.3f} s  {size / seconds / 2**30:6.2f} GiB/s")
+        print(f"{size / 2**20:.0f} MiB, {ranks} processes, median of {options.rounds} (least to most)")
+        for name, seconds in times.items():
+            median = statistics.median(seconds)
+            rate = size / median / 2**30
+            if name:
+                print(f"  {name:28} {median:7.3f} s ({min(seconds):.3f} to {max(seconds):.3f})  {rate:6.2f} GiB/s")
         shutil.rmtree(root)
     dist.destroy_process_group()
 

@@ -46,8 +46,10 @@ struct TESSERA_API SaveOptions {
 /// on the others a PeerError with its text. A directory that holds other files is refused, and one
 /// that another save is writing.
 ///
-/// Memory: nothing beyond the state, but 16 MiB for tensors that are not contiguous or not on the
-/// CPU.
+/// Files of more than 4 MiB are written past the page cache where the file system allows it.
+///
+/// Memory: beyond the state 12 MiB, and 16 MiB more for tensors that are not contiguous or not on
+/// the CPU.
 TESSERA_API void save(const State& state, const std::filesystem::path& directory,
                       const SaveOptions& options = {});
 

@@ -5,7 +5,8 @@
 namespace tessera::checkpoint {
 namespace {
 
-constexpr size_t kPart = size_t{1} << 20;
+/// Stays in a core's cache while checksums are computed and it is copied.
+constexpr size_t kPart = size_t{128} << 10;
 
 }  // namespace
 

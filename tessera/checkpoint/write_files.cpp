@@ -16,6 +16,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kItemAlignment = 64;
+/// Bytes between two calls of on_progress, at most.
+constexpr uint64_t kProgress = uint64_t{1} << 20;
 
 std::vector<int64_t> sizes_of(const Box& box) {
   std::vector<int64_t> out;
@@ -75,8 +77,13 @@ std::string write_items_file(const StatePlan& plan, const std::vector<ItemConten
   uint64_t total = 0;
   for (const auto& item : contents) total += item.bytes;
   uint64_t done = 0;
+  uint64_t reported = 0;
+  const auto report = [&] {
+    if (on_progress && done > reported) on_progress(done, total);
+    reported = done;
+  };
   files::BlockSums sums;
-  files::OutputFile file(directory / name, {.sums = &sums, .early_write_back = true});
+  files::OutputFile file(directory / name, {.sums = &sums, .direct = true});
   Json items = Json::array();
   for (size_t i = 0; i < plan.mine.size(); ++i) {
     const auto& write = plan.mine[i];
@@ -90,11 +97,12 @@ std::string write_items_file(const StatePlan& plan, const std::vector<ItemConten
         visit([&](std::span<const std::byte> part) {
           sink(part);
           done += part.size();
-          if (on_progress) on_progress(done, total);
+          if (done - reported >= kProgress) report();
         });
       };
       item = dcp::write_tensor_item(file, name, plan.entries[write.entry].dtype,
                                     sizes_of(write.box), counted);
+      report();
     }
     items.push_back({write.entry, write.box.begin, write.box.end, item.offset, item.length});
   }

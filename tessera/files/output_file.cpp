@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -13,17 +14,19 @@ namespace tessera::files {
 namespace {
 
 constexpr size_t kBuffer = size_t{1} << 20;
-constexpr uint64_t kWriteBack = uint64_t{16} << 20;
 
 }  // namespace
 
 OutputFile::OutputFile(const std::filesystem::path& path, Options options)
-    : path_(path.string()), options_(options), buffer_(new std::byte[kBuffer]) {
+    : path_(path.string()),
+      options_(options),
+      buffer_(options.direct ? nullptr : new std::byte[kBuffer]) {
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("create");
 }
 
 OutputFile::~OutputFile() {
+  blocks_.reset();
   if (fd_ >= 0) ::close(fd_);
 }
 
@@ -35,6 +38,7 @@ void OutputFile::fail(std::string_view doing) const {
 void OutputFile::write(std::span<const std::byte> bytes) {
   position_ += bytes.size();
   if (options_.sums != nullptr) options_.sums->add(bytes);
+  if (options_.direct) return fill_blocks(bytes);
   if (bytes.size() > kBuffer - buffered_) flush();
   if (bytes.size() >= kBuffer) return write_out(bytes);
   if (bytes.empty()) return;
@@ -48,6 +52,7 @@ void OutputFile::write(std::string_view text) {
 
 uint64_t OutputFile::skip(uint64_t bytes) {
   ensure(options_.sums == nullptr, "checksums of a file need its bytes in order");
+  ensure(!options_.direct, "blocks of a file need its bytes in order");
   flush();
   if (::lseek(fd_, static_cast<off_t>(bytes), SEEK_CUR) < 0) fail("write");
   const uint64_t start = position_;
@@ -67,9 +72,35 @@ void OutputFile::write_at(uint64_t offset, std::span<const std::byte> bytes) con
   }
 }
 
-void OutputFile::flush() {
-  write_out({buffer_.get(), buffered_});
+void OutputFile::fill_blocks(std::span<const std::byte> bytes) {
+  if (blocks_ == nullptr) blocks_ = std::make_unique<BlockWriter>(fd_);
+  while (!bytes.empty()) {
+    const auto space = blocks_->block().subspan(buffered_);
+    const auto part = bytes.first(std::min(bytes.size(), space.size()));
+    std::memcpy(space.data(), part.data(), part.size());
+    buffered_ += part.size();
+    bytes = bytes.subspan(part.size());
+    if (buffered_ == BlockWriter::kBlock) append_block();
+  }
+}
+
+void OutputFile::append_block() {
+  const int error = blocks_->append(buffered_);
   buffered_ = 0;
+  if (error == 0) return;
+  errno = error;
+  fail("write");
+}
+
+void OutputFile::flush() {
+  if (blocks_ == nullptr || position_ < BlockWriter::kBlock) {  // less than a block: no thread
+    write_out({blocks_ == nullptr ? buffer_.get() : blocks_->block().data(), buffered_});
+    buffered_ = 0;
+    return;
+  }
+  if (buffered_ > 0) append_block();
+  errno = blocks_->finish();
+  if (errno != 0) fail("write");
 }
 
 void OutputFile::write_out(std::span<const std::byte> bytes) {
@@ -80,17 +111,7 @@ void OutputFile::write_out(std::span<const std::byte> bytes) {
       fail("write");
     }
     bytes = bytes.subspan(static_cast<size_t>(written));
-    if (options_.early_write_back) start_write_back(static_cast<uint64_t>(written));
   }
-}
-
-void OutputFile::start_write_back(uint64_t bytes) {
-  written_ += bytes;
-  if (written_ - started_ < kWriteBack) return;
-  // Returns at once; where the file system does not know it, the sync does all of the work.
-  ::sync_file_range(fd_, static_cast<off_t>(started_), static_cast<off_t>(written_ - started_),
-                    SYNC_FILE_RANGE_WRITE);
-  started_ = written_;
 }
 
 void OutputFile::close(CloseOptions options) {

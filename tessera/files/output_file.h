@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "tessera/files/block_sums.h"
+#include "tessera/files/block_writer.h"
 
 namespace tessera::files {
 
@@ -20,8 +21,9 @@ class OutputFile {
  public:
   struct Options {
     BlockSums* sums = nullptr;  ///< gets every byte that is written
-    /// The device begins to write while more comes, so that a sync at the end takes less time.
-    bool early_write_back = false;
+    /// For large files that are synced: written by a BlockWriter, past the page cache where the
+    /// file system allows it. Not with `skip`.
+    bool direct = false;
   };
 
   /// Creates the file, or truncates it.
@@ -49,17 +51,17 @@ class OutputFile {
  private:
   void flush();
   void write_out(std::span<const std::byte> bytes);
-  void start_write_back(uint64_t bytes);
+  void fill_blocks(std::span<const std::byte> bytes);
+  void append_block();
   [[noreturn]] void fail(std::string_view doing) const;
 
   std::string path_;
   Options options_;
   int fd_ = -1;
   std::unique_ptr<std::byte[]> buffer_;
-  size_t buffered_ = 0;
+  std::unique_ptr<BlockWriter> blocks_;  // of a direct file, instead of the buffer
+  size_t buffered_ = 0;                  // in either
   uint64_t position_ = 0;
-  uint64_t written_ = 0;  // to the system
-  uint64_t started_ = 0;  // of these, what the device has been asked to write
 };
 
 }  // namespace tessera::files

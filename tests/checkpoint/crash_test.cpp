@@ -1,9 +1,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -19,6 +17,7 @@
 #include "tessera/dtensor/dtensor.h"
 #include "tests/checkpoint/one_value.h"
 #include "tests/support_pure/expect_error.h"
+#include "tests/support_pure/small_disk.h"
 #include "tests/support_pure/temp_dir.h"
 
 /// Saves that fail or meet damage: what was there before is never harmed.
@@ -30,6 +29,7 @@ using comm::init_device_mesh;
 using comm::run_ranks;
 using test::expect_error;
 using test::names_in;
+using test::SmallDisk;
 using test::state_of;
 using test::TempDir;
 using test::value_in;
@@ -44,24 +44,6 @@ TEST(InterruptedSave, BetweenTwoRenamesIsUndone) {
   EXPECT_EQ(value_in(dir / "ckpt"), 2);
   EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{"ckpt"});
 }
-
-/// A disk without room, for this process.
-class SmallDisk {
- public:
-  explicit SmallDisk(rlim_t bytes) : before_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &limit_);
-    const rlimit small{bytes, limit_.rlim_max};
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  }
-  ~SmallDisk() {
-    ::setrlimit(RLIMIT_FSIZE, &limit_);
-    ::signal(SIGXFSZ, before_);
-  }
-
- private:
-  void (*before_)(int);
-  rlimit limit_{};
-};
 
 TEST(FailedSave, IsAnErrorOnEveryRankAndHarmsNothing) {
   const TempDir dir;

@@ -30,7 +30,7 @@ TEST(Crc32, IsThatOfTheZipFormat) {
 }
 
 TEST(Crc32, OfPartsIsThatOfTheWhole) {
-  std::string data(1000, '\0');
+  std::string data(3000, '\0');
   std::mt19937 random(7);
   for (auto& c : data) c = static_cast<char>(random());
   const auto bytes = std::as_bytes(std::span(data.data(), data.size()));
@@ -38,7 +38,8 @@ TEST(Crc32, OfPartsIsThatOfTheWhole) {
     EXPECT_EQ(crc32(bytes.subspan(cut), crc32(bytes.first(cut))), crc32(bytes)) << cut;
   }
   // One byte at a time goes by table, many at once by carry-less products where there are such.
-  for (const size_t size : {63U, 64U, 65U, 79U, 80U, 128U, 1000U}) {
+  for (const size_t size : {63U, 64U, 65U, 79U, 80U, 128U, 255U, 256U, 257U, 319U, 320U, 511U, 512U,
+                            519U, 576U, 1000U, 1024U, 3000U}) {
     uint32_t by_byte = 0;
     for (size_t i = 0; i < size; ++i) by_byte = crc32(bytes.subspan(i, 1), by_byte);
     EXPECT_EQ(crc32(bytes.first(size)), by_byte) << size;
