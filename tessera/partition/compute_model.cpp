@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/partition/aliases.h"
 #include "tessera/partition/einsum_rule.h"
-#include "tessera/partition/program_view.h"
 
 namespace tessera::partition {
 namespace {
