@@ -4,6 +4,7 @@
 
 #include "cli/plan_argument.h"
 #include "tessera/base/errors.h"
+#include "tessera/partition/replace_writes.h"
 #include "tessera/program/verify.h"
 
 namespace tessera::cli {
@@ -57,6 +58,7 @@ ChosenShardings choose_shardings(const ShardingOptions& options) {
   auto archive = program::Archive::open(options.program);
   program::ExportedProgram program = archive->read_program();
   program::verify(program, archive->path());
+  partition::replace_writes(program);
   partition::PropagateOptions choose;
   if (!options.memory.empty()) {
     choose.weight_limit = parse_memory(options.memory, bytes_of_weights(*archive, program));

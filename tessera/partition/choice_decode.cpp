@@ -132,6 +132,10 @@ Assignment ChoiceNetwork::assignment(const Solution& solution) {
 
 std::string ChoiceNetwork::why_heavy() {
   const Input* heaviest = nullptr;
+  double all = 0;
+  for (const Input& input : inputs_) {
+    if (input.is_held) all += local_bytes(input.placements[0]);
+  }
   for (const Input& input : inputs_) {
     const bool lighter = heaviest != nullptr &&
                          local_bytes(input.placements[0]) <= local_bytes(heaviest->placements[0]);
@@ -141,7 +145,8 @@ std::string ChoiceNetwork::why_heavy() {
     });
     if (!has_rule) heaviest = &input;
   }
-  if (heaviest == nullptr) return "";
+  // A few bytes that stay whole are not the reason.
+  if (heaviest == nullptr || local_bytes(heaviest->placements[0]) < 0.01 * all) return "";
   for (const auto& reader : readers_of(heaviest->id)) {
     if (view_.rule(reader.node) != nullptr) continue;
     return join_text(view_.name(heaviest->id), " stays whole: ", view_.call(reader.node).op(),

@@ -2,17 +2,20 @@
 
 #include <algorithm>
 
+#include "tessera/partition/aliases.h"
 #include "tessera/partition/einsum_rule.h"
-#include "tessera/partition/program_view.h"
 
 namespace tessera::partition {
 namespace {
 
 double numel(const Sharding& s) { return static_cast<double>(s.numel()); }
 
-double size(const Sharding& s, int dim) {
-  if (!s.defined() || s.ndim() == 0) return 1;
-  return static_cast<double>(s.shape()[static_cast<size_t>(dim < 0 ? dim + s.ndim() : dim)]);
+/// The size of a dim of an operand; 1 if there is none: a program's calls need not fit their ops.
+double size(std::span<const Sharding> operands, size_t operand, int dim) {
+  if (operand >= operands.size() || !operands[operand].defined()) return 1;
+  const Sharding& s = operands[operand];
+  const int at = dim < 0 ? dim + s.ndim() : dim;
+  return at < 0 || at >= s.ndim() ? 1 : static_cast<double>(s.shape()[static_cast<size_t>(at)]);
 }
 
 std::string_view base_name(std::string_view op) {
@@ -42,17 +45,17 @@ double local_bytes(const Sharding& sharding) {
 
 double flops_of(const NodeCall& call, std::span<const Sharding> operands,
                 std::span<const Sharding> results) {
-  if (results.empty()) return 0;
+  if (results.empty() || !results[0].defined()) return 0;
   const std::string_view name = base_name(call.op());
   const double out = numel(results[0]);
   if (name == "linear" || name == "mm" || name == "bmm" || name == "matmul")
-    return 2 * out * size(operands[0], -1);
-  if (name == "addmm" || name == "baddbmm") return 2 * out * size(operands[1], -1);
+    return 2 * out * size(operands, 0, -1);
+  if (name == "addmm" || name == "baddbmm") return 2 * out * size(operands, 1, -1);
   if (name == "einsum") return einsum_flops(call.call());
-  if (name.starts_with("conv") && operands.size() > 1 && operands[1].ndim() > 0)
-    return 2 * out * numel(operands[1]) / size(operands[1], 0);
+  if (name.starts_with("conv") && operands.size() > 1 && operands[1].defined())
+    return 2 * out * numel(operands[1]) / std::max(1.0, size(operands, 1, 0));
   if (name.find("attention") != std::string_view::npos && operands.size() > 1)
-    return 4 * out * size(operands[1], -2);
+    return 4 * out * size(operands, 1, -2);
   return out;
 }
 
@@ -60,7 +63,7 @@ double ComputeModel::seconds(const NodeCall& call, std::span<const Sharding> ope
                              std::span<const Sharding> results, double share) const {
   if (is_view(call.op()) && call.op() != "aten::contiguous") return 0;
   double bytes = 0;
-  for (const auto& s : results) bytes += local_bytes(s);
+  for (const auto& s : results) bytes += s.defined() ? local_bytes(s) : 0;
   const bool is_look_up = call.op() == "aten::embedding";  // reads the rows that it needs
   for (size_t o = is_look_up ? 1 : 0; o < operands.size(); ++o) {
     if (operands[o].defined()) bytes += local_bytes(operands[o]);

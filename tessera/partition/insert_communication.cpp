@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
+#include "tessera/rules/registry/derive.h"
 
 namespace tessera::partition {
 namespace {
@@ -44,10 +45,7 @@ size_t last_reader(const Assignment& assignment, const Redistribution& move) {
 
 }  // namespace
 
-bool is_in_place(const program::Node& node) {
-  const std::string op = node.op_name().first;
-  return op.ends_with('_') && !op.ends_with("__");
-}
+bool is_in_place(const program::Node& node) { return rules::is_in_place(node.op_name().first); }
 
 Communication::Communication(Emitter& emit, const Graph& global, const Assignment& assignment,
                              const DeviceMesh& mesh, const cost::Machine& machine)

@@ -153,11 +153,17 @@ NodeCall::NodeCall(const Graph& graph, size_t index, const Assignment& assignmen
 }
 
 std::vector<int64_t> hint_shape(const program::Value& value) {
+  constexpr int64_t kMostElements = int64_t{1}
+                                    << 56;  // products with bytes and ranks do not overflow
+  int64_t elements = 1;
   std::vector<int64_t> out;
   for (const program::Size& size : value.tensor.value().sizes) {
     require(size.hint().has_value(), "a size of ", value.name, ", ", size.to_text(),
             ", has no hint, and a plan needs one: export the program with example inputs");
     out.push_back(*size.hint());
+    require(!__builtin_mul_overflow(elements, std::max<int64_t>(out.back(), 1), &elements) &&
+                elements < kMostElements,
+            value.name, " is ", value.tensor->to_text(), ", which no memory can hold");
   }
   return out;
 }

@@ -1,6 +1,7 @@
 #include "tessera/partition/partition.h"
 
 #include "tessera/base/errors.h"
+#include "tessera/partition/replace_writes.h"
 #include "tessera/partition/shard_weights.h"
 #include "tessera/program/verify.h"
 
@@ -37,6 +38,7 @@ PartitionedProgram partition(std::shared_ptr<const program::Archive> archive,
                              const PropagateOptions& options) {
   program::ExportedProgram program = archive->read_program();
   program::verify(program, archive->path());
+  replace_writes(program);
   Assignment assignment = propagate(program, mesh, plan, options);
   return {std::move(archive),
           std::move(program),

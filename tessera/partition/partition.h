@@ -20,6 +20,7 @@
 ///
 /// Passes, each a header that can be read by itself:
 ///
+///   replace_writes.h         in-place ops whose writes nobody reads become functional ones
 ///   plan.h                   what the caller demands: styles by module, placements by name
 ///   propagate.h              a sharding for every value, at the least total cost
 ///   merge_moves.h            one redistribution for all readers of a value

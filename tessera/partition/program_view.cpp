@@ -1,10 +1,10 @@
 #include "tessera/partition/program_view.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 #include "tessera/base/errors.h"
+#include "tessera/partition/aliases.h"
 #include "tessera/partition/random_ops.h"
 #include "tessera/rules/registry/derive.h"
 
@@ -23,19 +23,6 @@ bool is_metadata_reader(std::string_view op) {
 }
 
 }  // namespace
-
-bool is_view(std::string_view op) {
-  constexpr std::array<std::string_view, 29> kViews = {
-      "alias",     "as_strided", "chunk",   "contiguous",   "detach",    "diagonal",
-      "expand",    "expand_as",  "flatten", "movedim",      "narrow",    "permute",
-      "reshape",   "select",     "slice",   "split",        "squeeze",   "split_with_sizes",
-      "swapaxes",  "t",          "to",      "transpose",    "unbind",    "unflatten",
-      "unsqueeze", "view",       "view_as", "unsafe_split", "lift_fresh"};
-  if (!op.starts_with("aten::")) return false;
-  op.remove_prefix(6);
-  op = op.substr(0, op.find('.'));
-  return std::ranges::find(kViews, op) != kViews.end();
-}
 
 ProgramView::ProgramView(const program::ExportedProgram& program, const DeviceMesh& mesh)
     : program_(program),
@@ -127,29 +114,18 @@ program::ValueId ProgramView::tied(ValueId id) const {
 }
 
 void ProgramView::find_written() {
-  // What shares memory: a view and its base, and, of tied weights, all names.
-  std::vector<uint32_t> base(whole_.size());
-  std::iota(base.begin(), base.end(), 0);
-  const auto root = [&](uint32_t v) {
-    while (base[v] != v) v = base[v];
-    return v;
-  };
-  std::vector<bool> written(whole_.size(), false);
-  for (size_t n = 0; n < nodes(); ++n) {
-    const NodeCall& c = call(n);
-    if (c.operands().empty() || !c.operands()[0]) continue;
-    const uint32_t first = root(c.operands()[0]->index);
-    const bool writes = !c.op().empty() && rules::is_in_place(c.op());
-    if (!writes && !is_view(c.op())) continue;
-    for (const ValueId id : c.results()) base[root(id.index)] = first;
-    if (writes) written[c.operands()[0]->index] = true;
+  Aliases aliases(graph());
+  for (const auto& [name, same] : tied_) aliases.join({name}, same);
+  std::vector<ValueId> written;
+  for (const auto& node : graph().nodes) {
+    aliases.add(node);
+    if (!rules::is_in_place(node.op_name().first)) continue;
+    const auto operands = tensors_read(graph(), node);
+    if (!operands.empty()) written.push_back(operands[0]);
   }
-  std::vector<bool> written_root(whole_.size(), false);
-  for (size_t v = 0; v < written.size(); ++v) {
-    if (written[v]) written_root[root(static_cast<uint32_t>(v))] = true;
-  }
-  for (size_t v = 0; v < written.size(); ++v)
-    whole_only_[v] = written_root[root(static_cast<uint32_t>(v))];
+  std::vector<bool> written_set(whole_.size(), false);
+  for (const ValueId id : written) written_set[aliases.set_of(id)] = true;
+  for (uint32_t v = 0; v < whole_.size(); ++v) whole_only_[v] = written_set[aliases.set_of({v})];
   for (const auto& output : program_.signature.outputs) {  // buffers come back as they went
     if (output.kind != program::OutputKind::buffer_mutation) continue;
     for (const auto& input : program_.signature.inputs) {

@@ -87,7 +87,4 @@ class ProgramView {
   std::map<std::string, int64_t> multiples_;
 };
 
-/// True for ops whose result shares memory with their first operand: they compute nothing.
-bool is_view(std::string_view op);
-
 }  // namespace tessera::partition

@@ -261,19 +261,32 @@ class Reshaper {
   std::vector<Placement> out_;
 };
 
+/// The product of the sizes; nothing if it is not an int64_t.
+std::optional<int64_t> product_of(std::span<const int64_t> sizes) {
+  int64_t out = 1;
+  for (const int64_t size : sizes) {
+    if (__builtin_mul_overflow(out, size, &out)) return std::nullopt;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::optional<std::vector<Placement>> reshape_placements(const Sharding& from,
                                                          std::span<const int64_t> shape,
                                                          std::vector<int> order) {
+  const bool any_negative = std::ranges::any_of(shape, [](int64_t size) { return size < 0; });
+  if (any_negative || product_of(shape) != from.numel()) return std::nullopt;
   return Reshaper(from, shape, std::move(order)).run();
 }
 
 std::vector<int64_t> complete_shape(std::vector<int64_t> shape, int64_t numel) {
-  int64_t known = 1;
-  for (int64_t size : shape) known *= size == -1 ? 1 : size;
+  auto given = shape;
+  std::erase(given, -1);
+  const auto known = product_of(given);
+  require(known.has_value(), "a shape of ", given.size(), " sizes has more than 2^63 elements");
   for (int64_t& size : shape) {
-    if (size == -1) size = known == 0 ? 0 : numel / known;
+    if (size == -1) size = *known == 0 ? 0 : numel / *known;
   }
   return shape;
 }

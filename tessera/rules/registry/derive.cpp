@@ -193,15 +193,16 @@ std::optional<Rule> derive_foreach(const Name& name, const FindRule& find) {
   return for_each(name.text(), *element);
 }
 
-const Rule* find_functional(const Name& name, const FindRule& find) {
+}  // namespace
+
+std::string functional_name(std::string_view op) {
+  const Name name = split_name(op);
   const std::string local = name.text().substr(name.packet.rfind(':') + 1);
   for (const auto& [in_place, functional] : kInPlaceOf) {
-    if (local == in_place) return find(join_text("aten::", functional));
+    if (local == in_place) return join_text("aten::", functional);
   }
-  return find(Name{name.packet.substr(0, name.packet.size() - 1), name.overload}.text());
+  return Name{name.packet.substr(0, name.packet.size() - 1), name.overload}.text();
 }
-
-}  // namespace
 
 bool is_in_place(std::string_view op) {
   const std::string packet = split_name(op).packet;
@@ -213,7 +214,7 @@ std::optional<Rule> derive(std::string_view op, const FindRule& find) {
   if (const Rule* base = find_out_base(name, find)) return with_out(op, *base);
   if (name.packet.starts_with("aten::_foreach_")) return derive_foreach(name, find);
   if (is_in_place(op)) {
-    if (const Rule* base = find_functional(name, find)) {
+    if (const Rule* base = find(functional_name(op))) {
       Rule rule = *base;
       rule.op = op;
       rule.text += "  (in place)";

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "tessera/rules/rule.h"
@@ -18,6 +19,8 @@ using FindRule = std::function<const Rule*(std::string_view)>;
 
 /// "aten::add_.Tensor": yes; "aten::__and__.Scalar": no.
 bool is_in_place(std::string_view op);
+/// "aten::add.Tensor" of "aten::add_.Tensor"; there may be no such op.
+std::string functional_name(std::string_view op);
 
 std::optional<Rule> derive(std::string_view op, const FindRule& find);
 
