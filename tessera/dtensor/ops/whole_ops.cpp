@@ -48,8 +48,8 @@ bool is_same_size(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
 }
 
 /// Whether a mask's rows begin with what they keep, so that nn.TransformerEncoder may make a nested
-/// tensor of its input. Always no: a nested tensor has no global shape, and the encoder computes the
-/// same from the padded input.
+/// tensor of its input. Always false: a nested tensor has no global shape, and the encoder computes
+/// the same from the padded input.
 bool is_mask_left_aligned(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   torch::jit::drop(stack, entry.args.size());
   torch::jit::push(stack, false);
