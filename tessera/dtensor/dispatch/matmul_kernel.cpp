@@ -26,6 +26,8 @@ bool folds_sharded_dim(const at::Tensor& left, const at::Tensor& right) {
 at::Tensor matmul_without_folding(const at::Tensor& left, const at::Tensor& right) {
   if (LazyLocal::any()) stop_recording_view_functions();  // of right, if it is the weight's view
   if (folds_sharded_dim(left, right)) return at::linear(left, right.t());
+  if (left.dim() < 3 || right.dim() != 2) return at::native::matmul(left, right);
+  const UnseenViews unseen;  // of left, folded; other shapes may return a view of the product
   return at::native::matmul(left, right);
 }
 

@@ -2,10 +2,16 @@
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/tensor.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "tessera/base/errors.h"
 
 namespace tessera::dtensor {
+
+bool has_view_function(const at::Tensor& view) {
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
+  return meta != nullptr && meta->has_bw_view() && meta->get_backward_view().has_view_fn();
+}
 
 void refuse_view_by_strides() {
   const auto node = torch::autograd::get_current_node();

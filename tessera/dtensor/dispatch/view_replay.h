@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/AutogradState.h>
 
 /// How autograd replays views of sharded tensors. After a write to a view it differentiates the
@@ -18,10 +19,38 @@
 /// docs/sharp_bits.md.
 namespace tessera::dtensor {
 
+/// While it is alive, no caller gets to see the views that this thread takes: nothing writes to
+/// them, so they are never replayed and need no recording. For composite ops that return new
+/// tensors.
+class UnseenViews {
+ public:
+  UnseenViews() : outer_(active_) { active_ = true; }
+  ~UnseenViews() { active_ = outer_; }
+  UnseenViews(const UnseenViews&) = delete;
+  UnseenViews& operator=(const UnseenViews&) = delete;
+
+  static bool active() { return active_; }
+
+ private:
+  static inline constinit thread_local bool active_ = false;
+  bool outer_;
+};
+
 /// Called when the view's kernel has nothing left to run.
 inline void record_view_function() {
   c10::AutogradState& state = c10::AutogradState::get_tls_state();
-  state.set_view_replay_enabled(state.get_grad_mode());
+  state.set_view_replay_enabled(state.get_grad_mode() && !UnseenViews::active());
+}
+
+/// Whether `view` is a view with a recorded function.
+bool has_view_function(const at::Tensor& view);
+
+/// The same for a view of `base`. A view that is not recorded, of one that is, makes libtorch chain
+/// a replay by strides to the base's function, which costs more than to record it.
+inline void record_view_function(const at::Tensor& base) {
+  c10::AutogradState& state = c10::AutogradState::get_tls_state();
+  const bool is_replayed = state.get_grad_mode() && !UnseenViews::active();
+  state.set_view_replay_enabled(is_replayed || has_view_function(base));
 }
 
 /// Called by ops that compute with lazy tensors: what follows are views of plain activations.
