@@ -204,6 +204,7 @@ void find_if_direct(const OpEntry& entry, Decision& decision) {
     decision.direct_sizes = {index, value.toIntVector()};
   }
   for (const Sharding& result : decision.results) {
+    if (entry.result_alias.empty()) break;  // writes to its lists, and returns nothing
     if (!result.defined()) return;
     decision.known.emplace_back(result);
   }

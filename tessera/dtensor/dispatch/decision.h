@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tessera/base/api.h"
+#include "tessera/dtensor/dispatch/local_views.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/rules/number.h"
@@ -107,6 +108,7 @@ struct Decision {
   /// Only the op itself runs, on the local tensors, so typed_kernel.h can handle it.
   bool direct = false;
   std::vector<KnownResult> known;  ///< per result of a direct decision
+  mutable LocalViews local_views;  ///< of the last call of a direct view
   /// The only list of sizes in local_args, if there is nothing else in it.
   struct {
     int at = -1;

@@ -3,6 +3,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul_native.h>
 
+#include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/lazy.h"
 
 namespace tessera::dtensor {
@@ -24,6 +25,8 @@ bool folds_sharded_dim(const at::Tensor& left, const at::Tensor& right) {
 
 at::Tensor matmul_without_folding(const at::Tensor& left, const at::Tensor& right) {
   if (folds_sharded_dim(left, right)) return at::linear(left, right.t());
+  if (left.dim() < 3 || right.dim() != 2) return at::native::matmul(left, right);
+  const UnseenViews unseen;  // of left, folded; other shapes may return a view of the product
   return at::native::matmul(left, right);
 }
 

@@ -127,10 +127,10 @@ class PlacedGradientKernel final : public c10::OperatorKernel {
       : entry_(std::move(entry)), formulas_(std::move(formulas)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    std::optional<ViewFunctionScope> scope;
-    if (entry_->is_view) scope.emplace();
-    if (is_view_of_elements(*entry_, *stack)) return formulas_.callBoxed(op, keys, stack);
     const size_t base = stack->size() - entry_->args.size();
+    std::optional<ViewFunctionScope> scope;
+    if (entry_->is_view) scope.emplace((*stack)[base].toTensor());
+    if (is_view_of_elements(*entry_, *stack)) return formulas_.callBoxed(op, keys, stack);
     for (size_t i = 0; i < entry_->args.size(); ++i) {
       c10::IValue& value = (*stack)[base + i];
       if (value.isTensor() &&

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/call_key.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
 #include "tessera/dtensor/dispatch/local_call.h"
@@ -171,6 +172,14 @@ inline bool is_refused_as_written(const at::Tensor& tensor) {
   const ShardedMeta* meta = sharded_meta(tensor);
   return meta == nullptr || meta->is_copy_of_view();
 }
+inline bool is_refused_as_written(at::TensorList tensors) {
+  return std::ranges::any_of(
+      tensors, [](const at::Tensor& tensor) { return is_refused_as_written(tensor); });
+}
+template <class T>
+bool is_refused_as_written(const T&) {
+  return true;
+}
 
 /// Instantiated per signature rather than per op: many ops share one, and each costs about a second
 /// of compile time.
@@ -180,6 +189,8 @@ class TypedKernel;
 template <class Result, class... Args>
 class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
   static constexpr bool kInPlace = std::is_same_v<Result, at::Tensor&>;
+  /// foreach and fused ops that write to tensors of their lists.
+  static constexpr bool kWritesLists = std::is_void_v<Result>;
 
  public:
   /// `call` is the op on any tensors.
@@ -194,13 +205,17 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
                                                    std::forward<Args>(args)...);
     }
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    if (entry_->is_view) {
-      const int64_t offset = first_of(args...).storage_offset();
-      Result views =
-          run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
-      set_offsets(*decision, offset, views);
-      share_counts(local_of(first_of(args...)), views);
-      return views;
+    if constexpr (!kWritesLists) {
+      if (entry_->is_view) {
+        const at::Tensor& viewed = first_of(args...);
+        Result views =
+            decision->local_views.are_known_for(local_of(viewed))
+                ? again(*decision, local_of(viewed))
+                : run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
+        set_offsets(*decision, viewed.storage_offset(), views);
+        share_counts(local_of(viewed), views);
+        return views;
+      }
     }
     return run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
   }
@@ -209,10 +224,17 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
   const Decision* direct_decision(const std::remove_reference_t<Args>&... args) const {
     if (entry_->decomposition != nullptr) return nullptr;
     if (LazyLocal::any() && (is_lazy(args) || ...)) return nullptr;
-    if (any_gathered_views() && (kInPlace || (reads_gathered_view(args) || ...))) return nullptr;
+    if (any_gathered_views() && (kInPlace || kWritesLists || (reads_gathered_view(args) || ...))) {
+      return nullptr;
+    }
     const auto& first = first_of(args...);
     if constexpr (kInPlace) {
       if (is_refused_as_written(first)) return nullptr;
+    }
+    if constexpr (kWritesLists) {
+      if (!entry_->hidden.empty()) return nullptr;
+      int index = 0;
+      if (((is_written(index++) && is_refused_as_written(args)) || ...)) return nullptr;
     }
     if (entry_->is_view &&
         (first.is_inference() != c10::InferenceMode::is_enabled() || is_copy_of_view(first))) {
@@ -222,6 +244,10 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
     (words::add(*entry_, key, args), ...);
     const Decision* decision = DecisionCache::find(entry_->id, key);
     return decision != nullptr && decision->direct ? decision : nullptr;
+  }
+
+  bool is_written(int index) const {
+    return std::ranges::find(entry_->written, index) != entry_->written.end();
   }
 
   static void set_offsets(const Decision& decision, int64_t base, const at::Tensor& view) {
@@ -240,6 +266,15 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
   static void share_counts(const at::Tensor& base, const std::vector<at::Tensor>& views) {
     for (const at::Tensor& view : views) share_write_count(base, view);
   }
+  static void count_writes(const OpEntry& entry, at::TensorList written) {
+    for (const at::Tensor& tensor : written) {
+      count_write(local_of(tensor));
+      count_write_of_item(entry, tensor);
+    }
+  }
+  template <class T>  // such ops write to nothing else
+  static void count_writes(const OpEntry&, const T&) {}
+
   template <class... Tensors>
   static void share_counts(const at::Tensor&, const std::tuple<Tensors...>&) {}
 
@@ -252,12 +287,43 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
       count_write(local_of(first_of(args...)));
       call_(ArgOfLocalCall<Args>(decision, static_cast<int>(I), std::forward<Args>(args)).get()...);
       return std::get<0>(std::tie(args...));
+    } else if constexpr (kWritesLists) {
+      ((is_written(static_cast<int>(I)) ? count_writes(*entry_, args) : void()), ...);
+      call_(ArgOfLocalCall<Args>(decision, static_cast<int>(I), std::forward<Args>(args)).get()...);
     } else {
-      return wrapped(decision, call_(ArgOfLocalCall<Args>(decision, static_cast<int>(I),
-                                                          std::forward<Args>(args))
-                                         .get()...));
+      Result locals = call_(
+          ArgOfLocalCall<Args>(decision, static_cast<int>(I), std::forward<Args>(args)).get()...);
+      if (entry_->is_view) keep_views(decision, local_of(first_of(args...)), locals);
+      return wrapped(decision, std::move(locals));
     }
   }
+
+  /// The results of the last call, for another local tensor of the same layout.
+  Result again(const Decision& decision, const at::Tensor& base) const {
+    if constexpr (std::is_same_v<Result, at::Tensor>) {
+      return decision.known[0].wrap(decision.local_views.make(base, 0), decision.results[0]);
+    } else if constexpr (std::is_same_v<Result, std::vector<at::Tensor>>) {
+      Result views(decision.local_views.count());
+      for (size_t i = 0; i < views.size(); ++i) {
+        views[i] = decision.known[i].wrap(decision.local_views.make(base, i), decision.results[i]);
+      }
+      return views;
+    } else {
+      throw InternalError("a view op with such results");
+    }
+  }
+
+  void keep_views(const Decision& decision, const at::Tensor& base, const at::Tensor& view) const {
+    keep_views(decision, base, at::TensorList(view));
+  }
+  void keep_views(const Decision& decision, const at::Tensor& base, at::TensorList views) const {
+    for (size_t i = 0; i < views.size(); ++i) {
+      if (i >= decision.known.size() || !decision.known[i].fits(views[i], true)) return;
+    }
+    decision.local_views.keep(base, views);
+  }
+  template <class... Tensors>
+  static void keep_views(const Decision&, const at::Tensor&, const std::tuple<Tensors...>&) {}
 
   at::Tensor wrapped(const Decision& decision, size_t index, at::Tensor local) const {
     const KnownResult& known = decision.known[index];

@@ -1,3 +1,8 @@
+#include <ATen/ops/_foreach_add_ops.h>
+#include <ATen/ops/_foreach_lerp_ops.h>
+#include <ATen/ops/_foreach_mul_ops.h>
+#include <ATen/ops/_fused_adam_ops.h>
+#include <ATen/ops/_fused_adamw_ops.h>
 #include <ATen/ops/_log_softmax_backward_data_ops.h>
 #include <ATen/ops/_log_softmax_ops.h>
 #include <ATen/ops/_softmax_backward_data_ops.h>
@@ -91,10 +96,12 @@ constexpr auto kTyped =
           at::_ops::addcmul_, at::_ops::addmm, at::_ops::alias, at::_ops::bmm, at::_ops::clone,
           at::_ops::cos, at::_ops::detach, at::_ops::div_Scalar, at::_ops::div_Tensor,
           at::_ops::embedding, at::_ops::embedding_dense_backward, at::_ops::exp, at::_ops::expand,
-          at::_ops::gelu, at::_ops::gelu_backward, at::_ops::linear, at::_ops::log,
-          at::_ops::_log_softmax, at::_ops::_log_softmax_backward_data, at::_ops::maximum,
-          at::_ops::mean_dim, at::_ops::minimum, at::_ops::mm, at::_ops::mul_Scalar,
-          at::_ops::mul_Tensor, at::_ops::mul__Scalar, at::_ops::mul__Tensor,
+          at::_ops::_foreach_add__List, at::_ops::_foreach_add__Scalar,
+          at::_ops::_foreach_lerp__Scalar, at::_ops::_foreach_mul__Scalar, at::_ops::_fused_adam_,
+          at::_ops::_fused_adamw_, at::_ops::gelu, at::_ops::gelu_backward, at::_ops::linear,
+          at::_ops::log, at::_ops::_log_softmax, at::_ops::_log_softmax_backward_data,
+          at::_ops::maximum, at::_ops::mean_dim, at::_ops::minimum, at::_ops::mm,
+          at::_ops::mul_Scalar, at::_ops::mul_Tensor, at::_ops::mul__Scalar, at::_ops::mul__Tensor,
           at::_ops::native_layer_norm, at::_ops::native_layer_norm_backward, at::_ops::neg,
           at::_ops::permute, at::_ops::pow_Tensor_Scalar, at::_ops::relu, at::_ops::rsqrt,
           at::_ops::select_int, at::_ops::sigmoid, at::_ops::sigmoid_backward, at::_ops::silu,

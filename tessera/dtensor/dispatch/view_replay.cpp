@@ -15,6 +15,7 @@
 #include <ATen/ops/view_ops.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/tensor.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <array>
@@ -38,7 +39,8 @@ class BoxedViewKernel final : public c10::OperatorKernel {
  public:
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) {
-    const ViewFunctionScope scope;
+    const auto args = torch::jit::last(*stack, op.schema().arguments().size());
+    const ViewFunctionScope scope(args[0].toTensor());
     op.redispatchBoxed(with_formulas(keys), stack);
   }
 };
@@ -48,14 +50,14 @@ template <class Schema>
 class ViewKernel;
 
 template <class Result, class... Args>
-class ViewKernel<Result(Args...)> final : public c10::OperatorKernel {
+class ViewKernel<Result(const at::Tensor&, Args...)> final : public c10::OperatorKernel {
  public:
-  using Redispatch = Result (*)(c10::DispatchKeySet, Args...);
+  using Redispatch = Result (*)(c10::DispatchKeySet, const at::Tensor&, Args...);
   explicit ViewKernel(Redispatch redispatch) : redispatch_(redispatch) {}
 
-  Result operator()(c10::DispatchKeySet keys, Args... args) {
-    const ViewFunctionScope scope;
-    return redispatch_(with_formulas(keys), std::forward<Args>(args)...);
+  Result operator()(c10::DispatchKeySet keys, const at::Tensor& base, Args... args) {
+    const ViewFunctionScope scope(base);
+    return redispatch_(with_formulas(keys), base, std::forward<Args>(args)...);
   }
 
  private:
@@ -95,6 +97,11 @@ c10::KernelFunction view_kernel(const c10::OperatorHandle& op) {
   });
   if (found != kTypedViews.end()) return found->make();
   return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedViewKernel>());
+}
+
+bool has_view_function(const at::Tensor& view) {
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
+  return meta != nullptr && meta->has_bw_view() && meta->get_backward_view().has_view_fn();
 }
 
 void refuse_view_by_strides() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/AutogradState.h>
 
@@ -15,12 +16,35 @@
 /// or to its base, so it is never replayed. Recording costs 700 instructions for t, 1,700 for view.
 namespace tessera::dtensor {
 
-/// Views that are taken during its lifetime record their function, if grad mode is on.
+/// While it is alive, no caller gets to see the views that this thread takes: nothing writes to
+/// them, so they are never replayed and need no recording. For composite ops that return new
+/// tensors.
+class UnseenViews {
+ public:
+  UnseenViews() : outer_(active_) { active_ = true; }
+  ~UnseenViews() { active_ = outer_; }
+  UnseenViews(const UnseenViews&) = delete;
+  UnseenViews& operator=(const UnseenViews&) = delete;
+
+  static bool active() { return active_; }
+
+ private:
+  static inline constinit thread_local bool active_ = false;
+  bool outer_;
+};
+
+/// Whether `view` is a view with a recorded function.
+bool has_view_function(const at::Tensor& view);
+
+/// Views of `base` that are taken during its lifetime record their function if they may be
+/// replayed. So does a view of one with a function: libtorch would chain a replay by strides to
+/// that, which costs more than to record.
 class ViewFunctionScope {
  public:
-  ViewFunctionScope()
+  explicit ViewFunctionScope(const at::Tensor& base)
       : state_(c10::AutogradState::get_tls_state()), before_(state_.get_view_replay_enabled()) {
-    if (state_.get_grad_mode()) state_.set_view_replay_enabled(true);
+    const bool is_replayed = state_.get_grad_mode() && !UnseenViews::active();
+    if (is_replayed || has_view_function(base)) state_.set_view_replay_enabled(true);
   }
   ~ViewFunctionScope() { state_.set_view_replay_enabled(before_); }
   ViewFunctionScope(const ViewFunctionScope&) = delete;

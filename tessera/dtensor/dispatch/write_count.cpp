@@ -11,13 +11,6 @@ struct WatchedMemory {
 
 void release_watched(void* watched) { delete static_cast<WatchedMemory*>(watched); }
 
-/// Autograd counts writes to a tensor, but not to those of a list: libtorch's foreach kernels do
-/// that. Its fused optimizers count nothing, so that views of a parameter stay usable.
-void count_write_of_item(const OpEntry& entry, const at::Tensor& written) {
-  if (!written.defined() || written.is_inference()) return;
-  if (!entry.name.starts_with("aten::_fused_")) written.unsafeGetTensorImpl()->bump_version();
-}
-
 }  // namespace
 
 void count_writes_to_memory(const at::Tensor& tensor) {

@@ -28,6 +28,14 @@ inline void count_write(const at::Tensor& local) {
   if (LazyLocal::any()) count_write_to_memory(local);
 }
 
+/// Counts a write to a tensor of a list for autograd, which counts those to single tensors itself:
+/// for lists libtorch's foreach kernels do. Its fused optimizers count nothing, so that views of a
+/// parameter stay usable.
+inline void count_write_of_item(const OpEntry& entry, const at::Tensor& written) {
+  if (entry.is_fused || !written.defined() || written.is_inference()) return;
+  written.unsafeGetTensorImpl()->bump_version();
+}
+
 /// From now on, a write to `local` or to the local tensor of `view` counts for both.
 inline void share_write_count(const at::Tensor& local, const at::Tensor& view) {
   const ShardedMeta* meta = sharded_meta(view);

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <utility>
+#include <vector>
+
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
@@ -47,6 +50,36 @@ TEST(Matmul, OfAShardedSequenceHasSecondDerivatives) {
     const at::Tensor got = second(distribute_tensor(x, mesh, {Shard(1)}).requires_grad_(),
                                   distribute_tensor(w, mesh, {Replicate()}).requires_grad_());
     EXPECT_TRUE(full_tensor(got).allclose(expected));
+  });
+}
+
+/// Also where libtorch returns a view of the product: a matrix with sequences of size 1.
+TEST(Matmul, ProductsAndOperandsCanBeWrittenTo) {
+  test::run_ranks(2, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    const auto gradient = [](const at::Tensor& x, const at::Tensor& w) {
+      const at::Tensor left = x * 2;
+      const at::Tensor fixed = w.detach();  // not saved: left may be written to
+      const at::Tensor y = at::matmul(left, fixed);
+      y.mul_(3);
+      y.select(0, 0).mul_(5);
+      left.mul_(7);
+      (y.square().sum() + left.sum()).backward();
+      return x.grad();
+    };
+    for (const auto& [left, right] :
+         {std::pair<std::vector<int64_t>, std::vector<int64_t>>{{2, 4, 6}, {6, 4}},
+          {{1, 6}, {3, 6, 4}},
+          {{4, 6}, {1, 6, 1}},
+          {{6}, {6, 4}}}) {
+      const at::Tensor x = test_numbers(left, 1), w = test_numbers(right, 2);
+      const at::Tensor expected = gradient(x.clone().requires_grad_(), w);
+      for (int call = 0; call < 2; ++call) {
+        const at::Tensor got = gradient(distribute_tensor(x, mesh, {Replicate()}).requires_grad_(),
+                                        distribute_tensor(w, mesh, {Replicate()}));
+        EXPECT_TRUE(full_tensor(got).allclose(expected)) << x.sizes() << w.sizes();
+      }
+    }
   });
 }
 

@@ -1,5 +1,9 @@
 // Ops that have a typed kernel beside the boxed one. Both ways must make the same key of a call, or
 // they would not find each other's decisions.
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_add_ops.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_adamw_ops.h>
 #include <ATen/ops/_softmax_ops.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/arange.h>
@@ -7,6 +11,7 @@
 #include <ATen/ops/embedding_dense_backward_ops.h>
 #include <ATen/ops/embedding_ops.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/gelu_ops.h>
 #include <ATen/ops/linear_ops.h>
 #include <ATen/ops/mean_ops.h>
@@ -21,6 +26,7 @@
 #include <ATen/ops/sum_ops.h>
 #include <ATen/ops/unbind_ops.h>
 #include <ATen/ops/view_ops.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -105,6 +111,73 @@ TEST(TypedKernels, MakeTheKeyThatTheStackMakes) {
   const std::vector<at::Tensor> list = {x, x, weight};
   expect_same<at::_ops::stack>(at::TensorList(list), 0);
   expect_same<unbind_int>(x, 1);
+  const at::TensorList lists(list);
+  expect_same<_foreach_add__Scalar>(lists, at::Scalar(1));
+  expect_same<_foreach_add__List>(lists, lists, at::Scalar(0.5));
+  expect_same<_fused_adamw_>(lists, lists, lists, lists, at::TensorList(), lists, 0.1, 0.9, 0.99,
+                             0.0, 1e-8, false, false, absent, absent);
+}
+
+/// The second call and those after it make the views without libtorch.
+TEST(TypedKernels, ViewsAreThoseOfEachLocalTensor) {
+  const at::Tensor wide = sharded({3, 8}, Shard(0));
+  for (int call = 0; call < 3; ++call) {
+    for (int64_t start : {0, 4}) {  // views of one sharding with several offsets
+      const at::Tensor part = wide.slice(1, start, start + 4);
+      const at::Tensor local = to_local(wide).slice(1, start, start + 4);
+      const at::Tensor turned = part.t();
+      EXPECT_EQ(turned.storage_offset(), start);
+      EXPECT_EQ(to_local(turned).strides(), local.t().strides());
+      EXPECT_EQ(to_local(turned).data_ptr(), local.data_ptr());
+      EXPECT_TRUE(at::equal(to_local(turned), local.t()));
+      EXPECT_TRUE(at::equal(to_local(part.unsqueeze(0)), local.unsqueeze(0)));
+      EXPECT_TRUE(at::equal(to_local(part.detach()), local));
+      const auto before = to_local(wide)._version();
+      turned.add_(1);  // a write to the view is one to the base
+      EXPECT_GT(to_local(wide)._version(), before);
+      EXPECT_TRUE(at::equal(to_local(turned), local.t()));
+    }
+  }
+}
+
+TEST(TypedKernels, ViewsOfInferenceTensorsAreInferenceTensors) {
+  const at::Tensor x = sharded({3, 4}, Shard(0));
+  for (int call = 0; call < 3; ++call) {
+    EXPECT_FALSE(x.t().is_inference());
+    const c10::InferenceMode mode;
+    const at::Tensor made = x + 1;
+    EXPECT_TRUE(made.t().is_inference());
+    EXPECT_TRUE(to_local(made.t()).is_inference());
+    EXPECT_FALSE(x.t().is_inference());
+  }
+}
+
+/// foreach ops count a write for autograd, fused optimizers do not: as on plain tensors.
+TEST(TypedKernels, WritesToListsAreCountedOnce) {
+  const at::Tensor x = sharded({3, 4}, Shard(0));
+  for (int call = 0; call < 3; ++call) {
+    const auto version = x._version();
+    const auto of_local = to_local(x)._version();
+    const at::Tensor expected = to_local(x) + 1;
+    at::_foreach_add_({x}, 1);
+    EXPECT_TRUE(at::equal(to_local(x), expected));
+    EXPECT_EQ(x._version(), version + 1);
+    EXPECT_GT(to_local(x)._version(), of_local);
+  }
+  const at::Tensor gradient = at::full_like(x, 0.5);
+  const at::Tensor mean = at::full_like(x, 0);
+  const at::Tensor square = at::full_like(x, 0);
+  const at::Tensor step = from_local(at::scalar_tensor(1.0), fake_mesh(), {Replicate()});
+  for (int call = 0; call < 3; ++call) {
+    const auto version = x._version();
+    const auto of_local = to_local(x)._version();
+    const at::Tensor before = to_local(x).clone();
+    at::_fused_adamw_({x}, {gradient}, {mean}, {square}, {}, {step}, 0.1, 0.9, 0.99, 0.0, 1e-8,
+                      false, false);
+    EXPECT_FALSE(at::equal(to_local(x), before));
+    EXPECT_EQ(x._version(), version);
+    EXPECT_GT(to_local(x)._version(), of_local);
+  }
 }
 
 /// Of a list of views, and of a list of tensors.
