@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/load.h"
 #include "tessera/checkpoint/save.h"
 #include "tessera/checkpoint/save_safetensors.h"
+#include "tests/support_pure/damaged_program.h"
 #include "tests/support_pure/property.h"
 #include "tests/support_pure/temp_dir.h"
 
@@ -23,13 +23,9 @@ namespace fuzz_test {
 
 namespace fs = std::filesystem;
 using test::contents_of;
+using test::from_environment;
 using test::Rng;
 using test::TempDir;
-
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 void write_file(const fs::path& path, const std::string& contents) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << contents;

@@ -262,6 +262,12 @@ RIGHT = {
             "x21 = F.instance_norm(x2, x6, x1, use_input_stats=True, momentum=0.1)",
         ],
     ),
+    "a ragged dim without elements is not moved to a dim of one": Program(
+        seed=4,
+        mesh="dp=1,tp=2",
+        inputs=[Input("x0", (5, 0, 0), "S1[0],R"), Input("x1", (0,), "R,R"), Input("x2", (0,), "R,R")],
+        statements=["x3 = F.instance_norm(x0, x1, x2, use_input_stats=True, momentum=0.5)"],
+    ),
 }
 
 REFUSED = {

@@ -100,6 +100,7 @@ class Reshaper {
     }
     for (size_t a = 0; a < out_.size(); ++a) {
       if (!out_[a].is_sharded() || done[a]) continue;
+      if (from_size(out_[a].dim()) != 1) return std::nullopt;  // an empty dim
       const auto dim = one_for(out_[a].dim());
       if (!dim) return std::nullopt;
       out_[a] = out_[a].on_dim(*dim);
