@@ -262,6 +262,17 @@ RIGHT = {
             "x21 = F.instance_norm(x2, x6, x1, use_input_stats=True, momentum=0.1)",
         ],
     ),
+    "a write to a view of a batch norm of a transposed view reaches it": Program(
+        seed=5002335,
+        mesh="tp=2",
+        inputs=[Input("x2", (6, 2, 2), "S1"), Input("x3", (2,), "R"), Input("x4", (2,), "R")],
+        statements=[
+            "x12 = x2.diagonal(-1, 0, 1)",
+            "x15 = F.batch_norm(x12, x3, x4 * x4, training=True, momentum=0.1)",
+            "x20 = x15.unfold(1, 2, 2).flatten(0)",
+            "x20.sub_(1.0)",
+        ],
+    ),
 }
 
 REFUSED = {
