@@ -273,6 +273,18 @@ RIGHT = {
             "x20.sub_(1.0)",
         ],
     ),
+    "linear with a gathered view as weight saves no input": Program(
+        seed=5000991,
+        mesh="tp=2",
+        inputs=[Input("x1", (5, 2, 5), "R", grad=True), Input("x2", (5, 2, 5), "S1")],
+        statements=[
+            "x7 = x2.select(-2, -2)",
+            "x16 = 3.0 - x1",
+            "x20 = F.linear(x16, x7, x7.sum(1))",
+            "x16.add_(0.25)",
+            "x20.sin().mean().backward()",
+        ],
+    ),
 }
 
 REFUSED = {
