@@ -285,6 +285,17 @@ RIGHT = {
             "x20.sin().mean().backward()",
         ],
     ),
+    "a product of views whose elements share memory": Program(
+        seed=5002788,
+        mesh="dp=4",
+        inputs=[Input("x0", (2, 1), "P(sum)")],
+        statements=[
+            "x5 = torch.stack([x0, x0, x0], 0)",
+            "x6 = x5.repeat_interleave(2, 2)",
+            "x8 = x6.unfold(0, 2, 1)",
+            "x14 = x8.transpose(-2, -1) @ x8",
+        ],
+    ),
 }
 
 REFUSED = {
