@@ -55,10 +55,12 @@ def run_ranks(
             started.append(thread)
         for thread in threads:
             thread.join()
+        ranks.wait_for_threads()
     except BaseException as error:  # Ctrl-C, or no thread left: the ranks must not go on without us
         ranks.fail(0, f"{type(error).__name__} in the thread that called run_ranks")
         for thread in started:
             thread.join()
+        ranks.wait_for_threads()
         raise
     if errors:
         first = ranks.first_failed()

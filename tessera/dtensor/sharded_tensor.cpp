@@ -16,6 +16,7 @@
 #include "tessera/dtensor/kept_gathers.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/overlap.h"
 #include "tessera/dtensor/use_key.h"
 
 namespace tessera::dtensor {
@@ -268,10 +269,9 @@ at::Tensor strided_as(const at::Tensor& given, const Sharding& as) {
   const auto strides = as.local_stride();
   const at::IntArrayRef wanted(strides.data(), strides.size());
   if (!as.mesh().contains_me() || local.strides() == wanted) return local;
-  for (size_t d = 0; d < wanted.size(); ++d) {
-    // A stride-0 (expanded) dim that was redistributed stores each element separately.
-    if (wanted[d] == 0 && local.size(static_cast<int64_t>(d)) > 1) return local.contiguous();
-  }
+  // Elements that shared memory are stored separately once they are redistributed. Row-major, every
+  // view exists that the global strides allow.
+  if (shares_elements(as)) return local.contiguous();
   return at::empty_strided(local.sizes(), wanted, local.options()).copy_(local);
 }
 

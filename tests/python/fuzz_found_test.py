@@ -267,6 +267,39 @@ RIGHT = {
         mesh="dp=1,tp=2",
         inputs=[Input("x0", (5, 0, 0), "S1[0],R"), Input("x1", (0,), "R,R"), Input("x2", (0,), "R,R")],
         statements=["x3 = F.instance_norm(x0, x1, x2, use_input_stats=True, momentum=0.5)"],
+    "a write to a view of a batch norm of a transposed view reaches it": Program(
+        seed=5002335,
+        mesh="tp=2",
+        inputs=[Input("x2", (6, 2, 2), "S1"), Input("x3", (2,), "R"), Input("x4", (2,), "R")],
+        statements=[
+            "x12 = x2.diagonal(-1, 0, 1)",
+            "x15 = F.batch_norm(x12, x3, x4 * x4, training=True, momentum=0.1)",
+            "x20 = x15.unfold(1, 2, 2).flatten(0)",
+            "x20.sub_(1.0)",
+        ],
+    ),
+    "linear with a gathered view as weight saves no input": Program(
+        seed=5000991,
+        mesh="tp=2",
+        inputs=[Input("x1", (5, 2, 5), "R", grad=True), Input("x2", (5, 2, 5), "S1")],
+        statements=[
+            "x7 = x2.select(-2, -2)",
+            "x16 = 3.0 - x1",
+            "x20 = F.linear(x16, x7, x7.sum(1))",
+            "x16.add_(0.25)",
+            "x20.sin().mean().backward()",
+        ],
+    ),
+    "a product of views whose elements share memory": Program(
+        seed=5002788,
+        mesh="dp=4",
+        inputs=[Input("x0", (2, 1), "P(sum)")],
+        statements=[
+            "x5 = torch.stack([x0, x0, x0], 0)",
+            "x6 = x5.repeat_interleave(2, 2)",
+            "x8 = x6.unfold(0, 2, 1)",
+            "x14 = x8.transpose(-2, -1) @ x8",
+        ],
     ),
 }
 

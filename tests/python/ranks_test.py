@@ -239,3 +239,60 @@ def test_torchs_seeds_and_states_are_those_of_the_thread_rank():
         assert torch.equal(first, torch.rand(4, generator=own))
         assert torch.equal(then, torch.rand(2, generator=own))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+FAILED_BACKWARD = """
+import time
+import torch
+import tessera
+
+ended = []
+
+
+class SlowToEnd:
+    def __del__(self):
+        time.sleep(0.2)
+        ended.append(self)
+
+
+class Kept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.kept = SlowToEnd()
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise ValueError("no gradient")
+
+
+def body(rank):
+    x = torch.ones(3, requires_grad=True)
+    try:
+        (Kept.apply(x) + Failing.apply(x)).sum().backward()
+    except ValueError:
+        pass  # autograd's queue of this thread still owns the functions that did not run
+
+
+for _ in range(2):
+    tessera.run_ranks(2, body)
+print(len(ended))
+"""
+
+
+def test_ranks_have_ended_with_all_that_their_threads_own(tmp_path):
+    program = tmp_path / "failed_backward.py"
+    program.write_text(FAILED_BACKWARD)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "4\n"

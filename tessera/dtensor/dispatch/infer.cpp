@@ -9,6 +9,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/result_stride.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -149,6 +150,7 @@ std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry
       out.emplace_back(std::nullopt);
     }
   }
+  correct_strides(entry.name, arguments, out);
   return out;
 }
 

@@ -76,9 +76,9 @@ bool is_in_transform() {
   }
 }
 
-bool is_ordinary(const at::Tensor& tensor) {
+bool has_its_value(const at::Tensor& tensor) {
   const ShardedMeta* meta = sharded_meta(tensor);
-  return meta != nullptr && meta->lazy() == nullptr && !meta->is_copy_of_view();
+  return meta != nullptr && meta->lazy() == nullptr;
 }
 
 class LinearGradientKernel final : public c10::OperatorKernel {
@@ -89,7 +89,8 @@ class LinearGradientKernel final : public c10::OperatorKernel {
     const at::Tensor& input = torch::jit::peek(*stack, 0, 3).toTensor();
     const at::Tensor& weight = torch::jit::peek(*stack, 1, 3).toTensor();
     const bool is_of_one = input.requires_grad() != weight.requires_grad() &&
-                           c10::GradMode::is_enabled() && is_ordinary(input) && is_ordinary(weight);
+                           c10::GradMode::is_enabled() && has_its_value(input) &&
+                           has_its_value(weight);
     if (!is_of_one || is_in_transform()) return formula_.callBoxed(op, keys, stack);
     const auto bias = torch::jit::peek(*stack, 2, 3).toOptional<at::Tensor>();
     at::Tensor result = LinearOfOne::apply(op, input, weight, bias);

@@ -11,6 +11,7 @@
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"
 #include "tessera/dtensor/ops/sharded_dim_rows.h"
+#include "tessera/dtensor/sharded_tensor.h"
 
 /// log_softmax, its gradient and logsumexp along a sharded dim, over any number of axes: each rank
 /// computes with its classes, and one number a row is reduced at a time. The scores are neither
@@ -67,7 +68,7 @@ void log_softmax(const KernelCall& call) {
   const at::Tensor local = given.to(wide(given.scalar_type()));
   const int64_t dim = c10::maybe_wrap_dim(call.arg("dim").toInt(), local.dim());
   const RowSums rows = row_sums(local, as, {dim}, /*infinity_is_zero=*/false);
-  call.give((local - rows.shift - rows.sum.log()).to(made));
+  call.give(strided_as((local - rows.shift - rows.sum.log()).to(made), call.results[0]));
 }
 
 /// _log_softmax_backward_data(grad_output, output, dim, input_dtype): grad - softmax * sum(grad),
@@ -80,7 +81,8 @@ void log_softmax_backward(const KernelCall& call) {
   const at::Tensor sum = reduce_over_axes(grad.sum({dim}, /*keepdim=*/true), as.mesh(),
                                           axes_over(as, {dim}), ReduceOp::sum);
   const auto made = static_cast<at::ScalarType>(call.results[0].dtype());
-  call.give((grad - call.tensor("output").to(grad.scalar_type()).exp() * sum).to(made));
+  const at::Tensor out = grad - call.tensor("output").to(grad.scalar_type()).exp() * sum;
+  call.give(strided_as(out.to(made), call.results[0]));
 }
 
 std::vector<int64_t> reduced_dims(std::vector<int64_t> dims, int64_t ndim) {

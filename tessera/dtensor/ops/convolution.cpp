@@ -15,8 +15,8 @@
 #include "tessera/dtensor/ops/convolution_shape.h"
 #include "tessera/dtensor/ops/halo_exchange.h"
 #include "tessera/dtensor/ops/install.h"
-#include "tessera/dtensor/ops/output_stride.h"
 #include "tessera/dtensor/ops/sharded_dim_rows.h"
+#include "tessera/dtensor/output_stride.h"
 #include "tessera/dtensor/sharded_tensor.h"
 
 namespace tessera::dtensor {

@@ -10,9 +10,9 @@
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/ops/halo_exchange.h"
 #include "tessera/dtensor/ops/install.h"
-#include "tessera/dtensor/ops/output_stride.h"
 #include "tessera/dtensor/ops/pooling_layout.h"
 #include "tessera/dtensor/ops/sharded_dim_rows.h"
+#include "tessera/dtensor/output_stride.h"
 #include "tessera/dtensor/sharded_tensor.h"
 
 namespace tessera::dtensor {

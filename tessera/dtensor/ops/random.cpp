@@ -145,10 +145,10 @@ bool in_place(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack)
 }
 
 /// uniform(self, ...), bernoulli(self, p): the same into a new tensor.
-template <Fill fill>
+template <Fill fill, at::MemoryFormat kFormat = at::MemoryFormat::Preserve>
 bool functional(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   Call call(entry, op, stack);
-  return fill_and_give<fill>(call, at::empty_like(call.tensor(0)));
+  return fill_and_give<fill>(call, at::empty_like(call.tensor(0), kFormat));
 }
 
 /// rand_like, randn_like, randint_like: into a new tensor of the requested dtype.
@@ -174,7 +174,7 @@ bool bernoulli_of(const OpEntry& entry, const c10::OperatorHandle& op, Stack& st
   const at::Tensor p = call.tensor(0);
   Draws draws = call.draws();
   const at::Tensor drawn = sharded_like(p, chances_for(sharding_of(p), draws));
-  return call.give(drawn.lt(p).to(p.scalar_type()));
+  return call.give(drawn.lt(p).to(p.scalar_type()).contiguous());
 }
 
 /// bernoulli_(self, p) and bernoulli(self, p) with a probability per element of self.
@@ -282,7 +282,7 @@ void install_random() {
   set("aten::normal_", in_place<fill_normal>);
   set("aten::normal_functional", functional<fill_normal>);
   set("aten::bernoulli_.float", in_place<fill_bernoulli>);
-  set("aten::bernoulli.p", functional<fill_bernoulli>);
+  set("aten::bernoulli.p", functional<fill_bernoulli, at::MemoryFormat::Contiguous>);
   set("aten::bernoulli", bernoulli_of);
   set("aten::bernoulli_.Tensor", bernoulli_by<true>);
   set("aten::bernoulli.Tensor", bernoulli_by<false>);

@@ -1,4 +1,4 @@
-#include "tessera/dtensor/ops/output_stride.h"
+#include "tessera/dtensor/output_stride.h"
 
 #include "tessera/base/shape.h"
 
