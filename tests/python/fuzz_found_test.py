@@ -267,6 +267,7 @@ RIGHT = {
         mesh="dp=1,tp=2",
         inputs=[Input("x0", (5, 0, 0), "S1[0],R"), Input("x1", (0,), "R,R"), Input("x2", (0,), "R,R")],
         statements=["x3 = F.instance_norm(x0, x1, x2, use_input_stats=True, momentum=0.5)"],
+    ),
     "a write to a view of a batch norm of a transposed view reaches it": Program(
         seed=5002335,
         mesh="tp=2",
@@ -288,6 +289,17 @@ RIGHT = {
             "x20 = F.linear(x16, x7, x7.sum(1))",
             "x16.add_(0.25)",
             "x20.sin().mean().backward()",
+        ],
+    ),
+    "linear saves a copy of an input whose dims cannot be folded": Program(
+        seed=7000457,
+        mesh="dp=2",
+        inputs=[Input("x0", (7, 5), "R", grad=True), Input("x1", (3, 2, 4, 5), "S1")],
+        statements=[
+            "x2 = x1 * 1",
+            "x3 = F.linear(x2.transpose(0, 1), x0, x0.sum(1))",
+            "x2.add_(1.0)",
+            "x3.sin().mean().backward()",
         ],
     ),
     "a product of views whose elements share memory": Program(

@@ -1,6 +1,7 @@
 #include "tessera/dtensor/dispatch/linear_gradient.h"
 
 #include <ATen/FuncTorchTLS.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/linear_backward.h>
@@ -81,13 +82,28 @@ bool has_its_value(const at::Tensor& tensor) {
   return meta != nullptr && meta->lazy() == nullptr;
 }
 
+/// Whether a view has the leading dims as one. libtorch multiplies such a view; of other inputs it
+/// makes a copy, which the derivative by the weight saves, so that the input may be written to.
+bool folds(const at::Tensor& input) {
+  if (input.dim() < 3 || input.numel() == 0) return true;
+  const int64_t columns = input.size(-1);
+  return at::detail::computeStride(input.sizes(), input.strides(),
+                                   at::IntArrayRef({input.numel() / columns, columns}))
+      .has_value();
+}
+
 class LinearGradientKernel final : public c10::OperatorKernel {
  public:
   explicit LinearGradientKernel(c10::SafeKernelFunction formula) : formula_(std::move(formula)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    const at::Tensor& input = torch::jit::peek(*stack, 0, 3).toTensor();
     const at::Tensor& weight = torch::jit::peek(*stack, 1, 3).toTensor();
+    c10::IValue& given = torch::jit::peek(*stack, 0, 3);
+    if (c10::GradMode::is_enabled() && weight.requires_grad() && has_its_value(given.toTensor()) &&
+        !folds(given.toTensor())) {
+      given = given.toTensor().contiguous();
+    }
+    const at::Tensor& input = given.toTensor();
     const bool is_of_one = input.requires_grad() != weight.requires_grad() &&
                            c10::GradMode::is_enabled() && has_its_value(input) &&
                            has_its_value(weight);
