@@ -3,6 +3,8 @@
 
 TORCH ?=
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# Tests of failures wait for deadlines: one more than there are cores keeps these busy.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) + 1)))
 PREFIX ?= /usr/local
 PYTHON ?= $(if $(TORCH),$(abspath $(TORCH)/../../../..)/bin/python3,.venv/bin/python)
 SEED ?= 0
@@ -27,7 +29,7 @@ build: setup  ## configure and build all but the benchmarks
 	@cmake --build --preset dev -j $(JOBS)
 
 test: build  ## build, then run every test
-	@ctest --preset dev -j $(JOBS)
+	@ctest --preset dev -j $(TEST_JOBS)
 
 pure:  ## build and run the tests that need no torch
 	@TORCH=none tools/setup.sh

@@ -65,12 +65,21 @@ add_custom_target(pure_tests)
 add_custom_target(sanitized_tests)
 add_dependencies(sanitized_tests pure_tests)
 
+# Entries that take half a minute or more, some of it in waits for deadlines: they start first.
+set(TESSERA_LONG_TESTS checkpoint.fuzz checkpoint.kill cli.shard_models collective.exchange
+  comm.failure comm.processes comm.start interp.fuzz interp.sharded_matrix partition.fuzz
+  python.checkpoint python.compat_enable python.fuzz python.op_sweep python.program
+  python.sharded_models rules_proof.dispatch)
+
 # tessera_test(<name> LABELS <label>... COMMAND <command>...)
 function(tessera_test name)
   cmake_parse_arguments(PARSE_ARGV 1 TEST "" "" "LABELS;COMMAND")
   add_test(NAME ${name} COMMAND ${TEST_COMMAND} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES
     TIMEOUT ${TESSERA_TEST_TIMEOUT} LABELS "${TEST_LABELS}" ENVIRONMENT "${test_environment}")
+  if(name IN_LIST TESSERA_LONG_TESTS)
+    set_tests_properties(${name} PROPERTIES COST 1000)
+  endif()
 endfunction()
 
 # Checks of the tree itself, cheapest first.

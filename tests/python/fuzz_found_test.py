@@ -302,6 +302,17 @@ RIGHT = {
             "x3.sin().mean().backward()",
         ],
     ),
+    "index_fill keeps the order of dims of a view with gaps": Program(
+        seed=8006835,
+        mesh="dp=2,tp=1",
+        inputs=[Input("x1", (3, 8, 8), "S0#0,S0#1"), Input("x3", (3,), "R,R", dtype="int64")],
+        statements=[
+            "x4 = x1.diagonal(-1, 0, 1)",
+            "x5 = x4.index_fill(0, (x3 % 8), 0.5)",
+            "x6 = x5.reshape([16])",
+            "x6[13:15] = x6.detach().mean()",
+        ],
+    ),
     "a product of views whose elements share memory": Program(
         seed=5002788,
         mesh="dp=4",

@@ -128,7 +128,9 @@ void masked_by_index(const KernelCall& call) {
   const auto args = call.args();
   const std::string_view name = call.name;
   const bool in_place = name.ends_with('_');
-  const auto into = [&] { return in_place ? at.self : at.self.clone(); };
+  const auto into = [&] {  // the results of these ops are row-major
+    return in_place ? at.self : at.self.clone(at::MemoryFormat::Contiguous);
+  };
   at::Tensor out;
   if (name.starts_with("aten::gather")) {
     out = masked_gather(at);

@@ -17,6 +17,12 @@ at::Tensor per_channel(const at::Tensor& x, double value) {
   return at::full({x.size(1)}, value, at::kDouble);
 }
 
+/// Indexes, placed where `x` is.
+at::Tensor like(std::vector<int64_t> indexes, const at::Tensor& x) {
+  const at::Tensor plain = at::tensor(indexes, at::kLong);
+  return is_dtensor(x) ? distribute_tensor(plain, sharding(x).mesh(), {Replicate()}) : plain;
+}
+
 using Op = at::Tensor (*)(const at::Tensor& x, at::Tensor& mean, at::Tensor& var);
 
 const std::vector<std::pair<const char*, Op>> kOps = {
@@ -50,6 +56,25 @@ const std::vector<std::pair<const char*, Op>> kOps = {
     {"log_softmax", [](auto& x, auto&, auto&) { return x.log_softmax(1); }},
     {"bernoulli", [](auto& x, auto&, auto&) { return at::bernoulli(x * 0 + 1); }},
     {"bernoulli by a number", [](auto& x, auto&, auto&) { return at::bernoulli(x, 1.0); }},
+    {"index_fill",
+     [](auto& x, auto&, auto&) {
+       return x.index_fill(0, like({0, 1}, x), 0.5);
+     }},
+    {"index_add",
+     [](auto& x, auto&, auto&) {
+       return x.index_add(0, like({1, 0}, x), x.slice(0, 0, 2));
+     }},
+    {"scatter_add",
+     [](auto& x, auto&, auto&) { return x.scatter_add(0, at::zeros_like(x, at::kLong), x); }},
+    {"copysign", [](auto& x, auto&, auto&) { return x.copysign(x.sum()); }},
+    {"floor_divide",
+     [](auto& x, auto&, auto&) { return x.floor_divide(x.select(0, 1).abs() + 1); }},
+    {"division that rounds",
+     [](auto& x, auto&, auto&) { return x.div((x * 2).abs() + 1, "floor"); }},
+    {"division that rounds, by a number",
+     [](auto& x, auto&, auto&) { return x.div(0.25, "trunc"); }},
+    {"gradient of dropout",
+     [](auto& x, auto&, auto&) { return at::native_dropout_backward(x, x > 0, 2); }},
     {"gradient of softmax",
      [](auto& x, auto&, auto&) { return at::_softmax_backward_data(x, x, 1, at::kDouble); }},
     {"gradient of log_softmax",
@@ -64,11 +89,14 @@ TEST(ResultStride, IsThatOfThePlainOpForPermutedInputs) {
     for (const auto& order : orders) {
       const at::Tensor base = test_numbers(std::vector<int64_t>(order.size(), 4), 11);
       for (const char* placement : {"S0", "S1", "R"}) {
-        const at::Tensor sharded =
-            distribute_tensor(base, mesh, parse_placements(placement)).permute(order);
+        const at::Tensor sharded_base = distribute_tensor(base, mesh, parse_placements(placement));
         for (const auto& [name, op] : kOps) {
+          const bool gaps = placement[1] != '1' && order.size() == 2;  // not dense either
           const std::string what = join_text(name, " ", placement, " {", list_text(order), "}");
-          const at::Tensor x = base.permute(order);
+          const auto view = [&](const at::Tensor& whole) {
+            return (gaps ? whole.slice(1, 0, 4, 2) : whole).permute(order);
+          };
+          const at::Tensor x = view(base), sharded = view(sharded_base);
           at::Tensor mean = per_channel(x, 0), var = per_channel(x, 1);
           at::Tensor sharded_mean = distribute_tensor(mean, mesh, {Replicate()});
           at::Tensor sharded_var = distribute_tensor(var, mesh, {Replicate()});
