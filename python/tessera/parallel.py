@@ -26,7 +26,8 @@ from .mesh import mesh_from_torch
 from .parallel_prepare import PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput
 from .parallel_split import ColwiseParallel, RowwiseParallel, SequenceParallel
 from .parallel_style import ParallelStyle, shared_reduction
-from .parallel_words import OF_PARAMETER, as_style
+from .parallel_tied import has_own_style, tied_modules
+from .parallel_words import OF_PARAMETER, as_style, check_heads
 from .policy import implicit_replication
 
 Plan = Mapping[str, "ParallelStyle | str"]
@@ -104,6 +105,7 @@ def _resolve(
     """What a plan does, in the order of the modules. Finds all that is wrong with it."""
     steps: list[_Step] = []
     unmatched: list[str] = []
+    parents = {id(child): one for one in module.modules() for child in one.children()}
     for path, value in plan.items():
         matched = list(matching_modules(module, path))
         parameters = [] if matched else _matching_parameters(module, path)
@@ -124,6 +126,8 @@ def _resolve(
         for part in matched:
             style._check(part, ranks)
             _check_is_called(module, part, path)
+            if isinstance(value, str):
+                check_heads(path, value, module, part, parents.get(id(part)), ranks)
             apply = _bound(style._apply, part, device_mesh)
             _add(steps, _Step(part, style._parameters(part), apply, path, style))
     if unmatched and not steps:
@@ -131,8 +135,20 @@ def _resolve(
     if unmatched:
         # A plan of words is that of all variants of a model, of which this is one.
         warnings.warn(_no_match(module, ", ".join(unmatched)), stacklevel=3)
+    steps += _tied_steps(module, device_mesh, steps, src_data_rank)
     order = {id(part): i for i, part in enumerate(module.modules())}
     return sorted(steps, key=lambda step: order[id(step.module)])
+
+
+def _tied_steps(
+    module: nn.Module, device_mesh: Any, steps: Sequence[_Step], src_data_rank: int | None
+) -> list[_Step]:
+    out = []
+    for path, part, style in tied_modules(module, [step.module for step in steps if step.splits]):
+        style.src_data_rank = src_data_rank
+        apply = _bound(style._apply, part, device_mesh)
+        out.append(_Step(part, style._parameters(part), apply, path, style))
+    return out
 
 
 def _no_match(module: nn.Module, path: str) -> str:
@@ -175,6 +191,8 @@ def _apply(steps: Sequence[_Step]) -> None:
                 if group not in suspended:
                     group.suspend()
                     suspended.append(group)
+            if step.splits:
+                has_own_style(step.module)
             step.apply()
             for group in [one for one in suspended if last[one] == i]:
                 suspended.remove(group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,20 +27,41 @@ def _is_convolution(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.conv._ConvNd)
 
 
+def _is_look_up(module: nn.Module) -> bool:
+    """Weights of [vocabulary, features], and indexes as input."""
+    return isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+
+
 def _has_inputs_first(module: nn.Module) -> bool:
     """Weights of [in, out]: GPT-2's Conv1D, transposed convolutions."""
     return type(module).__name__ == "Conv1D" or bool(getattr(module, "transposed", False))
 
 
 def check_splittable(style: ParallelStyle, module: nn.Module) -> None:
+    kind = f"{type(style).__name__} for {type(module).__name__}"
+    if getattr(module, "sparse", False):
+        raise _C.NotSupported(f"{kind}: sparse gradients of a sharded weight; set sparse=False")
     weight = getattr(module, "weight", None)
-    if isinstance(weight, torch.Tensor) and weight.dim() >= 2:
+    if isinstance(weight, torch.Tensor) and "weight" not in module._parameters:
+        held = [name for name, _ in module.named_parameters()]
+        raise NotImplementedError(
+            f"{kind}: its weight is not a parameter of its own, but made of {', '.join(held)}; "
+            "name the submodule that holds it"
+        )
+    if isinstance(weight, torch.Tensor) and (weight.dim() == 2 or _is_convolution(module)):
         if getattr(module, "groups", 1) == 1:
             return
     raise NotImplementedError(
         f"{type(style).__name__} currently only support nn.Linear and nn.Embedding, convolutions "
         f"without groups, and other modules with a weight of two dims, not {type(module).__name__}"
     )
+
+
+def _replicated_if_plain(module: nn.Module, mesh: Any) -> Callable[[Any], Any] | None:
+    """For offsets and weights of an EmbeddingBag; other modules have one tensor that meets the weight."""
+    if not isinstance(module, nn.EmbeddingBag):
+        return None
+    return lambda value: sharded(value, mesh, Replicate()) if torch.is_tensor(value) else value
 
 
 def _check_overlap(style: ParallelStyle, module: nn.Module, pieces: int) -> None:
@@ -84,7 +106,7 @@ class ColwiseParallel(ParallelStyle):
         self.overlap = overlap
 
     def _weight_layout(self, module: nn.Module, ranks: int) -> Layout:
-        dim = 1 if isinstance(module, nn.Embedding) or _has_inputs_first(module) else 0
+        dim = 1 if _is_look_up(module) or _has_inputs_first(module) else 0
         size = module.weight.shape[dim]
         what = f"{type(self).__name__} for {type(module).__name__}: "
         if self.parts < 1 or size % self.parts != 0:
@@ -120,7 +142,8 @@ class ColwiseParallel(ParallelStyle):
             _C.overlap_weight(module.weight, mesh, self.overlap)
             hook_input(module, lambda x: sharded(x, mesh, given))
         else:
-            hook_input(module, lambda x: placed(sharded(x, mesh, given), Replicate()))
+            others = _replicated_if_plain(module, mesh)
+            hook_input(module, lambda x: placed(sharded(x, mesh, given), Replicate()), others)
         # The op's own layout: over channels, in parts, or replicated.
         has_own = _is_convolution(module) or self.parts != 1 or isinstance(weight, Replicate)
         own = self._own_output and has_own
@@ -135,8 +158,8 @@ class ColwiseParallel(ParallelStyle):
 
 
 class RowwiseParallel(ParallelStyle):
-    """The module's input features over the ranks: columns of a Linear's weight, the vocabulary of an
-    Embedding. The results are added up; the bias is added once. With `overlap`, results that are to be
+    """The module's input features over the ranks: columns of a Linear's weight, input channels of a
+    convolution, the vocabulary of an Embedding. The results are added up; the bias is added once. With `overlap`, results that are to be
     sharded over the sequence are reduced in so many pieces, each while the next is multiplied."""
 
     def __init__(
@@ -148,6 +171,7 @@ class RowwiseParallel(ParallelStyle):
         overlap: int = 1,
     ) -> None:
         self.input_layouts = (input_layouts or Shard(-1),)
+        self._own_input = input_layouts is None
         self.output_layouts = (output_layouts or Replicate(),)
         self.use_local_output = use_local_output
         self.overlap = overlap
@@ -161,19 +185,20 @@ class RowwiseParallel(ParallelStyle):
         mesh = mesh_from_torch(device_mesh)
         desired: Layout = Replicate()
         dim = 0
-        if not isinstance(module, nn.Embedding):
+        if not _is_look_up(module):
             dim = 0 if _has_inputs_first(module) else 1
-            desired = Shard(1) if _is_convolution(module) else Shard(-1)
+            desired = Shard(1 - module.weight.dim() if _is_convolution(module) else -1)
         self.desired_input_layouts = (desired,)
         self._distribute(module, mesh, {"weight": Shard(dim)})
-        given = self.input_layouts[0]
-        if isinstance(module, nn.Embedding) and given == Shard(-1):
+        given = desired if self._own_input else self.input_layouts[0]
+        if _is_look_up(module) and given == Shard(-1):
             given = Replicate()  # PyTorch's users say so; indexes have no features
         # The features of all ranks together are the weight's.
         size = None if given != desired else module.weight.shape[dim]
         if self.overlap > 1:
             _C.overlap_weight(module.weight, mesh, self.overlap, self.output_layouts[0])
-        hook_input(module, lambda x: placed(sharded(x, mesh, given, size), desired))
+        others = _replicated_if_plain(module, mesh)
+        hook_input(module, lambda x: placed(sharded(x, mesh, given, size), desired), others)
         hook_output(module, self.output_layouts[0], self.use_local_output)
         return module
 

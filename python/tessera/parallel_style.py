@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import _C
 from .module import reduce_gradients
 from .placement import Replicate, Shard
 from .tensor import distribute_, from_local, is_dtensor, placements, redistribute, to_local
@@ -108,11 +109,26 @@ def as_tuple(layouts: Any) -> tuple[Layout, ...]:
     return (layouts,)
 
 
-def hook_input(module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    def hook(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (change(inputs[0]), *inputs[1:])
+def hook_input(
+    module: nn.Module,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    change_others: Callable[[Any], Any] | None = None,
+) -> None:
+    """Changes the module's first argument, by position or by name; and the others, if asked."""
 
-    module.register_forward_pre_hook(hook)
+    def hook(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        rest = inputs[1:]
+        if change_others is not None:
+            rest = tuple(change_others(value) for value in rest)
+            named = {name: change_others(value) for name, value in named.items()}
+        if inputs:
+            return (change(inputs[0]), *rest), named
+        name = next(iter(named), None)
+        if name is None:
+            raise _C.InvalidArgument(f"{type(module).__name__} was called without arguments")
+        return (), {**named, name: change(named[name])}
+
+    module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 def hook_output(module: nn.Module, layout: Layout | None, use_local_output: bool) -> None:

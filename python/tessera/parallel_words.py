@@ -195,3 +195,22 @@ def as_style(path: str, style: Any, model: nn.Module) -> ParallelStyle:
     raise TypeError(
         f"parallelize_module: {path} has {style!r}, which is neither a ParallelStyle nor its name"
     )
+
+
+def check_heads(
+    path: str, word: str, model: nn.Module, part: nn.Module, parent: nn.Module | None, ranks: int
+) -> None:
+    """Raises where a projection to heads, whose number the model's config has, would not give each rank
+    whole ones: the model's own view of its local heads would fail."""
+    config = getattr(model, "config", None)
+    width = getattr(parent, "head_dim", None)
+    if word != "colwise" or config is None or not isinstance(width, int) or width < 1:
+        return
+    heads, left = divmod(part.weight.shape[0], width)
+    known = [getattr(config, f"num_{kind}_heads", None) for kind in ("attention", "key_value")]
+    if left == 0 and heads in known and heads % ranks != 0:
+        raise _C.InvalidArgument(
+            f"parallelize_module: '{path}' has {heads} heads, which cannot be divided over {ranks} ranks; "
+            "use as many ranks as divide them, or 'colwise_gather_output' for the projections to heads "
+            "and 'rowwise_split_input' for the one behind them"
+        )

@@ -242,6 +242,29 @@ def test_fully_shard_and_a_plan_in_either_order(mesh_text):
     assert all(tessera.run_ranks(ranks, body))
 
 
+def test_gradients_on_two_meshes_are_clipped_together():
+    """The norm is not in the plan: its parameters are on dp alone."""
+    x = torch.arange(64, dtype=torch.float64).reshape(4, 2, 8).sin()
+    plain = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 12), nn.Linear(12, 8)).double()
+    expected = copy.deepcopy(plain)
+    expected(x).square().sum().div(2).backward()
+    norm = nn.utils.clip_grad_norm_(expected.parameters(), 0.1)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2,tp=2")
+        model = copy.deepcopy(plain)
+        tessera.parallelize_module(model, mesh["tp"], {
+            "1": tessera.ColwiseParallel(), "2": tessera.RowwiseParallel()})
+        tessera.fully_shard(model, mesh["dp"])
+        model(x.chunk(2)[mesh["dp"].get_local_rank()]).square().sum().backward()
+        torch.testing.assert_close(tessera.clip_grad_norm_(model.parameters(), 0.1), norm)
+        for own, other in zip(model.parameters(), expected.parameters(), strict=True):
+            torch.testing.assert_close(tessera.full_tensor(own.grad), other.grad)
+        return True
+
+    assert all(tessera.run_ranks(4, body))
+
+
 def test_a_plan_after_fully_shard_that_is_wrong_changes_nothing():
     def body(rank):
         mesh = tessera.init_device_mesh("dp=2,tp=2")
