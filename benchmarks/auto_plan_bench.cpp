@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/partition/propagate.h"
+#include "tessera/partition/search/propagate.h"
 
 namespace {
 

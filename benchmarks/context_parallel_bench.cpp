@@ -14,7 +14,7 @@
 #include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/parallel/context_parallel.h"
+#include "tessera/parallel/context/context_parallel.h"
 
 using namespace tessera;
 

@@ -10,8 +10,8 @@
 #include "tessera/base/progress_bar.h"
 #include "tessera/base/shape.h"
 #include "tessera/checkpoint/copy_stored.h"
-#include "tessera/checkpoint/directory.h"
-#include "tessera/checkpoint/stored_state.h"
+#include "tessera/checkpoint/stored/directory.h"
+#include "tessera/checkpoint/stored/stored_state.h"
 
 /// tessera checkpoint inspect|verify|diff|convert|reshard: checkpoints without the program that
 /// wrote them.

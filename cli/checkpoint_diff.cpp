@@ -4,7 +4,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/base/shape.h"
-#include "tessera/checkpoint/stored_box.h"
+#include "tessera/checkpoint/stored/stored_box.h"
 #include "tessera/dcp/check.h"
 
 namespace tessera::cli {

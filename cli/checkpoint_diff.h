@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/stored_state.h"
+#include "tessera/checkpoint/stored/stored_state.h"
 
 namespace tessera::cli {
 

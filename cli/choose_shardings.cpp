@@ -4,7 +4,7 @@
 
 #include "cli/plan_argument.h"
 #include "tessera/base/errors.h"
-#include "tessera/partition/replace_writes.h"
+#include "tessera/partition/graph/replace_writes.h"
 #include "tessera/program/verify.h"
 
 namespace tessera::cli {

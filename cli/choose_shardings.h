@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "tessera/partition/auto_plan.h"
 #include "tessera/partition/partition.h"
+#include "tessera/partition/search/auto_plan.h"
 
 namespace tessera::cli {
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "tessera/partition/plan.h"
+#include "tessera/partition/plan_file/plan.h"
 
 namespace tessera::cli {
 

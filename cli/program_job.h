@@ -7,7 +7,7 @@
 #include "cli/tensor_file.h"
 #include "tessera/base/errors.h"
 #include "tessera/interp/program.h"
-#include "tessera/partition/manifest.h"
+#include "tessera/partition/manifest/manifest.h"
 
 /// Runs programs from the command line: a `.pt2` in this process, the directory of a sharded
 /// program on ranks that are processes of this host.

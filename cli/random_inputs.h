@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "cli/tensor_file.h"
-#include "tessera/partition/manifest.h"
+#include "tessera/partition/manifest/manifest.h"
 #include "tessera/program/exported_program.h"
 
 /// Random inputs that suffice to run a program: normally distributed floats; valid indexes for

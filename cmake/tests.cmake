@@ -6,7 +6,8 @@
 #
 #   tests/<room above the torch line>/   all of them are one program, test_pure; links tessera_pure
 #                                        (+ tests/support_pure/*.cpp)
-#   tests/<any other folder>/            a program test_<room>; links tessera_all, since tests use what
+#   tests/<any other folder>/            a program test_<room>, which has the tests of rooms inside a
+#                                        room of TESSERA_TEST_PROGRAMS too; links tessera_all, since tests use what
 #                                        libtessera.so does not export (+ support_pure,
 #                                        + tests/support/*.cpp, with a main that can also be a rank of
 #                                        a test: processes.h there)
@@ -28,12 +29,16 @@ endif()
 set(TESSERA_TEST_TIMEOUT ${timeout} CACHE STRING "Seconds a test may take")
 # Rooms below the torch line whose tests all run under the sanitizers; those above it all do.
 set(TESSERA_SANITIZED_ROOMS collective liveness transport threads observe comm exec
-  dtensor dtensor/random dtensor/dispatch dtensor/ops module parallel fsdp interp checkpoint)
+  dtensor dtensor/random dtensor/dispatch dtensor/kernels dtensor/ops module parallel fsdp interp
+  checkpoint)
 # Measure resident memory, which the sanitizers keep for their own ends.
 set(TESSERA_NOT_SANITIZED dtensor.steady_memory checkpoint.copy_memory)
 
-set(TESSERA_PROCESS_TEST_FOLDERS dtensor dtensor/random dtensor/dispatch dtensor/ops checkpoint
-  parallel)
+# Rooms whose test program also has the tests of the rooms inside them.
+set(TESSERA_TEST_PROGRAMS collective dtensor/ops parallel fsdp checkpoint)
+
+set(TESSERA_PROCESS_TEST_FOLDERS dtensor dtensor/random dtensor/dispatch dtensor/kernels dtensor/ops
+  checkpoint parallel)
 # Uses check_call, but starts thread ranks of its own too.
 set(TESSERA_THREAD_TESTS dtensor.ops.look_ups)
 set(TESSERA_TEST_PROCESSES 4 CACHE STRING "Processes of a test of processes")
@@ -66,7 +71,7 @@ add_custom_target(sanitized_tests)
 add_dependencies(sanitized_tests pure_tests)
 
 # Entries that take half a minute or more, some of it in waits for deadlines: they start first.
-set(TESSERA_LONG_TESTS checkpoint.fuzz checkpoint.kill cli.shard_models collective.exchange
+set(TESSERA_LONG_TESTS checkpoint.fuzz checkpoint.kill cli.shard_models collective.algorithms.exchange
   comm.failure comm.processes comm.start interp.fuzz interp.sharded_matrix partition.fuzz
   python.checkpoint python.compat_enable python.fuzz python.op_sweep python.program
   python.sharded_models rules_proof.dispatch)
@@ -184,21 +189,27 @@ foreach(file IN LISTS test_files)
     message(FATAL_ERROR "tests/${path}: CMakeLists.txt makes no room ${folder}")
   endif()
 
-  string(REPLACE "/" "_" target "test_${folder}")
-  tessera_room_tests(${target} "${folder}")
+  set(program "${folder}")
+  foreach(outer IN LISTS TESSERA_TEST_PROGRAMS)
+    if(folder MATCHES "^${outer}/")
+      set(program "${outer}")
+    endif()
+  endforeach()
+  string(REPLACE "/" "_" target "test_${program}")
+  tessera_room_tests(${target} "${program}")
   target_sources(${target} PRIVATE "${file}")
   set(labels torch)
   if(name MATCHES "cuda|nccl|offload")
     list(APPEND labels gpu)  # skipped, in whole or in part, where there is none
   endif()
-  if(folder IN_LIST TESSERA_SANITIZED_ROOMS AND
+  if(program IN_LIST TESSERA_SANITIZED_ROOMS AND
       NOT "${room}.${name}" IN_LIST TESSERA_NOT_SANITIZED)
     list(APPEND labels sanitized)
   endif()
   tessera_test(${room}.${name} LABELS ${labels} COMMAND ${target} "--file=tests/${path}")
 
   file(STRINGS "${file}" runs_ranks REGEX "test::run_ranks|check_call" LIMIT_COUNT 1)
-  if(runs_ranks AND folder IN_LIST TESSERA_PROCESS_TEST_FOLDERS
+  if(runs_ranks AND program IN_LIST TESSERA_PROCESS_TEST_FOLDERS
       AND NOT "${room}.${name}" IN_LIST TESSERA_THREAD_TESTS)
     tessera_test(${room}_processes.${name} LABELS torch processes COMMAND
       ${CMAKE_COMMAND} -E env TESSERA_TEST_PROCESSES=${TESSERA_TEST_PROCESSES}

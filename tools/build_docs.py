@@ -135,7 +135,7 @@ def public_headers():
         rooms.setdefault(str(pathlib.PurePosixPath(header).parent).removeprefix("tessera/"), []).append(header)
     # Types that users name and that these headers take from others.
     rooms["sharding"].insert(0, "tessera/sharding/placement.h")
-    rooms["fsdp"] += ["tessera/fsdp/control.h", "tessera/fsdp/mesh_kinds.h", "tessera/fsdp/collectives.h"]
+    rooms["fsdp"] += ["tessera/fsdp/control.h", "tessera/fsdp/buffers/mesh_kinds.h", "tessera/fsdp/buffers/collectives.h"]
     rooms.setdefault("cost", []).append("tessera/cost/machine.h")
     rooms["checkpoint"].insert(0, "tessera/checkpoint/state.h")
     rooms["rules/registry"].insert(0, "tessera/rules/rule.h")

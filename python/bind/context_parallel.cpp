@@ -1,4 +1,4 @@
-#include "tessera/parallel/context_parallel.h"
+#include "tessera/parallel/context/context_parallel.h"
 
 #include <pybind11/stl.h>
 

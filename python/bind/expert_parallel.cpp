@@ -1,4 +1,4 @@
-#include "tessera/parallel/expert_parallel.h"
+#include "tessera/parallel/experts/expert_parallel.h"
 
 #include <pybind11/stl.h>
 

@@ -1,6 +1,6 @@
 #include "bind/bind.h"
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/dispatch/weight_style.h"
+#include "tessera/dtensor/kernels/weight_style.h"
 #include "tessera/parallel/anchor.h"
 
 namespace tessera::python {

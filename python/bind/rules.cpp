@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "bind/bind.h"
-#include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/kernels/register.h"
 #include "tessera/rules/choice/choose.h"
 #include "tessera/rules/registry/registry.h"
 #include "tessera/rules/rule.h"

@@ -13,7 +13,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/agree.h"
-#include "tessera/checkpoint/directory.h"
+#include "tessera/checkpoint/stored/directory.h"
 #include "tessera/checkpoint/write_files.h"
 #include "tessera/comm/failure.h"
 #include "tessera/files/output_file.h"

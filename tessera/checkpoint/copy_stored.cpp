@@ -4,10 +4,10 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/base/shape.h"
-#include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/safetensors_files.h"
-#include "tessera/checkpoint/stored_box.h"
-#include "tessera/checkpoint/tensor_bytes.h"
+#include "tessera/checkpoint/stored/directory.h"
+#include "tessera/checkpoint/stored/stored_box.h"
+#include "tessera/checkpoint/stored/tensor_bytes.h"
 #include "tessera/checkpoint/write_files.h"
 #include "tessera/dcp/check.h"
 

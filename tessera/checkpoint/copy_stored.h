@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "tessera/checkpoint/stored_state.h"
+#include "tessera/checkpoint/stored/stored_state.h"
 
 /// Writes a stored state again, in another format or as other ranks would have written it, without
 /// the program that it is of.

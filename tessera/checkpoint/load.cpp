@@ -13,9 +13,9 @@
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/agree.h"
 #include "tessera/checkpoint/chunks.h"
-#include "tessera/checkpoint/directory.h"
-#include "tessera/checkpoint/stored_box.h"
-#include "tessera/checkpoint/stored_state.h"
+#include "tessera/checkpoint/stored/directory.h"
+#include "tessera/checkpoint/stored/stored_box.h"
+#include "tessera/checkpoint/stored/stored_state.h"
 #include "tessera/dcp/check.h"
 #include "tessera/dtensor/dtensor.h"
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/save_safetensors.h"
 #include "tessera/checkpoint/state_plan.h"
+#include "tessera/checkpoint/stored/directory.h"
 #include "tessera/files/safetensors.h"
 
 /// The files of a state in safetensors: which tensor is where, and how boxes of tensors get there.

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "tessera/checkpoint/agree.h"
-#include "tessera/checkpoint/directory.h"
+#include "tessera/checkpoint/stored/directory.h"
 #include "tessera/checkpoint/write_files.h"
 
 namespace tessera {

@@ -6,8 +6,8 @@
 
 #include "tessera/checkpoint/agree.h"
 #include "tessera/checkpoint/chunks.h"
-#include "tessera/checkpoint/directory.h"
 #include "tessera/checkpoint/safetensors_files.h"
+#include "tessera/checkpoint/stored/directory.h"
 
 namespace tessera {
 

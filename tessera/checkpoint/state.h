@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "tessera/base/api.h"
-#include "tessera/files/plain_value.h"
+#include "tessera/files/pickle/plain_value.h"
 
 namespace torch::nn {
 class Module;

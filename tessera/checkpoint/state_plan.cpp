@@ -11,7 +11,7 @@
 #include "tessera/checkpoint/chunks.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/files/crc32.h"
-#include "tessera/files/plain_pickle.h"
+#include "tessera/files/pickle/plain_pickle.h"
 
 namespace tessera::checkpoint {
 namespace {

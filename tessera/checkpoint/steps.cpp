@@ -5,7 +5,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/agree.h"
-#include "tessera/checkpoint/directory.h"
+#include "tessera/checkpoint/stored/directory.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/chunks.h"
-#include "tessera/checkpoint/tensor_bytes.h"
+#include "tessera/checkpoint/stored/tensor_bytes.h"
 #include "tessera/dcp/checksums.h"
 #include "tessera/dcp/items.h"
 

@@ -6,7 +6,7 @@ namespace tessera::comm {
 
 /// A backend that can mark its messages with what the call is, so that ranks in different calls
 /// never take each other's bytes: their calls block until the timeout instead. Implemented by
-/// Gloo's (gloo.h describes what happens otherwise).
+/// Gloo's (transport/gloo.h describes what happens otherwise).
 class CallMatching {
  public:
   virtual ~CallMatching() = default;

@@ -19,9 +19,10 @@
 ///
 /// How the environment is read: rendezvous.h. Variables of this file:
 ///   TESSERA_TIMEOUT_S            seconds until an absent peer is an error; default 600
-///   TESSERA_CHECK_COLLECTIVES=1  checked mode from the start (checked.h)
+///   TESSERA_CHECK_COLLECTIVES=1  checked mode from the start (observe/checked.h)
 ///   TESSERA_JOB_SECRET           a random text shared by the ranks of one job; tessera launch
-///                                generates one. What it protects: signed_store.h, sockets.h
+///                                generates one. What it protects: liveness/signed_store.h,
+///                                transport/sockets.h
 ///   GLOO_SOCKET_IFNAME           network interfaces for Gloo, separated by commas
 ///
 /// A world of several ranks ignores SIGPIPE, unless the program handles it: the death of a peer
@@ -55,8 +56,8 @@ struct TESSERA_API ProcessWorldOptions {
   /// rendezvous. "": unknown.
   std::string job{};
   /// Known only to the ranks of this job: signs what they write to the store and authenticates
-  /// their connections (signed_store.h, sockets.h). "": none; any process that reaches the ports is
-  /// accepted.
+  /// their connections (liveness/signed_store.h, transport/sockets.h). "": none; any process that
+  /// reaches the ports is accepted.
   std::string secret{};
   std::chrono::milliseconds timeout = kDefaultTimeout;
   /// The device types it serves; empty: CPU, and CUDA if this machine has device `local_rank`.

@@ -24,9 +24,9 @@
 ///   - autograd runs on the calling thread; grad mode, inference mode, autocast and so on are as
 ///     in the thread that called run_ranks
 ///
-/// Collectives (thread_backend.h): all of c10d::Backend. Reductions run in rank order, so each
-/// result has the same bits on every rank and in every run. The inputs of an asynchronous call are
-/// read when its last rank arrives: do not modify them before wait().
+/// Collectives (threads/thread_backend.h): all of c10d::Backend. Reductions run in rank order, so
+/// each result has the same bits on every rank and in every run. The inputs of an asynchronous call
+/// are read when its last rank arrives: do not modify them before wait().
 ///
 /// Errors; a blocked rank never hangs:
 ///   - A rank throws: every other rank gets a PeerError that names it. run_ranks rethrows the first

@@ -24,7 +24,7 @@
 /// inside run_ranks it uses that rank's world, elsewhere the process's.
 namespace tessera::comm {
 
-class Observers;  // recorder.h: observers of this rank's collectives
+class Observers;  // observe/recorder.h: observers of this rank's collectives
 
 class TESSERA_API RankWorld : public World, public std::enable_shared_from_this<RankWorld> {
  public:

@@ -10,7 +10,7 @@
 #include "tessera/dcp/metadata.h"
 #include "tessera/files/mapped_file.h"
 #include "tessera/files/output_file.h"
-#include "tessera/files/plain_value.h"
+#include "tessera/files/pickle/plain_value.h"
 
 /// One item of a .distcp file: a complete archive as torch.save writes it, of one tensor (a box of
 /// a larger one) or one plain value.

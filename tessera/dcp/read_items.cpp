@@ -1,7 +1,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dcp/items.h"
 #include "tessera/dcp/torch_dtypes.h"
-#include "tessera/files/plain_pickle.h"
+#include "tessera/files/pickle/plain_pickle.h"
 #include "tessera/files/zip_reader.h"
 
 namespace tessera::dcp {

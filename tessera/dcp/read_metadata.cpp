@@ -3,7 +3,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dcp/metadata.h"
 #include "tessera/dcp/torch_dtypes.h"
-#include "tessera/files/pickle_reader.h"
+#include "tessera/files/pickle/pickle_reader.h"
 
 namespace tessera::dcp {
 namespace {

@@ -1,7 +1,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dcp/metadata.h"
 #include "tessera/dcp/torch_dtypes.h"
-#include "tessera/files/pickle_writer.h"
+#include "tessera/files/pickle/pickle_writer.h"
 
 namespace tessera::dcp {
 namespace {

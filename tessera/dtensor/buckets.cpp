@@ -11,7 +11,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/scatter.h"
+#include "tessera/dtensor/parts/scatter.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"

@@ -35,7 +35,7 @@ TESSERA_API const Sharding& sharding(const at::Tensor& tensor);
 TESSERA_API std::vector<Placement> placements(const at::Tensor& tensor);
 TESSERA_API const DeviceMesh& device_mesh(const at::Tensor& tensor);
 /// Shape of this rank's part, and the global index of its first element (the size of a dim in which
-/// it is empty). For other ranks see local_shape.h.
+/// it is empty). For other ranks see sharding/local_shape.h.
 TESSERA_API std::span<const int64_t> local_shape(const at::Tensor& tensor);
 TESSERA_API std::span<const int64_t> local_offset(const at::Tensor& tensor);
 

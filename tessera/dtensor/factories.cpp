@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/held_indexes.h"
+#include "tessera/dtensor/parts/held_indexes.h"
 #include "tessera/dtensor/sharded_tensor.h"
 
 namespace tessera {

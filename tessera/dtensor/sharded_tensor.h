@@ -16,7 +16,7 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse3;
 
 class LazyLocal;  // lazy.h
 
-/// The base of a view that had to be gathered; see gathered_views.cpp.
+/// The base of a view that had to be gathered; see dtensor/dispatch/gathered_views.cpp.
 struct ViewOrigin {
   at::Tensor base;
   at::Tensor gathered;  ///< the base's value, redistributed; the view shares its memory

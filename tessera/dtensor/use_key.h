@@ -7,7 +7,7 @@
 
 /// A dispatch key on those sharded tensors whose uses matter above autograd: tensors that are
 /// Partial, weights with a parallel style, and meta tensors of fake ranks. An op on one of them
-/// passes dispatch/use_kernel.h before autograd records it, and before a composite op is
+/// passes dtensor/kernels/use_kernel.h before autograd records it, and before a composite op is
 /// decomposed. Ops on all other tensors never do.
 namespace tessera::dtensor {
 

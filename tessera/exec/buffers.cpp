@@ -2,8 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include "tessera/collective/algorithms/flat_view.h"
 #include "tessera/collective/block_pool.h"
-#include "tessera/collective/flat_view.h"
 
 namespace tessera::exec {
 

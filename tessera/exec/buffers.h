@@ -10,7 +10,7 @@
 namespace tessera::exec {
 
 /// Uninitialized, contiguous, on the device of `like`. Large ones on the CPU come from
-/// block_pool.h.
+/// collective/block_pool.h.
 at::Tensor empty_like_device(const at::Tensor& like, at::IntArrayRef sizes, at::ScalarType dtype);
 
 /// The storage of a contiguous tensor viewed with other sizes, from element `offset` on.

@@ -6,8 +6,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
-#include "tessera/collective/out_of_place_all_reduce.h"
-#include "tessera/collective/pipelined_pack.h"
+#include "tessera/collective/algorithms/out_of_place_all_reduce.h"
+#include "tessera/collective/algorithms/pipelined_pack.h"
 #include "tessera/exec/buffers.h"
 #include "tessera/exec/wire.h"
 #include "tessera/observe/call_site.h"

@@ -4,16 +4,16 @@
 #include <span>
 #include <vector>
 
-#include "tessera/fsdp/data_mesh.h"
-#include "tessera/fsdp/flat_layout.h"
-#include "tessera/fsdp/gathered.h"
-#include "tessera/fsdp/group_options.h"
-#include "tessera/fsdp/reduction.h"
+#include "tessera/fsdp/buffers/data_mesh.h"
+#include "tessera/fsdp/buffers/flat_layout.h"
+#include "tessera/fsdp/buffers/gathered.h"
+#include "tessera/fsdp/buffers/group_options.h"
+#include "tessera/fsdp/buffers/reduction.h"
 
 /// One or more ParamGroups that share collectives: one all_gather, one reshard, one reduce_scatter
 /// of their gradients. Every group starts in a bucket of its own. Once the order of a step is
 /// known, the GatherScheduler merges consecutive groups whose messages are dominated by latency
-/// (merge.h).
+/// (fsdp/order/merge.h).
 namespace tessera::fsdp {
 
 class ParamGroup;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tessera/base/api.h"
-#include "tessera/fsdp/collectives.h"
+#include "tessera/fsdp/buffers/collectives.h"
 
 namespace torch::nn {
 class Module;
@@ -72,10 +72,10 @@ TESSERA_API void set_gradient_divide_factor(torch::nn::Module& module, double fa
 /// If true, parameters or whole groups that a rank did not use count as zeros in the mean of
 /// gradients, provided any rank used the group. For programs whose ranks use different layers, such
 /// as experts without tokens. While it is on for any group, ranks agree on every gather of every
-/// group by a small message before it (rank_agreement.h): no prefetch, no merging, and gradients
-/// are reduced at the end of backward. Each rank must use at least one parameter in each backward.
-/// After a forward without a backward in which whole groups were skipped, call reshard(): other
-/// ranks may block until this rank does so or uses parameters again.
+/// group by a small message before it (fsdp/order/rank_agreement.h): no prefetch, no merging, and
+/// gradients are reduced at the end of backward. Each rank must use at least one parameter in each
+/// backward. After a forward without a backward in which whole groups were skipped, call reshard():
+/// other ranks may block until this rank does so or uses parameters again.
 TESSERA_API void set_reduce_unused_parameters(torch::nn::Module& module, bool reduce);
 
 /// Installs these functions for the module's groups; empty ones mean the defaults.

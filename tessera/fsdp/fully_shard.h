@@ -12,8 +12,8 @@
 
 #include "tessera/base/api.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/fsdp/buffers/mesh_kinds.h"
 #include "tessera/fsdp/control.h"
-#include "tessera/fsdp/mesh_kinds.h"
 #include "tessera/fsdp/training_state.h"
 #include "tessera/mesh/device_mesh.h"
 

@@ -9,20 +9,20 @@
 #include <thread>
 #include <vector>
 
-#include "tessera/fsdp/gathered.h"
-#include "tessera/fsdp/rank_agreement.h"
-#include "tessera/fsdp/reduction.h"
-#include "tessera/fsdp/step_log.h"
-#include "tessera/fsdp/step_order.h"
+#include "tessera/fsdp/buffers/gathered.h"
+#include "tessera/fsdp/buffers/reduction.h"
+#include "tessera/fsdp/buffers/step_log.h"
+#include "tessera/fsdp/order/rank_agreement.h"
+#include "tessera/fsdp/order/step_order.h"
 
 /// Decides when groups are gathered and resharded. One scheduler per rank, for all groups; it
 /// learns the order from previous steps.
 ///
 /// In the first step a group is resharded when another group is used. At the end of that step,
-/// small consecutive groups are merged into buckets (merge.h). From the second step on the order is
-/// known: when a run begins, the bucket of the next run is prefetched, and after the last use of a
-/// run its bucket is resharded. So two buckets are gathered at a time, one in use and one in
-/// flight. A step that deviates from every known one is still correct: whatever is used is
+/// small consecutive groups are merged into buckets (fsdp/order/merge.h). From the second step on
+/// the order is known: when a run begins, the bucket of the next run is prefetched, and after the
+/// last use of a run its bucket is resharded. So two buckets are gathered at a time, one in use and
+/// one in flight. A step that deviates from every known one is still correct: whatever is used is
 /// gathered.
 namespace tessera::fsdp {
 
@@ -41,8 +41,8 @@ class GatherScheduler : public std::enable_shared_from_this<GatherScheduler> {
   void part(Bucket& bucket);
 
   /// While any group has `agrees`, ranks may use different parameters, and all groups of the rank
-  /// are gathered in rounds (rank_agreement.h): no prefetch, no learned order, no merging, and
-  /// gradients are reduced at the end of backward.
+  /// are gathered in rounds (fsdp/order/rank_agreement.h): no prefetch, no learned order, no
+  /// merging, and gradients are reduced at the end of backward.
   void agree_on(std::span<const std::shared_ptr<ParamGroup>> groups, bool agrees);
   bool agrees() const { return agreement_ != nullptr; }
   /// Blocks until the group's parameters are gathered.

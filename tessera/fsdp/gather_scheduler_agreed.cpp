@@ -1,4 +1,4 @@
-// Gathers and reductions while ranks may use different parameters (rank_agreement.h).
+// Gathers and reductions while ranks may use different parameters (fsdp/order/rank_agreement.h).
 #include <algorithm>
 #include <utility>
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tessera/fsdp/gather_scheduler.h"
-#include "tessera/fsdp/merge.h"
+#include "tessera/fsdp/order/merge.h"
 #include "tessera/fsdp/param_group.h"
 
 namespace tessera::fsdp {

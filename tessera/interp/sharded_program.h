@@ -6,7 +6,7 @@
 #include "tessera/base/api.h"
 #include "tessera/comm/world.h"
 #include "tessera/interp/program.h"
-#include "tessera/partition/manifest.h"
+#include "tessera/partition/manifest/manifest.h"
 
 namespace tessera {
 

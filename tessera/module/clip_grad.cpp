@@ -13,7 +13,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/by_mesh.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/norm_of_parts.h"
+#include "tessera/dtensor/parts/norm_of_parts.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/observe/call_site.h"
 

@@ -3,12 +3,12 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/collective/algorithms/out_of_place_all_reduce.h"
+#include "tessera/collective/algorithms/pipelined_pack.h"
 #include "tessera/collective/call_backend.h"
 #include "tessera/collective/call_matching.h"
 #include "tessera/collective/describe_call.h"
 #include "tessera/collective/may_block.h"
-#include "tessera/collective/out_of_place_all_reduce.h"
-#include "tessera/collective/pipelined_pack.h"
 #include "tessera/collective/work_list.h"
 #include "tessera/observe/call_site.h"
 #include "tessera/observe/checked.h"

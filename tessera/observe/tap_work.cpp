@@ -3,7 +3,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/collective/exchange_work.h"
+#include "tessera/collective/algorithms/exchange_work.h"
 #include "tessera/collective/may_block.h"
 
 namespace tessera::comm {

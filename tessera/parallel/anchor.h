@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tessera/base/api.h"
-#include "tessera/dtensor/dispatch/weight_style.h"
+#include "tessera/dtensor/kernels/weight_style.h"
 #include "tessera/mesh/device_mesh.h"
 #include "tessera/sharding/placement.h"
 

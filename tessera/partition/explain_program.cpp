@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/text.h"
-#include "tessera/partition/compute_model.h"
-#include "tessera/partition/module_paths.h"
+#include "tessera/partition/graph/module_paths.h"
+#include "tessera/partition/search/compute_model.h"
 #include "tessera/plan/plan.h"
 
 namespace tessera::partition {

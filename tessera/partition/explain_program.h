@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tessera/cost/machine.h"
-#include "tessera/partition/assignment.h"
+#include "tessera/partition/graph/assignment.h"
 
 /// What a sharded program does, node by node, and where its communication comes from:
 ///

@@ -1,7 +1,7 @@
 #include "tessera/partition/partition.h"
 
 #include "tessera/base/errors.h"
-#include "tessera/partition/replace_writes.h"
+#include "tessera/partition/graph/replace_writes.h"
 #include "tessera/partition/shard_weights.h"
 #include "tessera/program/verify.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "tessera/base/api.h"
-#include "tessera/partition/propagate.h"
+#include "tessera/partition/search/propagate.h"
 #include "tessera/partition/write_sharded.h"
 #include "tessera/program/archive.h"
 
@@ -20,14 +20,14 @@
 ///
 /// Passes, each a header that can be read by itself:
 ///
-///   replace_writes.h         in-place ops whose writes nobody reads become functional ones
-///   plan.h                   what the caller demands: styles by module, placements by name
-///   propagate.h              a sharding for every value, at the least total cost
-///   merge_moves.h            one redistribution for all readers of a value
-///   insert_communication.h   the library's redistribution plans as functional collectives
-///   localise.h               sizes in views, factories, slices
-///   shard_weights.h          weights sharded while they are read
-///   write_sharded.h          files of ranks and the manifest
+///   graph/replace_writes.h           in-place ops whose writes are not read become functional ones
+///   plan_file/plan.h                 what the caller demands: styles by module, placements by name
+///   search/propagate.h               a sharding for every value, at the least total cost
+///   search/merge_moves.h             one redistribution for all readers of a value
+///   rewrite/insert_communication.h   the library's redistribution plans as functional collectives
+///   rewrite/localise.h               sizes in views, factories, slices
+///   shard_weights.h                  weights sharded while they are read
+///   write_sharded.h                  files of ranks and the manifest
 ///
 /// The files run in Python (torch.export.load, the default process group) and in
 /// interp/sharded_program.h without it.

@@ -7,7 +7,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/base/shape.h"
-#include "tessera/partition/sizes.h"
+#include "tessera/partition/graph/sizes.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::partition {

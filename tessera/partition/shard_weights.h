@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/partition/assignment.h"
+#include "tessera/partition/graph/assignment.h"
 #include "tessera/program/archive.h"
 
 /// Weights, buffers and constants of one rank: sharded while they are read from the mapped file of

@@ -12,7 +12,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/base/parallel_for.h"
 #include "tessera/files/output_file.h"
-#include "tessera/partition/groups.h"
+#include "tessera/partition/manifest/groups.h"
 #include "tessera/partition/shard_weights.h"
 #include "tessera/program/pytree.h"
 

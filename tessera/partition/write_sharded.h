@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "tessera/partition/assignment.h"
-#include "tessera/partition/manifest.h"
-#include "tessera/partition/rewrite.h"
+#include "tessera/partition/graph/assignment.h"
+#include "tessera/partition/manifest/manifest.h"
+#include "tessera/partition/rewrite/rewrite.h"
 #include "tessera/program/archive.h"
 
 namespace tessera::partition {

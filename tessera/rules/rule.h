@@ -16,7 +16,7 @@
 ///
 ///   combine(op(split(x))) == op(x)
 ///
-/// Rows of different axes are independent; choose.h selects one per axis.
+/// Rows of different axes are independent; rules/choice/choose.h selects one per axis.
 ///
 /// A row may need a kernel of its own, which runs on the local tensors in place of the op and may
 /// communicate: the running sum of a sharded dim adds the totals of the preceding parts. The row

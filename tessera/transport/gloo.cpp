@@ -9,12 +9,12 @@
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/collective/algorithms/exchange_work.h"
+#include "tessera/collective/algorithms/make_algorithm.h"
+#include "tessera/collective/algorithms/message_tags.h"
+#include "tessera/collective/algorithms/out_of_place_all_reduce.h"
+#include "tessera/collective/algorithms/pipelined_pack.h"
 #include "tessera/collective/call_matching.h"
-#include "tessera/collective/exchange_work.h"
-#include "tessera/collective/make_algorithm.h"
-#include "tessera/collective/message_tags.h"
-#include "tessera/collective/out_of_place_all_reduce.h"
-#include "tessera/collective/pipelined_pack.h"
 #include "tessera/collective/reduce.h"
 #include "tessera/transport/gloo_devices.h"
 #include "tessera/transport/socket_transport.h"

@@ -25,8 +25,8 @@ class Store;
 /// This backend encodes what the call is (op, dtype, element count, root, reduction, sequence
 /// number; for send, recv and all_to_all the size of the piece) in the message tag, on which both
 /// sides must agree anyway. So the last two cases become the first, at no cost on the wire. With a
-/// tap (tap.h), which checks after five seconds whether the peers wait in the same call, a mismatch
-/// becomes an exception that describes it.
+/// tap (observe/tap.h), which checks after five seconds whether the peers wait in the same call, a
+/// mismatch becomes an exception that describes it.
 namespace tessera::comm {
 
 struct GlooOptions {

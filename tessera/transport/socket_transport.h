@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/collective/exchange.h"
+#include "tessera/collective/algorithms/exchange.h"
 #include "tessera/transport/sockets.h"
 
 /// Point-to-point messages over one TCP connection per peer. Inside the transport room only.

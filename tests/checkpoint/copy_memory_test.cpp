@@ -8,7 +8,7 @@
 
 #include "tessera/checkpoint/copy_stored.h"
 #include "tessera/checkpoint/save.h"
-#include "tessera/checkpoint/stored_box.h"
+#include "tessera/checkpoint/stored/stored_box.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tests/support_pure/temp_dir.h"

@@ -7,7 +7,7 @@
 #include "tessera/checkpoint/load.h"
 #include "tessera/checkpoint/save.h"
 #include "tessera/checkpoint/save_safetensors.h"
-#include "tessera/checkpoint/stored_box.h"
+#include "tessera/checkpoint/stored/stored_box.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tests/support_pure/expect_error.h"

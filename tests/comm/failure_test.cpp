@@ -9,7 +9,7 @@
 #include <map>
 #include <thread>
 
-#include "tessera/collective/pipelined_pack.h"
+#include "tessera/collective/algorithms/pipelined_pack.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
 #include "tests/comm/mismatches.h"

@@ -5,8 +5,8 @@
 #include "tessera/comm/threads.h"
 #include "tessera/interp/program.h"
 #include "tessera/interp/sharded_program.h"
-#include "tessera/partition/auto_plan.h"
 #include "tessera/partition/partition.h"
+#include "tessera/partition/search/auto_plan.h"
 #include "tests/support_pure/temp_dir.h"
 
 /// Every small model in every form, with static and dynamic sizes, on 2, 3 and 4 ranks, with a plan

@@ -11,8 +11,8 @@
 #include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/parallel/context_parallel.h"
-#include "tessera/parallel/expert_parallel.h"
+#include "tessera/parallel/context/context_parallel.h"
+#include "tessera/parallel/experts/expert_parallel.h"
 
 /// Context and expert parallelism on a GPU that thread ranks share: every kernel, every method.
 namespace tessera {

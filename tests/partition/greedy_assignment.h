@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "tessera/partition/assignment.h"
+#include "tessera/partition/graph/assignment.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choice/choose.h"
 #include "tessera/rules/registry/registry.h"

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "tessera/base/errors.h"
-#include "tessera/partition/propagate.h"
-#include "tessera/partition/rewrite.h"
+#include "tessera/partition/rewrite/rewrite.h"
+#include "tessera/partition/search/propagate.h"
 #include "tests/partition/programs.h"
 
 namespace tessera::partition {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "tessera/base/text.h"
-#include "tessera/partition/assignment.h"
+#include "tessera/partition/graph/assignment.h"
 #include "tessera/plan/plan.h"
 #include "tessera/program/archive.h"
 #include "tests/support_pure/temp_dir.h"

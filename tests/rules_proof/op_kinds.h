@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/kernels/register.h"
 #include "tessera/rules/registry/registry.h"
 #include "tessera/rules/rule.h"
 

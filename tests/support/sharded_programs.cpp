@@ -3,7 +3,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "tessera/partition/manifest.h"
+#include "tessera/partition/manifest/manifest.h"
 #include "tessera/program/archive.h"
 
 namespace tessera::test {

@@ -22,7 +22,7 @@ void add_call(const OpEntry& entry, const Stack& stack, DecisionKey& key);
 bool is_taken_as_replicated(const at::Tensor& plain);
 
 /// The key words of one argument. The same words whether it comes from a stack or as a C++ value
-/// (typed_kernel.h).
+/// (dtensor/kernels/typed_kernel.h).
 namespace words {
 
 /// Tags separate neighbouring arguments of a key; no integer argument has such a value.

@@ -268,7 +268,7 @@ bool decide_by_rule(const OpEntry& entry, const rules::Rule& rule, rules::OpCall
   return true;
 }
 
-/// Whether the op would write to a part of elements that share memory; see overlap.h.
+/// Whether the op would write to a part of elements that share memory; see dtensor/overlap.h.
 bool loses_shared_elements(std::span<const Operand> operands, const Decision& decision) {
   for (size_t i = 0; i < operands.size(); ++i) {
     if (operands[i].sharded == nullptr || (!operands[i].written && !operands[i].hidden)) continue;

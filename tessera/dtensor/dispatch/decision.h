@@ -105,7 +105,8 @@ struct Decision {
   bool by_mesh = false;                     ///< tensor lists on several meshes: one call per mesh
   bool replicates = false;                  ///< no rule: runs on replicated inputs
   mutable std::atomic<bool> warned{false};  ///< about the cost of that
-  /// Only the op itself runs, on the local tensors, so typed_kernel.h can handle it.
+  /// Only the op itself runs, on the local tensors, so dtensor/kernels/typed_kernel.h can handle
+  /// it.
   bool direct = false;
   std::vector<KnownResult> known;  ///< per result of a direct decision
   mutable LocalViews local_views;  ///< of the last call of a direct view

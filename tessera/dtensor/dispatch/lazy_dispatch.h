@@ -4,7 +4,7 @@
 #include "tessera/dtensor/lazy.h"
 
 /// Routes an op with lazy tensors among its arguments: to the unsharded tensors, to the shards, or
-/// to a recipe. The routing rules are in lazy.h.
+/// to a recipe. The routing rules are in dtensor/lazy.h.
 namespace tessera::dtensor {
 
 /// While it is alive, a backward on this thread is ignored: ops whose tensors are all lazy compute

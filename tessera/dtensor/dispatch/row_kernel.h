@@ -20,7 +20,8 @@
 ///     chosen   S1 -> S1 by 'cumsum'
 ///     call     operands {tp=4 : S1 : 8x4096}, results {the same}, stack: x of 8x1024, dim, dtype
 ///
-/// Those of the library are in ops/, a program's own come by register_kernel (own_ops.h).
+/// Those of the library are in ops/, a program's own come by register_kernel
+/// (dtensor/kernels/own_ops.h).
 namespace tessera::dtensor {
 
 /// One call of a row's kernel on this rank.

@@ -13,8 +13,8 @@ namespace tessera::dtensor {
 /// draws in forward, and again in backward, only with dropout.
 bool draws_in_order(const c10::OperatorHandle& op, std::optional<bool> drops);
 
-/// Throws if such an op would draw different numbers on the ranks of `mesh` (same_generator.h); no
-/// effect for other ops.
+/// Throws if such an op would draw different numbers on the ranks of `mesh`
+/// (dtensor/random/same_generator.h); no effect for other ops.
 void check_drawing(const OpEntry& entry, const c10::OperatorHandle& op, const DeviceMesh& mesh,
                    const Stack& stack);
 

@@ -13,7 +13,8 @@
 /// An op may have to write to a tensor whose placements it cannot compute with: the sigmoid of a
 /// partial sum, a product into an out= tensor with another sharding. It then writes to a temporary
 /// tensor, and the values are redistributed back. The caller's tensor keeps its placements, and
-/// views of it stay valid. Where its elements share memory, those of the temporary do (overlap.h).
+/// views of it stay valid. Where its elements share memory, those of the temporary do
+/// (dtensor/overlap.h).
 namespace tessera::dtensor {
 
 at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, const Sharding& as,

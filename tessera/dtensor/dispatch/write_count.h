@@ -11,7 +11,7 @@
 /// that writes; ops on local tensors run below it. So dispatch counts writes itself: a write to a
 /// sharded tensor increments the counter of its local tensor, which the local tensors of its views
 /// share, and, if registered, of the owner of the memory. Copies of values are valid while that
-/// counter stays (value_stamp.h).
+/// counter stays (dtensor/value_stamp.h).
 namespace tessera::dtensor {
 
 /// From now on, every write by an op on a sharded tensor to the memory of `tensor`, including

@@ -9,10 +9,10 @@
 #include <optional>
 
 #include "tessera/dtensor/dispatch/row_kernel.h"
-#include "tessera/dtensor/held_indexes.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/sharded_dim_rows.h"
 #include "tessera/dtensor/ops/side_by_side.h"
+#include "tessera/dtensor/parts/held_indexes.h"
 #include "tessera/exec/redistribute.h"
 
 /// argmax, argmin, max and min along a sharded dim: each rank finds its own extreme, then the ranks

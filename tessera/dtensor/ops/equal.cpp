@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"
 

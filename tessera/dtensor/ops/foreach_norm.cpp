@@ -5,9 +5,9 @@
 #include <map>
 
 #include "tessera/dtensor/dispatch/row_kernel.h"
-#include "tessera/dtensor/norm_of_parts.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"
+#include "tessera/dtensor/parts/norm_of_parts.h"
 
 /// _foreach_norm, which clip_grad_norm_ calls for all gradients at once. Each tensor's power sum is
 /// local; the sums of tensors sharded over the same axes are combined in one all_reduce.

@@ -7,7 +7,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/view_origin.h"
 

@@ -1,7 +1,7 @@
 #include "tessera/dtensor/ops/install.h"
 
 #include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/kernels/register.h"
 
 namespace tessera::dtensor {
 

@@ -11,14 +11,14 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/register.h"
+#include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/random/random_values.h"
 
 /// Random ops on sharded tensors. Those with independent elements (uniform_, normal_, dropout,
-/// rand_like, ...) draw by global index, see draws.h: the result depends neither on the number of
-/// ranks nor on the placements. The others (multinomial, poisson, ...) run on replicated inputs
-/// with generators in the same state, which is correct but gathers.
+/// rand_like, ...) draw by global index, see dtensor/random/draws.h: the result depends neither on
+/// the number of ranks nor on the placements. The others (multinomial, poisson, ...) run on
+/// replicated inputs with generators in the same state, which is correct but gathers.
 namespace tessera::dtensor {
 namespace {
 

@@ -2,8 +2,8 @@
 
 #include <ATen/TensorOperators.h>
 
-#include "tessera/dtensor/norm_of_parts.h"
 #include "tessera/dtensor/ops/install.h"
+#include "tessera/dtensor/parts/norm_of_parts.h"
 #include "tessera/exec/redistribute.h"
 
 namespace tessera::dtensor {

@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "tessera/dtensor/dispatch/row_kernel.h"
-#include "tessera/dtensor/held_indexes.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/sharded_dim_rows.h"
 #include "tessera/dtensor/ops/side_by_side.h"
+#include "tessera/dtensor/parts/held_indexes.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/sharding/local_shape.h"
 

@@ -7,9 +7,9 @@
 #include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
-#include "tessera/dtensor/dispatch/register.h"
 #include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/dispatch/write_count.h"
+#include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/instance_norm.h"
@@ -74,7 +74,7 @@ bool dist(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
 
 /// A view by global strides. A shard cannot be addressed by them, except for the tensor as it is. A
 /// replicated tensor has its memory on this rank; any other contiguous one is gathered
-/// (gathered_views.h).
+/// (dtensor/dispatch/gathered_views.h).
 bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   refuse_view_by_strides();
   const auto args = torch::jit::last(stack, entry.args.size());

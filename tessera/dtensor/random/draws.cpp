@@ -17,7 +17,7 @@
 #include "tessera/base/philox.h"
 #include "tessera/base/shape.h"
 #include "tessera/comm/rank_generator.h"
-#include "tessera/dtensor/held_indexes.h"
+#include "tessera/dtensor/parts/held_indexes.h"
 #include "tessera/dtensor/random/same_generator.h"
 
 namespace tessera::dtensor {

@@ -1,6 +1,6 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Look-ups. (gather, scatter and index are in indexing.cpp.)
+/// Look-ups. (gather, scatter and index are in rules/code/indexing.cpp.)
 namespace tessera::rules {
 namespace {
 

@@ -5,7 +5,7 @@
 
 /// What ops do with Partial operands, beyond their rows. The rows say which Partial operands an op
 /// accepts; this says for a few families whether to keep them in backward, where gradients are
-/// accumulated as Partial and reduced once (dtensor/dispatch/use_kernel.h).
+/// accumulated as Partial and reduced once (dtensor/kernels/use_kernel.h).
 namespace tessera::rules {
 
 enum class PartialUse : uint8_t {

@@ -1,6 +1,7 @@
 #include "tessera/rules/tables/tables.h"
 
-/// Ops that move elements without a change of shape that needs arithmetic (those are in views.cpp).
+/// Ops that move elements without a change of shape that needs arithmetic (those are in
+/// rules/code/views.cpp).
 namespace tessera::rules {
 namespace {
 

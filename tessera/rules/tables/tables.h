@@ -4,7 +4,8 @@
 #include <string_view>
 #include <vector>
 
-/// The tables of rules, one line for ops that share a rule; used only by `registry.cpp`.
+/// The tables of rules, one line for ops that share a rule; used only by
+/// `rules/registry/registry.cpp`.
 namespace tessera::rules {
 
 struct TableLine {

@@ -9,8 +9,8 @@
 #include "tessera/comm/threads.h"
 #include "tessera/cost/machine.h"
 #include "tessera/dtensor/dispatch/decision.h"
-#include "tessera/dtensor/dispatch/own_ops.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/kernels/own_ops.h"
 #include "tests/support/parts.h"
 #include "tests/support/ranks.h"
 

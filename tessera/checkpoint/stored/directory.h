@@ -1,0 +1,63 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "tessera/checkpoint/stored/directory_lock.h"
+
+/// How a checkpoint directory is replaced so that a crash at any point leaves a whole one.
+///
+///   step_100                       the checkpoint
+///   .step_100.tessera-saving       a new one in the making: complete only when it is renamed
+///   .step_100.tessera-replaced     the one before, on file systems that cannot exchange two
+///                                  directories at once: between two renames it is the only one
+namespace tessera::checkpoint {
+
+/// Where a new checkpoint of `directory` is written.
+std::filesystem::path saving_path(const std::filesystem::path& directory);
+
+/// The directory to read: `directory`, or the one that an interrupted replacement left beside it.
+/// Throws InvalidArgument if there is neither.
+std::filesystem::path readable_directory(const std::filesystem::path& directory);
+
+/// Tells one checkpoint at a path from the next that is put there. "" if there is none.
+std::string stamp_of(const std::filesystem::path& directory);
+
+/// A new checkpoint in the making: the owner of saving_path while it lives. Its lock makes a second
+/// save to the same directory an error, of this process or any other of this machine, instead of
+/// files of both in one checkpoint; it ends with the process that holds it.
+class SavingDirectory {
+ public:
+  /// Creates an empty saving_path, after what interrupted saves left behind is cleaned up. Throws
+  /// InvalidArgument if another save holds it, or if `directory` has files that are no part of a
+  /// checkpoint, since they would be lost.
+  explicit SavingDirectory(const std::filesystem::path& directory);
+  /// Removes what was not committed.
+  ~SavingDirectory();
+  SavingDirectory(const SavingDirectory&) = delete;
+  SavingDirectory& operator=(const SavingDirectory&) = delete;
+
+  const std::filesystem::path& path() const { return saving_; }
+
+  /// Puts what path() holds in the place of `directory`, durably, and removes the one before.
+  void commit();
+  /// The same for a checkpoint that is one file, which path() holds under its name.
+  void commit_file();
+
+ private:
+  std::filesystem::path target_;
+  std::filesystem::path saving_;
+  DirectoryLock lock_;
+};
+
+/// Removes what an interrupted save left at `saving`; a save that still runs keeps its own.
+void remove_leftover(const std::filesystem::path& saving);
+
+/// Removes a file, or a directory with all that is in it, without following links. Throws Error.
+/// (Some builds of libtorch export a std::filesystem::remove_all of their own that crashes here.)
+void remove_tree(const std::filesystem::path& path);
+
+/// fsync of a directory: names in it are on the device then.
+void sync_directory(const std::filesystem::path& directory);
+
+}  // namespace tessera::checkpoint

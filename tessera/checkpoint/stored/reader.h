@@ -1,0 +1,47 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/stored/stored_state.h"
+#include "tessera/dcp/checksums.h"
+#include "tessera/dcp/items.h"
+
+/// A checkpoint of save() or of torch.distributed.checkpoint, opened for reading. Files are mapped
+/// when they are needed.
+namespace tessera::checkpoint {
+
+class CheckpointReader final : public StoredState {
+ public:
+  /// Reads and verifies the metadata.
+  CheckpointReader(const std::filesystem::path& directory, Options options);
+
+  const dcp::Metadata& metadata() const override { return metadata_; }
+  const std::filesystem::path& path() const override { return directory_; }
+  std::string format() const override { return "PyTorch distributed checkpoint"; }
+  std::string digest() const override { return digest_; }
+  bool has_checksums() const override { return has_checksums_; }
+  at::Tensor read(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
+  files::PlainValue read_value(const std::string& name, const dcp::ValueEntry& entry) override;
+  void verify_all(const OnProgress& on_progress) override;
+
+ private:
+  at::Tensor read_part(const std::string& name, const dcp::Chunk& chunk, const Box& part);
+  dcp::VerifiedFile& open(const std::string& file);
+
+  std::filesystem::path directory_;
+  Options options_;
+  bool has_checksums_ = false;
+  std::string digest_;
+  dcp::Checksums checksums_;
+  dcp::Metadata metadata_;
+  std::map<std::string, dcp::VerifiedFile> files_;
+  std::map<std::pair<std::string, uint64_t>, dcp::TensorItem> items_;
+};
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "tessera/base/api.h"
+#include "tessera/dtensor/dispatch/op_entry.h"
+
+namespace tessera::dtensor {
+
+/// Registers the sharded kernel for every op, once per process: 2,400 ops in a few milliseconds.
+/// Runs when the library is loaded, see ops/install.cpp.
+void register_kernels();
+
+/// The op's entry; one of its own for an op without the sharded kernel.
+std::shared_ptr<const OpEntry> entry_of(const c10::OperatorHandle& op);
+
+/// Whether the op exists and has the sharded kernel.
+bool has_kernel(std::string_view op);
+
+/// Makes an op of other ops, before it is first used with sharded tensors. For a composite op that
+/// has a kernel here (dtensor/dispatch/composite.h): tried before libtorch's decomposition.
+void set_decomposition(std::string_view op, Decomposition decomposition);
+void set_infer(std::string_view op, Infer infer);
+
+/// A kernel for an op that libtorch has none for on CPU and CUDA. It replaces the arguments on the
+/// stack by the results. On Meta too, where it gives the shapes.
+using LocalKernel = void (*)(torch::jit::Stack& stack);
+void add_local_kernel(std::string_view op, LocalKernel kernel);
+
+/// Registers the sharded kernel for an op of another library, which may not be defined yet. Without
+/// it such an op has only the fallback, over which a composite kernel takes precedence.
+TESSERA_API void claim(std::string_view op);
+
+/// Whether the op has a decomposition of this library.
+bool is_decomposed(std::string_view op);
+
+}  // namespace tessera::dtensor
