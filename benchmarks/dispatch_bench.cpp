@@ -28,7 +28,7 @@
 #include "benchmarks/recycling_allocator.h"
 #include "tessera/comm/fake.h"
 #include "tessera/comm/world.h"
-#include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/dtensor/dispatch/decide/decision.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/plan/plan.h"
 

@@ -35,7 +35,7 @@ set(TESSERA_SANITIZED_ROOMS collective liveness transport threads observe comm e
 set(TESSERA_NOT_SANITIZED dtensor.steady_memory checkpoint.copy_memory)
 
 # Rooms whose test program also has the tests of the rooms inside them.
-set(TESSERA_TEST_PROGRAMS collective dtensor/ops parallel fsdp checkpoint)
+set(TESSERA_TEST_PROGRAMS collective dtensor/dispatch dtensor/ops parallel fsdp checkpoint)
 
 set(TESSERA_PROCESS_TEST_FOLDERS dtensor dtensor/random dtensor/dispatch dtensor/kernels dtensor/ops
   checkpoint parallel)

@@ -3,7 +3,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bind/bind.h"
-#include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/dtensor/dispatch/decide/decision.h"
 #include "tessera/dtensor/read_whole.h"
 #include "tessera/module/distribute_module.h"
 #include "tessera/sharding/mesh_order.h"

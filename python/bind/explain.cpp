@@ -3,7 +3,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bind/bind.h"
-#include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/op/operands.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/rules/registry/registry.h"
 

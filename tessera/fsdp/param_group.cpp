@@ -11,7 +11,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/buckets.h"
-#include "tessera/dtensor/dispatch/lazy_dtypes.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/fsdp/gather_scheduler.h"
 

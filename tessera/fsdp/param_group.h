@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tessera/base/api.h"
-#include "tessera/dtensor/dispatch/lazy_dispatch.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dispatch.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/fsdp/bucket.h"
 #include "tessera/fsdp/buffers/data_mesh.h"

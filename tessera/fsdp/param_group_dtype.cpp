@@ -2,8 +2,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "tessera/dtensor/dispatch/lazy_dispatch.h"
-#include "tessera/dtensor/dispatch/lazy_dtypes.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dispatch.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
 #include "tessera/fsdp/param_group.h"
 
 namespace tessera::fsdp {

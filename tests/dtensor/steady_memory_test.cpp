@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "tessera/comm/threads.h"
-#include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/dtensor/dispatch/decide/decision.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/exec/program.h"
 #include "tests/support/training.h"

@@ -6,7 +6,7 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
-#include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/dtensor/dispatch/decide/decision.h"
 #include "tessera/fsdp/control.h"
 #include "tests/fsdp/training.h"
 

@@ -2,7 +2,7 @@
 
 The operator database, the norms and the recurrent modules run on plain tensors, forward and
 backward; below them every op that reaches a kernel is watched. What it changed among its arguments
-must be announced by its schema, or be listed in tessera/dtensor/dispatch/hidden_writes.cpp.
+must be announced by its schema, or be listed in tessera/dtensor/dispatch/op/hidden_writes.cpp.
 """
 
 import pathlib

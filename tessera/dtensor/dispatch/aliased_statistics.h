@@ -1,10 +1,10 @@
 #pragma once
 
-#include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/op/operands.h"
 
 namespace tessera::dtensor {
 
-/// Throws if an op writes, without declaring it (hidden_writes.h), to memory of a tensor that it
+/// Throws if an op writes, without declaring it (op/hidden_writes.h), to memory of a tensor that it
 /// reads: running statistics that are a view of the input of their batch norm. libtorch's kernel
 /// reads some elements before the write and others after it. If one of the two has to be
 /// redistributed, that order is lost.

@@ -8,27 +8,6 @@
 namespace tessera::dtensor {
 namespace {
 
-bool is_elementwise_list_op(const OpEntry& entry) {
-  return !entry.args.empty() && entry.args[0] == ArgKind::tensor_list &&
-         (entry.name.starts_with("aten::_foreach_") || entry.name.starts_with("aten::_fused_"));
-}
-
-/// Per element: the mesh of the first sharded tensor in the lists at that index.
-std::vector<DeviceMesh> meshes_of_elements(const OpEntry& entry, const Stack& stack) {
-  const size_t base = stack.size() - entry.args.size();
-  std::vector<DeviceMesh> out(stack[base].toListRef().size());
-  for (size_t i = 0; i < entry.args.size(); ++i) {
-    if (entry.args[i] != ArgKind::tensor_list || stack[base + i].isNone()) continue;
-    const auto list = stack[base + i].toListRef();
-    for (size_t e = 0; e < list.size() && e < out.size(); ++e) {
-      if (out[e].defined() || !list[e].isTensor()) continue;
-      const ShardedMeta* meta = sharded_meta(list[e].toTensor());
-      if (meta != nullptr) out[e] = meta->sharding().mesh();
-    }
-  }
-  return out;
-}
-
 /// The chosen elements of a list argument. Other arguments, and lists that are empty because an
 /// option is off, are passed to every call.
 c10::IValue pick(ArgKind kind, const c10::IValue& value, size_t count,
@@ -43,17 +22,6 @@ c10::IValue pick(ArgKind kind, const c10::IValue& value, size_t count,
 }
 
 }  // namespace
-
-bool has_several_meshes_in_lists(const OpEntry& entry, const Stack& stack) {
-  if (!is_elementwise_list_op(entry)) return false;
-  DeviceMesh first;
-  for (const auto& mesh : meshes_of_elements(entry, stack)) {
-    if (!mesh.defined()) continue;
-    if (!first.defined()) first = mesh;
-    if (mesh != first) return true;
-  }
-  return false;
-}
 
 void dispatch_by_mesh(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const size_t base = stack.size() - entry.args.size();

@@ -4,7 +4,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/composite.h"
-#include "tessera/dtensor/dispatch/lazy_dispatch.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dispatch.h"
 #include "tessera/dtensor/policy.h"
 
 namespace tessera::dtensor {

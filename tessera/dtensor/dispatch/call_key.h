@@ -7,7 +7,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/dtensor/dispatch/decide/decision.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 
 namespace tessera::dtensor {

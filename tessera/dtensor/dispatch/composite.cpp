@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/lazy_dtypes.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
 #include "tessera/dtensor/dispatch/placed_gradient.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/exec/redistribute.h"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "tessera/base/api.h"
-#include "tessera/dtensor/dispatch/op_entry.h"
+#include "tessera/dtensor/dispatch/op/op_entry.h"
 
 /// Composite ops decompose into ops that have sharded kernels, so they need none of their own. Some
 /// create plain tensors on the device of their inputs (a causal mask, zeros to scatter into, a

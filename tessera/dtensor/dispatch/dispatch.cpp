@@ -12,10 +12,11 @@
 #include "tessera/dtensor/dispatch/aliased_statistics.h"
 #include "tessera/dtensor/dispatch/call_key.h"
 #include "tessera/dtensor/dispatch/composite.h"
+#include "tessera/dtensor/dispatch/decide/decide.h"
+#include "tessera/dtensor/dispatch/decide/sequential_random_ops.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
-#include "tessera/dtensor/dispatch/lazy_dispatch.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dispatch.h"
 #include "tessera/dtensor/dispatch/local_call.h"
-#include "tessera/dtensor/dispatch/sequential_random_ops.h"
 #include "tessera/dtensor/dispatch/write_count.h"
 
 namespace tessera::dtensor {
@@ -79,47 +80,6 @@ std::vector<at::Tensor> tensors_at(const OpEntry& entry, const Stack& stack,
 }
 
 }  // namespace
-
-Sharding as_replicated(const at::Tensor& plain, const DeviceMesh& mesh) {
-  return Sharding(mesh, std::vector<Placement>(static_cast<size_t>(mesh.ndim())),
-                  {plain.sizes().begin(), plain.sizes().end()},
-                  {.dtype = static_cast<DType>(plain.scalar_type()),
-                   .stride = {plain.strides().begin(), plain.strides().end()}});
-}
-
-namespace {
-
-void mark_hidden(const OpEntry& entry, const Stack& stack, std::vector<Operand>& operands) {
-  const size_t base = stack.size() - entry.args.size();
-  for (const HiddenArg& hidden : entry.hidden) {
-    if (hidden.flag >= 0 && !stack[base + static_cast<size_t>(hidden.flag)].toBool()) continue;
-    for (Operand& operand : operands) operand.hidden |= operand.arg == hidden.argument;
-  }
-}
-
-}  // namespace
-
-std::vector<Operand> operands_of(const OpEntry& entry, const Stack& stack) {
-  static const at::Tensor kAbsent;
-  std::vector<Operand> out;
-  const size_t base = stack.size() - entry.args.size();
-  for (size_t i = 0; i < entry.args.size(); ++i) {
-    const c10::IValue& value = stack[base + i];
-    const bool written =
-        std::ranges::find(entry.written, static_cast<int>(i)) != entry.written.end();
-    if (entry.args[i] == ArgKind::tensor) {
-      const at::Tensor& tensor = value.isTensor() ? value.toTensor() : kAbsent;
-      out.push_back({&tensor, sharded_meta(tensor), static_cast<int>(i), written});
-    } else if (entry.args[i] == ArgKind::tensor_list && !value.isNone()) {
-      for (const auto& item : value.toListRef()) {
-        const at::Tensor& tensor = item.isTensor() ? item.toTensor() : kAbsent;
-        out.push_back({&tensor, sharded_meta(tensor), static_cast<int>(i), written});
-      }
-    }
-  }
-  if (!entry.hidden.empty()) mark_hidden(entry, stack, out);
-  return out;
-}
 
 const Decision& decision_for(const OpEntry& entry, const c10::OperatorHandle& op,
                              const Stack& stack) {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/kept_gathers.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/overlap.h"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "tessera/base/api.h"
-#include "tessera/dtensor/dispatch/op_entry.h"
+#include "tessera/dtensor/dispatch/op/op_entry.h"
 
 namespace torch::autograd {
 struct FunctionPreHook;

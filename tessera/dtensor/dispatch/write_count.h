@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
-#include "tessera/dtensor/dispatch/op_entry.h"
+#include "tessera/dtensor/dispatch/op/op_entry.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/sharded_tensor.h"
 

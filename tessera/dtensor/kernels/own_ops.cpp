@@ -1,7 +1,7 @@
 #include "tessera/dtensor/kernels/own_ops.h"
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/dtensor/dispatch/decide/decision.h"
 #include "tessera/dtensor/kernels/register.h"
 #include "tessera/rules/registry/registry.h"
 

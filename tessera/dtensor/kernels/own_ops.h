@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "tessera/base/api.h"
-#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/rules/rule.h"
 
 /// Sharding support for custom ops. An op unknown to tessera works with sharded tensors as it is: a

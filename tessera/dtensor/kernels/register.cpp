@@ -14,7 +14,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/lazy_dtypes.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
 #include "tessera/dtensor/dispatch/placed_gradient.h"
 #include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/kernels/linear_gradient.h"

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "tessera/base/api.h"
-#include "tessera/dtensor/dispatch/op_entry.h"
+#include "tessera/dtensor/dispatch/op/op_entry.h"
 
 namespace tessera::dtensor {
 

@@ -5,8 +5,8 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/by_mesh.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"

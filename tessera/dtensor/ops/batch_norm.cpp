@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/ops/channel_statistics.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/sharded_dim_rows.h"

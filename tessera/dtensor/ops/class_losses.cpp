@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"
 #include "tessera/dtensor/ops/sharded_dim_rows.h"

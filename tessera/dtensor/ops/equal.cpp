@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/row_kernel.h"
 #include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"
 #include "tessera/dtensor/parts/norm_of_parts.h"

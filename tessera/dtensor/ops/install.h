@@ -6,7 +6,7 @@ namespace tessera::dtensor {
 /// Installs everything below and the policy; called once, after registration.
 void install_ops();
 
-// Kernels of rows (dispatch/row_kernel.h), each in the file of its name.
+// Kernels of rows (dispatch/decide/row_kernel.h), each in the file of its name.
 void install_amp();           ///< `unscale`: gradient scaling
 void install_arg_extremes();  ///< `extreme`: argmax, argmin, max.dim, min.dim along a sharded dim
 void install_batch_norm();    ///< in training, over a sharded batch or spatial dims
@@ -22,7 +22,7 @@ void install_pooling();       ///< over sharded spatial dims
 void install_reductions();    ///< `norm`: over a sharded dim
 void install_topk();          ///< along a sharded dim
 
-// Ops that are made of other ops (dispatch/op_entry.h, Decomposition).
+// Ops that are made of other ops (dispatch/op/op_entry.h, Decomposition).
 void install_in_place_views();  ///< t_, transpose_, squeeze_, unsqueeze_, resize_
 void install_random();          ///< values by global index
 void install_whole_ops();       ///< allclose, dist, instance_norm, as_strided, set_

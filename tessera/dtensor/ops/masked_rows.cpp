@@ -11,7 +11,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
-#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/ops/held_rows.h"
 #include "tessera/dtensor/ops/install.h"
 

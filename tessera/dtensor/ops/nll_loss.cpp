@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "tessera/base/text.h"
-#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/ops/held_rows.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"

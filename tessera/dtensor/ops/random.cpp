@@ -10,7 +10,7 @@
 #include <numbers>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/decide/decide.h"
 #include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/random/random_values.h"

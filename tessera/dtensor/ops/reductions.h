@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/sharding/placement.h"
 
 /// Reductions over ranks inside kernels of rows.

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/sharded_dim_rows.h"
 #include "tessera/dtensor/ops/side_by_side.h"

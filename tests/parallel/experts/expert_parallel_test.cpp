@@ -12,7 +12,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
-#include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/dtensor/dispatch/decide/decision.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/exec/program.h"
 #include "tessera/fsdp/fully_shard.h"

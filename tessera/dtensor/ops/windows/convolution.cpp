@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/ops/install.h"

@@ -1,4 +1,4 @@
-#include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/dtensor/dispatch/decide/decision.h"
 
 #include <algorithm>
 #include <atomic>

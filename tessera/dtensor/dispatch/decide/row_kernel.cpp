@@ -1,4 +1,4 @@
-#include "tessera/dtensor/dispatch/row_kernel.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
 
 #include <map>
 #include <mutex>

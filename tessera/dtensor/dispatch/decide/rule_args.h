@@ -7,14 +7,14 @@
 #include <span>
 #include <vector>
 
-#include "tessera/dtensor/dispatch/op_entry.h"
+#include "tessera/dtensor/dispatch/op/op_entry.h"
 #include "tessera/rules/op_call.h"
 
 namespace tessera::dtensor {
 
 /// The arguments of a call as its rule sees them: tensors as shardings, numbers as objects that
 /// record what is queried about them. Numbers are indexed in the order of the call's key
-/// (call_key.h).
+/// (dispatch/call_key.h).
 class RuleArgs {
  public:
   /// A plain tensor, or one of another mesh, counts as replicated over `mesh`.

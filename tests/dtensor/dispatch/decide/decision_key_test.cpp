@@ -8,7 +8,7 @@
 #include "tessera/base/shape.h"
 #include "tessera/comm/threads.h"
 #include "tessera/cost/machine.h"
-#include "tessera/dtensor/dispatch/decision.h"
+#include "tessera/dtensor/dispatch/decide/decision.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/kernels/own_ops.h"
 #include "tests/support/parts.h"

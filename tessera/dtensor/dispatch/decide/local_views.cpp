@@ -1,4 +1,4 @@
-#include "tessera/dtensor/dispatch/local_views.h"
+#include "tessera/dtensor/dispatch/decide/local_views.h"
 
 #include <c10/core/TensorImpl.h>
 

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/op/operands.h"
 
 /// Ops whose kernels draw random numbers sequentially (multinomial, poisson, attention with
 /// dropout). On a shard such a kernel would use the numbers of other elements, so it runs on

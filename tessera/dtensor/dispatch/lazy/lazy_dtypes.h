@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "tessera/dtensor/dispatch/op_entry.h"
+#include "tessera/dtensor/dispatch/op/op_entry.h"
 #include "tessera/dtensor/lazy.h"
 
 /// Composite ops that compare the dtypes of their arguments do so above the dispatch key of sharded

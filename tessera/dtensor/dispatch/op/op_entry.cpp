@@ -1,4 +1,4 @@
-#include "tessera/dtensor/dispatch/op_entry.h"
+#include "tessera/dtensor/dispatch/op/op_entry.h"
 
 #include <ATen/core/function_schema.h>
 

@@ -1,4 +1,4 @@
-#include "tessera/dtensor/dispatch/lazy_dispatch.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dispatch.h"
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/lazy_dtypes.h"
-#include "tessera/dtensor/dispatch/lazy_recipes.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_recipes.h"
+#include "tessera/dtensor/dispatch/op/operands.h"
 
 namespace tessera::dtensor {
 

@@ -1,4 +1,4 @@
-#include "tessera/dtensor/dispatch/lazy_dtypes.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
 
 #include <ATen/ops/conv1d_ops.h>
 #include <ATen/ops/conv2d_ops.h>

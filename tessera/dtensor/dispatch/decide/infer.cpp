@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/result_stride.h"
+#include "tessera/dtensor/dispatch/decide/decide.h"
+#include "tessera/dtensor/dispatch/decide/result_stride.h"
 
 namespace tessera::dtensor {
 namespace {

@@ -1,4 +1,4 @@
-#include "tessera/dtensor/dispatch/result_stride.h"
+#include "tessera/dtensor/dispatch/decide/result_stride.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>

@@ -1,28 +1,18 @@
+#include "tessera/dtensor/dispatch/decide/decide.h"
+
 #include <algorithm>
 #include <map>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/row_kernel.h"
-#include "tessera/dtensor/dispatch/rule_args.h"
-#include "tessera/dtensor/dispatch/sequential_random_ops.h"
+#include "tessera/dtensor/dispatch/decide/row_kernel.h"
+#include "tessera/dtensor/dispatch/decide/rule_args.h"
+#include "tessera/dtensor/dispatch/decide/sequential_random_ops.h"
 #include "tessera/dtensor/overlap.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choice/choose.h"
 #include "tessera/rules/registry/registry.h"
 
 namespace tessera::dtensor {
-
-std::string operands_text(std::span<const Operand> operands) {
-  std::string out;
-  for (const auto& operand : operands) {
-    if (!operand.tensor->defined()) continue;
-    if (!out.empty()) out += "; ";
-    out += operand.sharded != nullptr ? operand.sharded->sharding().to_text()
-                                      : "plain " + shape_text(operand.tensor->sizes());
-  }
-  return out;
-}
 
 namespace {
 

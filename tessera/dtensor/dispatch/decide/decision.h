@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tessera/base/api.h"
-#include "tessera/dtensor/dispatch/local_views.h"
+#include "tessera/dtensor/dispatch/decide/local_views.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/rules/number.h"

@@ -1,4 +1,4 @@
-#include "tessera/dtensor/dispatch/hidden_writes.h"
+#include "tessera/dtensor/dispatch/op/hidden_writes.h"
 
 #include <array>
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/dtensor/dispatch/hidden_writes.h"
+#include "tessera/dtensor/dispatch/op/hidden_writes.h"
 #include "tessera/rules/op_call.h"
 
 namespace tessera::dtensor {
@@ -36,7 +36,7 @@ struct OpEntry;
 /// handles no shards: each op that it calls is decided by that op's rows, which say what is
 /// redistributed, by which kernel it runs and what it communicates. So it is not a second way to
 /// handle an op. An op whose local computation differs from the op itself has a kernel for its rows
-/// (row_kernel.h). Three kinds remain:
+/// (decide/row_kernel.h). Three kinds remain:
 ///
 ///   made of other ops    allclose, dist, instance_norm, random values (drawn by global index, then
 ///                        combined), gradients of several meshes to unscale

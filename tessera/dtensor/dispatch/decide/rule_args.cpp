@@ -1,7 +1,7 @@
-#include "tessera/dtensor/dispatch/rule_args.h"
+#include "tessera/dtensor/dispatch/decide/rule_args.h"
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/op/operands.h"
 
 namespace tessera::dtensor {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "tessera/dtensor/dispatch/op_entry.h"
+#include "tessera/dtensor/dispatch/op/op_entry.h"
 #include "tessera/dtensor/lazy.h"
 
 /// Routes an op with lazy tensors among its arguments: to the unsharded tensors, to the shards, or

@@ -1,4 +1,4 @@
-#include "tessera/dtensor/dispatch/sequential_random_ops.h"
+#include "tessera/dtensor/dispatch/decide/sequential_random_ops.h"
 
 #include <ATen/core/enum_tag.h>
 

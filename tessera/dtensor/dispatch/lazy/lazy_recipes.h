@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "tessera/dtensor/dispatch/op_entry.h"
+#include "tessera/dtensor/dispatch/op/op_entry.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/sharded_tensor.h"
 

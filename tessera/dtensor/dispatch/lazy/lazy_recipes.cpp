@@ -1,4 +1,4 @@
-#include "tessera/dtensor/dispatch/lazy_recipes.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_recipes.h"
 
 #include <ATen/ops/empty_strided.h>
 
@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/lazy_dtypes.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
+#include "tessera/dtensor/dispatch/op/operands.h"
 
 namespace tessera::dtensor {
 namespace {
