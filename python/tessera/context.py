@@ -41,7 +41,7 @@ def context_parallel_attention(
     `order` says how the sequence is laid out (SequenceOrder.head_tail balances causal masks),
     `documents` are offsets [0, 5, 12] of documents that attend within themselves, one list for all
     rows of the batch or one for each. `mask_function(query_positions, key_positions)` computes a mask
-    tile by tile.
+    tile by tile, from positions of queries x 1 and 1 x keys: `lambda q, k: (q - k).abs() < 4`.
 
         >>> def show(rank):
         ...     mesh = tessera.init_device_mesh("cp=2")

@@ -29,6 +29,7 @@ constexpr std::array kAnchorOps = {
     AnchorOp{"aten::mm", OpFamily::linear, 0, 1, true},
     AnchorOp{"aten::addmm", OpFamily::linear, 1, 2, true},
     AnchorOp{"aten::embedding", OpFamily::embedding, 1, 0},
+    AnchorOp{"aten::embedding_bag", OpFamily::embedding, 1, 0},
     AnchorOp{"aten::conv1d", OpFamily::convolution, 0, 1},
     AnchorOp{"aten::conv2d", OpFamily::convolution, 0, 1},
     AnchorOp{"aten::conv3d", OpFamily::convolution, 0, 1},
@@ -61,24 +62,55 @@ int axis_in(const DeviceMesh& mesh, const Anchor& anchor) {
   return mesh.axis(anchor.axis);
 }
 
-at::Tensor as_sharded(const Anchor& anchor, const at::Tensor& plain) {
+/// The placement of the input on the style's axis, of `input`'s dims; no value: as it comes.
+std::optional<Placement> wanted_input(const Anchor& anchor, OpFamily used, const at::Tensor& input,
+                                      const at::Tensor& weight) {
+  if (!anchor.input_by_features) return anchor.input;
+  if (used == OpFamily::embedding) return Replicate();  // indexes have no features
+  return Shard(feature_dim(used, input, weight));
+}
+
+at::Tensor as_sharded(const Anchor& anchor, const at::Tensor& plain, Placement layout) {
   std::vector<Placement> placements(static_cast<size_t>(anchor.mesh.ndim()));
-  placements[static_cast<size_t>(anchor.mesh.axis(anchor.axis))] = anchor.plain_input;
+  placements[static_cast<size_t>(anchor.mesh.axis(anchor.axis))] = std::move(layout);
   return from_local(plain, anchor.mesh, std::move(placements));
+}
+
+at::Tensor as_input(const Anchor& anchor, OpFamily used, const at::Tensor& given,
+                    const at::Tensor& weight) {
+  if (is_dtensor(given)) return given;
+  Placement layout = Replicate();
+  if (anchor.plain_input) {
+    layout = *anchor.plain_input;
+  } else if (anchor.input_by_features) {
+    layout = *wanted_input(anchor, used, given, weight);
+  }
+  return as_sharded(anchor, given, std::move(layout));
 }
 
 /// Redistributed once for all ops that use the same input (q, k and v), also where nothing moves:
 /// their gradients are then added up before they are reduced.
-at::Tensor prepared(const Anchor& anchor, const at::Tensor& given, const at::Tensor& weight) {
-  const at::Tensor input = is_dtensor(given) ? given : as_sharded(anchor, given);
+at::Tensor prepared(const Anchor& anchor, OpFamily used, const at::Tensor& given,
+                    const at::Tensor& weight) {
+  const at::Tensor input = as_input(anchor, used, given, weight);
   const Sharding& has = sharding(input);
   const int axis = axis_in(has.mesh(), anchor);
-  Placement wanted = anchor.input.value_or(has.placement(axis));
-  if (anchor.input_by_features) wanted = Shard(feature_dim(anchor.family, input, weight));
+  const Placement wanted = wanted_input(anchor, used, input, weight).value_or(has.placement(axis));
   if (has.placement(axis) == wanted) {
     return wanted.is_replicate() ? dtensor::redistribute_once(input, has) : input;
   }
   return dtensor::redistribute_once(input, has.with(axis, wanted));
+}
+
+/// Offsets and weights of the bags: libtorch makes the former itself, as a plain tensor.
+void replicate_others(const Anchor& anchor, const AnchorOp& op, const dtensor::StyledCall& call) {
+  if (op.name != "aten::embedding_bag") return;
+  for (size_t i = 0; i < call.op.schema().arguments().size(); ++i) {
+    c10::IValue& value = call.argument(i);
+    if (i == op.input || i == op.weight || !value.isTensor()) continue;
+    const at::Tensor tensor = value.toTensor();
+    if (tensor.defined() && !is_dtensor(tensor)) value = as_sharded(anchor, tensor, Replicate());
+  }
 }
 
 at::Tensor placed(const Anchor& anchor, const at::Tensor& result) {
@@ -98,11 +130,11 @@ bool run_overlapped(const Anchor& anchor, const AnchorOp& op, const dtensor::Sty
   const at::Tensor matrix = op.in_by_out ? weight.t() : weight;
   std::optional<at::Tensor> result;
   if (!anchor.input_by_features) {
-    const at::Tensor input = is_dtensor(given) ? given : as_sharded(anchor, given);
+    const at::Tensor input = as_input(anchor, op.family, given, weight);
     const int axis = axis_in(sharding(input).mesh(), anchor);
     result = gather_linear(input, matrix, axis, anchor.overlap);
   } else if (anchor.output) {
-    const at::Tensor input = prepared(anchor, given, weight);
+    const at::Tensor input = prepared(anchor, op.family, given, weight);
     const int axis = axis_in(sharding(input).mesh(), anchor);
     result = linear_scatter(input, matrix, axis, *anchor.output, anchor.overlap);
   }
@@ -131,7 +163,8 @@ class AnchoredStyle final : public dtensor::WeightStyle {
     const comm::CallSite site({.op = anchor->text});
     if (run_overlapped(*anchor, *op, call)) return true;
     c10::IValue& input = call.argument(op->input);
-    input = prepared(*anchor, input.toTensor(), call.argument(op->weight).toTensor());
+    input = prepared(*anchor, op->family, input.toTensor(), call.argument(op->weight).toTensor());
+    replicate_others(*anchor, *op, call);
     call.run();
     c10::IValue& result = call.stack[call.stack.size() - call.op.schema().returns().size()];
     result = placed(*anchor, result.toTensor());
@@ -145,6 +178,9 @@ class AnchoredStyle final : public dtensor::WeightStyle {
  private:
   /// A matrix must be the way round that the op takes it: derivatives use it the other way.
   bool is_for(const Anchor& anchor, const AnchorOp& op) const {
+    if (anchor.family == OpFamily::linear && op.family == OpFamily::embedding) {
+      return anchor.in_by_out && !is_transpose_;  // an embedding that is not libtorch's module
+    }
     if (anchor.family != op.family) return false;
     return op.family != OpFamily::linear || is_transpose_ == (op.in_by_out != anchor.in_by_out);
   }

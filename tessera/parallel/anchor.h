@@ -17,7 +17,7 @@ namespace tessera::parallel {
 /// The ops in which a weight takes its role. Others (optimizers, initialization) are left alone.
 enum class OpFamily : uint8_t {
   linear,       ///< linear, matmul, mm, addmm
-  embedding,    ///< embedding
+  embedding,    ///< embedding, embedding_bag
   convolution,  ///< conv1d, ..., conv_transpose3d, convolution
   norm,         ///< layer_norm, rms_norm; mul, in norms that a program writes out
 };
@@ -27,12 +27,15 @@ struct Anchor {
   DeviceMesh mesh = {};   ///< for plain inputs
   std::string axis = {};  ///< that the style splits over
   std::string text = {};  ///< of the style, for messages and recorders
-  Placement plain_input = {};
+  /// Of a plain input; no value: sharded over the features if the style shards it so, else
+  /// replicated.
+  std::optional<Placement> plain_input = std::nullopt;
   /// The input's placement on the axis; no value: as it comes.
   std::optional<Placement> input = std::nullopt;
   bool input_by_features = false;  ///< sharded over the features instead, whatever dim these are
   std::optional<Placement> output = std::nullopt;
-  /// The weight is used as it is by mm(x, weight), and transposed by linear.
+  /// The weight is used as it is by mm(x, weight) and embedding(weight, x), and transposed by
+  /// linear.
   bool in_by_out = false;
   int64_t overlap = 1;  ///< pieces of async tensor parallelism
 };

@@ -97,7 +97,10 @@ at::Tensor own_weight(const StyledModule& styled) {
 }
 
 OpFamily family_of(const StyledModule& styled, const at::Tensor& weight) {
-  if (styled.module->as<torch::nn::EmbeddingImpl>() != nullptr) return OpFamily::embedding;
+  if (styled.module->as<torch::nn::EmbeddingImpl>() != nullptr ||
+      styled.module->as<torch::nn::EmbeddingBagImpl>() != nullptr) {
+    return OpFamily::embedding;
+  }
   if (weight.dim() == 1) return OpFamily::norm;
   if (weight.dim() == 2) return OpFamily::linear;
   require(weight.dim() >= 3 && weight.dim() <= 5, styled, ": its weight is ",
@@ -148,7 +151,7 @@ Split split_outputs(const StyledModule& styled, const at::Tensor& weight, OpFami
   out.weight = outputs_over(styled, dim, weight.size(dim), ranks);
   if (!out.weight.is_replicate()) out.bias = out.weight.on_dim(0);
   out.anchor.input = Replicate();
-  out.anchor.plain_input = styled.style->input_layout.value_or(Replicate());
+  out.anchor.plain_input = styled.style->input_layout;
   out.anchor.output = styled.style->output_layout;
   return out;
 }
@@ -160,8 +163,7 @@ Split split_inputs(const StyledModule& styled, const at::Tensor& weight, OpFamil
   out.weight = Shard(has_inputs_first(styled, family) ? 0 : 1);
   out.anchor.input_by_features = family != OpFamily::embedding;
   if (family == OpFamily::embedding) out.anchor.input = Replicate();
-  const Placement plain = family == OpFamily::linear ? Shard(-1) : Replicate();
-  out.anchor.plain_input = styled.style->input_layout.value_or(plain);
+  out.anchor.plain_input = styled.style->input_layout;
   out.anchor.output = styled.style->output_layout;
   return out;
 }
@@ -171,7 +173,7 @@ Split split_of(const StyledModule& styled, const at::Tensor& weight, OpFamily fa
   if (style.kind == Style::Kind::colwise) return split_outputs(styled, weight, family, ranks);
   if (style.kind == Style::Kind::rowwise) return split_inputs(styled, weight, family);
   Split out;
-  out.anchor.plain_input = style.input_layout.value_or(Replicate());
+  out.anchor.plain_input = style.input_layout;
   out.anchor.output = style.output_layout;
   out.anchor.input = style.desired_input;
   if (style.kind == Style::Kind::sequence) {

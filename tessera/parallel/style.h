@@ -11,7 +11,8 @@
 /// are. See parallelize_module.h for the plan that assigns styles, and docs/parallel.md.
 ///
 /// C++ modules have no hooks, so a style is attached to the module's weight, and takes effect in
-/// the op that uses it: linear, matmul, mm, addmm, embedding, convolutions, layer_norm, rms_norm
+/// the op that uses it: linear, matmul, mm, addmm, embedding (also embedding_bag, whose table is
+/// gathered if it is split by vocabulary), convolutions, layer_norm, rms_norm
 /// and, for norms that a program writes out, the product with the weight. It brings the op's input
 /// to the layout that the style needs, and the result to its output layout; both are recorded by
 /// autograd. A layout is a placement on the style's axis; other axes of a tensor keep theirs.
@@ -51,7 +52,9 @@ struct TESSERA_API ColwiseOptions {
   /// ones. Key and value heads may also be a divisor of the ranks (grouped-query attention with
   /// fewer KV heads than ranks): the weight is then replicated.
   int64_t heads = 0;
-  bool in_by_out = false;  ///< the weight is [in, out] (GPT-2's Conv1D), used as mm(x, weight)
+  /// The weight is [in, out]: used as mm(x, weight) (GPT-2's Conv1D), or by embedding in a module
+  /// that is not torch::nn::Embedding.
+  bool in_by_out = false;
   /// Async tensor parallelism, for an input [batch, sequence, features] that is sharded over the
   /// sequence: gathered in so many pieces of the batch, each multiplied while the next is in flight
   /// (overlapped_linear.h). 1: one message, then one product.
@@ -64,7 +67,7 @@ TESSERA_API parallel::Style ColwiseParallel(const ColwiseOptions& options = {});
 
 struct TESSERA_API RowwiseOptions {
   /// The layout of a plain tensor that the module is given; the default is sharded over the
-  /// features, for Embedding replicated.
+  /// features or channels, for Embedding replicated.
   std::optional<Placement> input_layout = std::nullopt;
   Placement output_layout = Replicate();
   bool in_by_out = false;

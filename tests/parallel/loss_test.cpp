@@ -6,6 +6,7 @@
 #include <ATen/ops/nll_loss.h>
 
 #include "tests/parallel/parallel_cases.h"
+#include "tests/support/peak_bytes.h"
 
 namespace tessera::test {
 namespace loss_test {
@@ -23,20 +24,20 @@ Inputs plain_inputs() {
   return {test_numbers({kRows, kClasses}, 1), target, test_numbers({kClasses}, 4).abs() + 0.1};
 }
 
-/// The loss and the gradient of the logits.
+/// The loss and the gradient of the logits, as they are placed.
 std::pair<at::Tensor, at::Tensor> run(const LossFn& fn, Inputs inputs) {
   inputs.logits = inputs.logits.detach().requires_grad_();
   const at::Tensor loss = fn(inputs);
   (loss * loss).sum().backward();
-  return {whole(loss), whole(inputs.logits.grad())};
+  return {loss.detach(), inputs.logits.grad()};
 }
 
-/// On each mesh: equal to the plain loss, and no message is as large as the rank's logits.
+/// On each mesh: equal to the plain loss, and no message has more than a number a row.
 void check_loss(const std::string& name, const LossFn& fn) {
   const auto expected = run(fn, plain_inputs());
   for (const auto& [mesh_text, ranks, batch] :
        {std::tuple{"dp=1,tp=2", 2, false}, std::tuple{"dp=1,tp=4", 4, false},
-        std::tuple{"dp=2,tp=2", 4, true}}) {
+        std::tuple{"dp=2,tp=2", 4, true}, std::tuple{"dp=1,tp=3", 3, false}}) {
     SCOPED_TRACE(name + " on " + mesh_text);
     test::run_ranks(ranks, [&, mesh_text = mesh_text, batch = batch](int) {
       const DeviceMesh mesh = comm::init_device_mesh(mesh_text);
@@ -48,11 +49,10 @@ void check_loss(const std::string& name, const LossFn& fn) {
       comm::Recorder recorder(*comm::current_world());
       const auto got = run(fn, inputs);
       recorder.stop();
-      EXPECT_LT((got.first - expected.first).abs().max().item<double>(), 1e-9);
-      EXPECT_LT((got.second - expected.second).abs().max().item<double>(), 1e-9);
+      EXPECT_EQ(placements(got.second)[1], Shard(1));
+      EXPECT_LT((whole(got.first) - expected.first).abs().max().item<double>(), 1e-9);
+      EXPECT_LT((whole(got.second) - expected.second).abs().max().item<double>(), 1e-9);
       for (const auto& event : recorder.events()) {
-        // full_tensor of the results gathers at the end; losses only reduce.
-        if (event.op == comm::CommOp::all_gather) continue;
         EXPECT_LE(event.bytes(), 8 * kRows) << recorder.to_text();
       }
       EXPECT_EQ(recorder.count(comm::CommOp::all_to_all), 0) << recorder.to_text();
@@ -100,6 +100,25 @@ TEST(Loss, CrossEntropySendsThreeSmallMessagesForwardAndOneBackward) {
     loss.backward();
     EXPECT_EQ(comm::expect_comm(recorder, "1 all_reduce on tp"), "");
     EXPECT_EQ(placements(logits.grad())[0], Shard(1));
+  });
+}
+
+/// Of 4,096 classes over eight ranks, forward and backward hold less than the logits of all ranks:
+/// five copies of this rank's.
+TEST(Loss, ThePeakOfMemoryDoesNotHoldAllLogits) {
+  constexpr int64_t kMany = 4096, kPositions = 64, kLogitBytes = kMany * kPositions * 8;
+  const at::Tensor logits = test_numbers({kPositions, kMany}, 1);
+  const at::Tensor target = test_numbers({kPositions}, 2, kMany).to(at::kLong);
+  const auto step = [](at::Tensor leaf, const at::Tensor& classes) {
+    return peak_bytes_of([&] {
+      at::cross_entropy_loss(leaf, classes, {}, at::Reduction::Mean, -100, 0.1).backward();
+    });
+  };
+  EXPECT_GT(step(logits.clone().requires_grad_(), target), 2 * kLogitBytes);  // it counts
+  comm::run_ranks(8, [&](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=8");
+    const at::Tensor leaf = distribute_tensor(logits, mesh, {Shard(1)}).requires_grad_();
+    EXPECT_LT(step(leaf, distribute_tensor(target, mesh, {Replicate()})), kLogitBytes);
   });
 }
 

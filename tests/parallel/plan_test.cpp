@@ -1,7 +1,12 @@
 // Plans: which modules they name, and what is wrong with them.
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
 
 #include "tessera/base/errors.h"
 #include "tests/parallel/parallel_cases.h"
@@ -85,6 +90,89 @@ TEST(Plan, DropoutKeepsTheSequenceSharded) {
   });
 }
 
+/// Modules that are not libtorch's, by the op that uses their weight.
+struct OwnLayerImpl : torch::nn::Module {
+  using Use = std::function<at::Tensor(const at::Tensor& x, const at::Tensor& weight,
+                                       const at::Tensor& bias)>;
+  OwnLayerImpl(int64_t in, int64_t out, Use how) : use(std::move(how)) {
+    weight = register_parameter("weight", at::zeros({in, out}, at::kDouble));
+    bias = register_parameter("bias", at::zeros({out}, at::kDouble));
+  }
+  at::Tensor forward(const at::Tensor& x) { return use(x, weight, bias); }
+  Use use;
+  at::Tensor weight, bias;
+};
+TORCH_MODULE(OwnLayer);
+
+struct OwnModelImpl : torch::nn::Module {
+  OwnModelImpl()
+      : words(50, 6, [](auto& x, auto& w, auto& b) { return at::embedding(w, x) + b; }),
+        up(6, 8, [](auto& x, auto& w, auto& b) { return at::addmm(b, x, w).tanh(); }),
+        down(8, 6, [](auto& x, auto& w, auto& b) { return at::mm(x, w) + b; }) {
+    register_module("words", words);
+    register_module("up", up);
+    register_module("down", down);
+  }
+  at::Tensor forward(const at::Tensor& x) { return down(up(words(x))); }
+  OwnLayer words, up, down;
+};
+TORCH_MODULE(OwnModel);
+
+/// One all_reduce for the embedding's rows and one for the second product; mm adds its bias itself.
+TEST(Plan, ModulesOfOnesOwnAreSplitByTheOpsThatUseTheirWeight) {
+  const auto make = [] {
+    OwnModel net;
+    set_parameters(*net, 3);
+    return Instance{net.ptr(), [net](const auto& x) mutable { return net->forward(x[0]); }};
+  };
+  const at::Tensor tokens = test_numbers({5}, 1, 50).to(at::kLong);
+  const at::Tensor target = test_numbers({5, 6}, 2);
+  const RunResults expected = train(make(), tokens, target);
+  for (const int ranks : {2, 3}) {
+    test::run_ranks(ranks, [&](int) {
+      const DeviceMesh mesh = comm::init_device_mesh("tp=" + std::to_string(ranks));
+      const Instance instance = make();
+      parallelize_module(*instance.module, mesh,
+                         {{"words", RowwiseParallel({.in_by_out = true})},
+                          {"up", ColwiseParallel({.in_by_out = true})},
+                          {"down", RowwiseParallel({.in_by_out = true})}});
+      const auto parameters = instance.module->named_parameters();
+      EXPECT_EQ(placements(parameters["words.weight"])[0], Shard(0));
+      EXPECT_EQ(placements(parameters["up.weight"])[0], Shard(1));
+      const at::Tensor x = distribute_tensor(tokens, mesh, {Replicate()});
+      comm::Recorder recorder(*comm::current_world());
+      instance.call({x});
+      EXPECT_EQ(comm::expect_comm(recorder, "2 all_reduce on tp, 0 implicit"), "");
+      recorder.stop();
+      expect_same(train(instance, x, distribute_tensor(target, mesh, {Replicate()})), expected);
+    });
+  }
+}
+
+/// Plain indexes; libtorch makes the offsets of the bags itself.
+TEST(Plan, BagsOfEmbeddingsAreSplitByFeatures) {
+  const auto make = [] {
+    torch::nn::EmbeddingBag bag(torch::nn::EmbeddingBagOptions(12, 6).mode(torch::kSum));
+    set_parameters(*bag, 3);
+    return Instance{bag.ptr(), [bag](const auto& x) mutable { return bag->forward(x[0]); }};
+  };
+  const at::Tensor tokens = test_numbers({4, 3}, 1, 12).to(at::kLong);
+  const at::Tensor target = test_numbers({4, 6}, 2);
+  const RunResults expected = train(make(), tokens, target);
+  for (const auto& style :
+       {ColwiseParallel(), ColwiseParallel({.output_layout = Replicate()}), RowwiseParallel()}) {
+    test::run_ranks(2, [&](int) {
+      const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+      const Instance instance = make();
+      parallelize_module(*instance.module, mesh, {{"", style}});
+      EXPECT_EQ(placements(instance.module->parameters()[0])[0],
+                Shard(style.kind == parallel::Style::Kind::colwise ? 1 : 0));
+      expect_same(train(instance, tokens, distribute_tensor(target, mesh, {Replicate()})),
+                  expected);
+    });
+  }
+}
+
 /// A convolution by output channels, then one by input channels.
 TEST(Plan, ConvolutionsAreSplitByChannels) {
   const auto make = [] {
@@ -106,6 +194,21 @@ TEST(Plan, ConvolutionsAreSplitByChannels) {
     expect_same(train(instance, distribute_tensor(x, mesh, {Replicate()}),
                       distribute_tensor(target, mesh, {Replicate()})),
                 expected);
+  });
+}
+
+/// A plain input of a rowwise module is this rank's channels.
+TEST(Plan, APlainInputOfARowwiseConvolutionIsChannels) {
+  torch::nn::Conv2d whole(torch::nn::Conv2dOptions(8, 4, 3));
+  set_parameters(*whole, 3);
+  const at::Tensor x = test_numbers({2, 8, 6, 5}, 1);
+  const at::Tensor expected = whole(x).detach();
+  test::run_ranks(2, [&](int rank) {
+    torch::nn::Conv2d own(torch::nn::Conv2dOptions(8, 4, 3));
+    set_parameters(*own, 3);
+    parallelize_module(*own, comm::init_device_mesh("tp=2"), {{"", RowwiseParallel()}});
+    const at::Tensor y = own(x.chunk(2, 1)[static_cast<size_t>(rank)]);
+    EXPECT_LT((full_tensor(y) - expected).abs().max().item<double>(), 1e-9);
   });
 }
 

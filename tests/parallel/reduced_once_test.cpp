@@ -12,7 +12,7 @@
 namespace tessera::test {
 namespace reduced_once_test {
 
-constexpr int kLayers = 2;
+constexpr int kLayers = 3;
 
 void shard_by_hand(const std::string& name, torch::nn::Module& module, const DeviceMesh& mesh) {
   auto* linear = module.as<torch::nn::LinearImpl>();
@@ -25,25 +25,70 @@ at::Tensor replicated(const at::Tensor& plain, const DeviceMesh& mesh) {
   return distribute_tensor(plain, mesh, {Replicate(), Replicate()});
 }
 
-TEST(ReducedOnce, APlainLlamaSendsTwoAllReducesALayerEachWay) {
-  test::run_ranks(4, [](int) {
-    const DeviceMesh mesh = comm::init_device_mesh("dp=2,tp=2");
-    blocks::Llama net(blocks::LlamaSizes{kWidth, kHeads, kHeads, kHidden, 50, kLayers});
+/// A Llama on dp=2,tp=2, and a batch for it.
+struct PlainLlama {
+  PlainLlama()
+      : mesh(comm::init_device_mesh("dp=2,tp=2")),
+        net(blocks::LlamaSizes{kWidth, kHeads, kHeads, kHidden, 50, kLayers}) {
     set_parameters(*net, 9);
     distribute_module(*net, mesh, shard_by_hand);
-    reduce_gradients(*net);
     const at::Tensor angles = test_numbers({kPlaces, kWidth / kHeads}, 77);
-    const at::Tensor cos = replicated(at::cos(angles), mesh);
-    const at::Tensor sin = replicated(at::sin(angles), mesh);
-    const at::Tensor tokens = distribute_tensor(test_numbers({4, kPlaces}, 3, 50).to(at::kLong),
-                                                mesh, {Shard(0), Replicate()});
+    cos = replicated(at::cos(angles), mesh);
+    sin = replicated(at::sin(angles), mesh);
+    tokens = distribute_tensor(test_numbers({4, kPlaces}, 3, 50).to(at::kLong), mesh,
+                               {Shard(0), Replicate()});
+  }
+  at::Tensor loss(const at::Tensor& logits) const {
+    return at::cross_entropy_loss(logits.flatten(0, 1), tokens.flatten());
+  }
+
+  DeviceMesh mesh;
+  blocks::Llama net;
+  at::Tensor cos, sin, tokens;
+};
+
+TEST(ReducedOnce, APlainLlamaSendsTwoAllReducesALayerEachWay) {
+  test::run_ranks(4, [](int) {
+    PlainLlama llama;
     comm::Recorder recorder(*comm::current_world());
-    const at::Tensor logits = net(tokens, cos, sin);
-    EXPECT_EQ(comm::expect_comm(recorder, "4 all_reduce on tp, 4 implicit"), "");
+    const at::Tensor logits = llama.net(llama.tokens, llama.cos, llama.sin);
+    EXPECT_EQ(comm::expect_comm(recorder, "6 all_reduce on tp, 6 implicit"), "");
     recorder.clear();
-    const at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), tokens.flatten());
-    loss.backward();
+    llama.loss(logits).backward();
     EXPECT_EQ(recorder.count_on("tp"), 2 * kLayers) << recorder.to_text();
+  });
+}
+
+/// What the second step of training sends.
+std::string messages_of_a_step(PlainLlama& llama, const std::string& expected) {
+  torch::optim::SGD optimizer(llama.net->parameters(), 0.05);
+  const auto step = [&] {
+    optimizer.zero_grad();
+    const at::Tensor loss = llama.loss(llama.net(llama.tokens, llama.cos, llama.sin));
+    loss.backward();
+    optimizer.step();
+  };
+  step();
+  comm::Recorder recorder(*comm::current_world());
+  step();
+  return comm::expect_comm(recorder, expected);
+}
+
+/// 43 messages: four a layer on tp; on dp the loss and each of the 30 gradients.
+TEST(ReducedOnce, AStepOfAPlainLlamaSendsTwelveMessagesOnTp) {
+  test::run_ranks(4, [](int) {
+    PlainLlama llama;
+    EXPECT_EQ(llama.net->parameters().size(), 30U);
+    EXPECT_EQ(messages_of_a_step(llama, "12 all_reduce on tp, 31 all_reduce on dp"), "");
+  });
+}
+
+/// With reduce_gradients, all gradients are one message.
+TEST(ReducedOnce, GradientsAreOneMessageIfAsked) {
+  test::run_ranks(4, [](int) {
+    PlainLlama llama;
+    reduce_gradients(*llama.net);
+    EXPECT_EQ(messages_of_a_step(llama, "12 all_reduce on tp, 2 all_reduce on dp"), "");
   });
 }
 

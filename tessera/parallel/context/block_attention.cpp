@@ -8,9 +8,11 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/text.h"
 
 namespace tessera::parallel {
 namespace {
@@ -101,6 +103,32 @@ at::Tensor given_part(const BlockProblem& problem, const RowSet& keys, const Til
   return mask;
 }
 
+/// What the mask function gives for the tile.
+at::Tensor computed_part(const BlockProblem& problem, const RowSet& keys, const Tile& tile,
+                         const at::Tensor& query) {
+  const auto positions = [&](const RowSet& rows, Interval part) {
+    return position_tensor(part_of_rows(rows.positions, part), query.device());
+  };
+  const at::Tensor given =
+      problem.mask_function(positions(problem.queries, tile.queries).unsqueeze(1),
+                            positions(keys, tile.keys).unsqueeze(0));
+  at::Tensor mask = with_four_dims(given);
+  if (tile.batch_row >= 0 && mask.size(0) > tile.batch_row) {
+    mask = mask.narrow(0, mask.size(0) > 1 ? tile.batch_row : 0, 1);
+  }
+  const std::array<int64_t, 4> wanted = {query.size(0), query.size(1), tile.queries.size(),
+                                         tile.keys.size()};
+  for (size_t dim = 0; dim < wanted.size(); ++dim) {
+    const int64_t size = mask.dim() == 4 ? mask.size(static_cast<int64_t>(dim)) : -1;
+    if (size == 1 || size == wanted[dim]) continue;
+    throw InvalidArgument(join_text("mask_function of positions ", wanted[2], "x1 and 1x",
+                                    wanted[3], " gave ", shape_text(given.sizes()),
+                                    ", which does not broadcast to ", shape_text(wanted),
+                                    " (batch, heads, queries, keys of this rank)"));
+  }
+  return mask;
+}
+
 at::Tensor mask_of(const BlockProblem& problem, const RowSet& keys, const Call& call,
                    const at::Tensor& query) {
   const Tile& tile = call.tile;
@@ -108,13 +136,7 @@ at::Tensor mask_of(const BlockProblem& problem, const RowSet& keys, const Call& 
   at::Tensor mask;
   if (problem.mask.defined()) mask = as_scores(given_part(problem, keys, tile), dtype);
   if (problem.mask_function) {
-    at::Tensor computed = with_four_dims(problem.mask_function(
-        position_tensor(part_of_rows(problem.queries.positions, tile.queries), query.device()),
-        position_tensor(part_of_rows(keys.positions, tile.keys), query.device())));
-    if (tile.batch_row >= 0 && computed.size(0) > 1) {
-      computed = computed.narrow(0, tile.batch_row, 1);
-    }
-    computed = as_scores(computed, dtype);
+    const at::Tensor computed = as_scores(computed_part(problem, keys, tile, query), dtype);
     mask = mask.defined() ? mask.add(computed) : computed;
   }
   if (call.mask_offset >= 0) {

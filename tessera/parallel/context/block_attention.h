@@ -19,7 +19,8 @@
 namespace tessera {
 
 /// The mask of a tile, computed from positions: bool (true: attend) or added to the scores;
-/// broadcasts to batch x heads x queries x keys. Both arguments are int64 vectors.
+/// broadcasts to batch x heads x queries x keys. The arguments are int64, queries x 1 and 1 x keys,
+/// so that a window is `(q - k).abs() < 4`.
 using MaskFunction =
     std::function<at::Tensor(const at::Tensor& query_positions, const at::Tensor& key_positions)>;
 

@@ -1,14 +1,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
-
-#include <algorithm>
 
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/parallel/context/context_parallel.h"
+#include "tests/support/peak_bytes.h"
 #include "tests/support/ranks.h"
 #include "tests/support/training.h"
 
@@ -16,28 +13,7 @@
 namespace tessera {
 namespace context_memory_test {
 
-/// The largest sum of bytes that the calling thread held at once, of those it allocated meanwhile.
-class PeakBytes final : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    held_ += bytes;
-    peak_ = std::max(peak_, held_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t peak() const { return peak_; }
-
- private:
-  int64_t held_ = 0;
-  int64_t peak_ = 0;
-};
-
-template <class Call>
-int64_t peak_bytes_of(Call call) {
-  const auto peak = std::make_shared<PeakBytes>();
-  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, peak);
-  call();
-  return peak->peak();
-}
+using test::peak_bytes_of;
 
 constexpr int64_t kRows = 2048;
 constexpr int64_t kHeads = 4;
@@ -78,7 +54,7 @@ TEST(ContextMemory, NoMethodHoldsAMatrixOfScores) {
 
 TEST(ContextMemory, NorOfAMaskThatIsAFunction) {
   const MaskFunction window = [](const at::Tensor& q, const at::Tensor& k) {
-    return (q.unsqueeze(1) - k.unsqueeze(0)).abs().lt(100);
+    return (q - k).abs().lt(100);
   };
   test::run_ranks(4, [&](int) {
     for (const auto method : {ContextMethod::ring, ContextMethod::all_to_all}) {

@@ -63,7 +63,8 @@ at::Tensor whole_mask(const Case& c) {
   if (c.causal) mask = mask.tril();
   if (c.mask.defined()) mask = mask.logical_and(c.mask);
   if (c.mask_function) {
-    mask = mask.logical_and(c.mask_function(at::arange(c.rows), at::arange(c.key_rows())));
+    mask = mask.logical_and(
+        c.mask_function(at::arange(c.rows).unsqueeze(1), at::arange(c.key_rows()).unsqueeze(0)));
   }
   for (int64_t b = 0; b < c.batch && !c.documents.empty(); ++b) {
     const auto& offsets = c.documents[c.documents.size() == 1 ? 0 : static_cast<size_t>(b)];
@@ -242,10 +243,14 @@ TEST(ContextParallel, MasksOfKeysAndOfPairsApply) {
 
 TEST(ContextParallel, AMaskMayBeAFunctionOfPositions) {
   const MaskFunction window = [](const at::Tensor& q, const at::Tensor& k) {
-    return (q.unsqueeze(1) - k.unsqueeze(0)).abs().lt(4);
+    return (q - k).abs().lt(4);
   };
   expect_equal(Case{.balanced = true, .mask_function = window});
   expect_equal(Case{.causal = true, .mask_function = window});
+  const MaskFunction of_keys = [](const at::Tensor&, const at::Tensor& k) {
+    return k.remainder(5).lt(4);
+  };
+  expect_equal(Case{.documents = {{0, 5, 16}, {0, 9, 16}}, .mask_function = of_keys});
 }
 
 TEST(ContextParallel, TheMathKernelIsEqualToo) {
@@ -382,6 +387,10 @@ TEST(ContextParallel, RefusesWhatDoesNotFit) {
     expect(message(q, k, v, {}, {.documents = {{0, 5}}}), "must ascend from 0 to");
     expect(message(q, k, v, {}, {.kernel = AttentionKernel::flash}), "does not take");
     expect(message(q, k, v, {.mask = at::ones({3, 5}, at::kBool)}), "elements, not 1 or 16");
+    const MaskFunction flat = [](const at::Tensor& a, const at::Tensor& b) {
+      return a.flatten().sub(b.flatten()).unsqueeze(1).lt(4).expand({-1, 3});
+    };
+    expect(message(q, k, v, {.mask_function = flat}), "does not broadcast to 2x4x8x8");
     at::Tensor leaf = put(in.query, "S2").set_requires_grad(true);
     const at::Tensor out = context_parallel_attention(leaf, k, v);
     EXPECT_THROW(out.sum().backward({}, true, /*create_graph=*/true), NotSupported);
