@@ -1,6 +1,9 @@
 #include "tessera/dcp/check.h"
 
 #include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
 
 #include "tessera/base/errors.h"
 
@@ -16,31 +19,56 @@ bool overlap(const Box& a, const Box& b) {
   return true;
 }
 
+constexpr size_t kMostDims = 1024;  // PyTorch's own functions take 64
+
 std::string box_text(const Box& box) {
   return join_text("[", list_text(box.begin), ") to [", list_text(box.end), ")");
 }
 
-/// Two boxes overlap only if their first dims do: sorted by these, few pairs need a look.
-void check_overlaps(const std::string& name, std::vector<const Box*> boxes,
-                    const std::string& document) {
-  if (boxes.empty() || boxes[0]->begin.empty()) {
-    require(boxes.size() <= 1, document, ": ", name, " is stored more than once");
-    return;
-  }
-  std::ranges::sort(boxes, {}, [](const Box* box) { return box->begin; });
+using Boxes = std::span<const Box*>;
+using Pair = std::pair<const Box*, const Box*>;
+
+/// Two that overlap, of boxes that are sorted by where they begin in dim `d`.
+std::optional<Pair> overlap_by_pairs(Boxes boxes, size_t d) {
   for (size_t i = 0; i < boxes.size(); ++i) {
-    for (size_t j = i + 1; j < boxes.size() && boxes[j]->begin[0] < boxes[i]->end[0]; ++j) {
-      require(
-          !overlap(*boxes[i], *boxes[j]), document, ": ", name,
-          ": two chunks overlap: ", [&] { return box_text(*boxes[i]); }, " and ",
-          [&] { return box_text(*boxes[j]); });
+    for (size_t j = i + 1; j < boxes.size() && boxes[j]->begin[d] < boxes[i]->end[d]; ++j) {
+      if (overlap(*boxes[i], *boxes[j])) return Pair(boxes[i], boxes[j]);
     }
   }
+  return std::nullopt;
+}
+
+/// Two that overlap, of boxes that share a point in all dims before `d`. Shards form a grid: along
+/// a dim, the intervals of two boxes are the same or disjoint. A group of the same interval is
+/// searched along the next dim, so that a grid takes n log n steps; other layouts are compared by
+/// pairs.
+std::optional<Pair> find_overlap(Boxes boxes, size_t d) {
+  if (boxes.size() < 2) return std::nullopt;
+  if (d == boxes[0]->begin.size()) return Pair(boxes[0], boxes[1]);
+  std::ranges::sort(boxes, {},
+                    [d](const Box* box) { return std::pair(box->begin[d], box->end[d]); });
+  for (size_t first = 0; first < boxes.size();) {
+    size_t last = first;
+    bool is_grid = true;
+    int64_t end = boxes[first]->end[d];
+    for (; last < boxes.size() && boxes[last]->begin[d] < end; ++last) {
+      is_grid = is_grid && boxes[last]->begin[d] == boxes[first]->begin[d] &&
+                boxes[last]->end[d] == boxes[first]->end[d];
+      end = std::max(end, boxes[last]->end[d]);
+    }
+    const Boxes group = boxes.subspan(first, last - first);
+    const auto found = is_grid ? find_overlap(group, d + 1) : overlap_by_pairs(group, d);
+    if (found) return found;
+    first = last;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 void check_chunks(const std::string& name, const TensorEntry& tensor, const std::string& document) {
+  require(tensor.shape.size() <= kMostDims, document, ": ", name, " has an impossible shape, of ",
+          tensor.shape.size(), " dims");
   int64_t elements = 1;
   for (const int64_t size : tensor.shape) {
     require(size >= 0 && !__builtin_mul_overflow(elements, size, &elements) &&
@@ -63,7 +91,13 @@ void check_chunks(const std::string& name, const TensorEntry& tensor, const std:
     boxes.push_back(&chunk.box);
     covered += chunk.box.numel();
   }
-  check_overlaps(name, std::move(boxes), document);
+  require(!tensor.shape.empty() || boxes.size() <= 1, document, ": ", name,
+          " is stored more than once");
+  const auto found = find_overlap(boxes, 0);
+  require(
+      !found, document, ": ", name,
+      ": two chunks overlap: ", [&] { return box_text(*found->first); }, " and ",
+      [&] { return box_text(*found->second); });
   require(covered == elements, document, ": ", name, " is incomplete: its chunks hold ",
           static_cast<int64_t>(covered), " of ", elements, " elements");
 }

@@ -73,7 +73,11 @@ Places read_places(PickleRef storage) {
     const std::string_view name = index.field("fqn", 0).text();
     std::optional<std::vector<int64_t>> offset;
     if (index.has_field("offset", 1)) offset = index.field("offset", 1).integers();
-    places.emplace(place_key(name, offset ? &*offset : nullptr), read_item(info));
+    const auto key = place_key(name, offset ? &*offset : nullptr);
+    if (!places.emplace(key, read_item(info)).second) {
+      index.fail(join_text("it says twice where ", name,
+                           offset ? join_text(" at ", list_text(*offset)) : "", " is stored"));
+    }
   }
   return places;
 }
@@ -153,7 +157,9 @@ Metadata read_metadata(std::span<const std::byte> contents, const std::string& d
     } else {
       value.fail(join_text(name, " is neither a tensor nor a value"));
     }
-    out.entries.insert_or_assign(std::move(name), std::move(entry));
+    if (!out.entries.emplace(name, std::move(entry)).second) {
+      key.fail(join_text("it has the name ", name, " twice"));
+    }
   }
   if (root.has_field("planner_data", 1)) {
     const PickleRef paths = root.field("planner_data", 1);

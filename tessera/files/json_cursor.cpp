@@ -7,8 +7,6 @@
 namespace tessera::files {
 namespace {
 
-constexpr int kMaxDepth = 500;
-
 using Json = JsonCursor::Json;
 
 /// Appends the path from `from` to `wanted`, "nodes[3].target"; returns false if it is not inside.
@@ -105,19 +103,6 @@ double JsonCursor::number() const {
   }
   if (!json_->is_number()) fail_type("a number");
   return json_->get<double>();
-}
-
-nlohmann::ordered_json parse_json(std::string_view text, std::string_view document) {
-  const auto watch = [&](int depth, nlohmann::ordered_json::parse_event_t,
-                         nlohmann::ordered_json&) {
-    require(depth < kMaxDepth, document, ": lists and objects nested deeper than ", kMaxDepth);
-    return true;
-  };
-  try {
-    return nlohmann::ordered_json::parse(text, watch);
-  } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument(join_text(document, ": ", error.what()));
-  }
 }
 
 }  // namespace tessera::files

@@ -23,7 +23,7 @@ struct Name {
   DType dtype;
   std::string_view name;
 };
-constexpr std::array<Name, 17> kNames = {{{DType::f64, "F64"},
+constexpr std::array<Name, 19> kNames = {{{DType::f64, "F64"},
                                           {DType::f32, "F32"},
                                           {DType::f16, "F16"},
                                           {DType::bf16, "BF16"},
@@ -38,6 +38,8 @@ constexpr std::array<Name, 17> kNames = {{{DType::f64, "F64"},
                                           {DType::boolean, "BOOL"},
                                           {DType::f8_e4m3fn, "F8_E4M3"},
                                           {DType::f8_e5m2, "F8_E5M2"},
+                                          {DType::f8_e4m3fnuz, "F8_E4M3FNUZ"},
+                                          {DType::f8_e5m2fnuz, "F8_E5M2FNUZ"},
                                           {DType::f8_e8m0fnu, "F8_E8M0"},
                                           {DType::c64, "C64"}}};
 
@@ -116,6 +118,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
   const uint64_t start = kLengthBytes + length;
   JsonCursor(json, document).each_member([&](std::string_view key, const JsonCursor& value) {
     if (key == "__metadata__") {
+      if (value.is_null()) return;
       value.each_member([&](std::string_view k, const JsonCursor& v) {
         metadata_.emplace(std::string(k), v.text());
       });

@@ -8,6 +8,7 @@
 #include "tessera/dcp/checksums.h"
 #include "tessera/dcp/items.h"
 #include "tessera/files/block_sums.h"
+#include "tessera/files/pickle_writer.h"
 #include "tests/support_pure/expect_error.h"
 #include "tests/support_pure/temp_dir.h"
 
@@ -87,10 +88,69 @@ TEST(Chunks, AreTheTensorOrAnErrorNamesIt) {
       },
       {"m: w", "overlap"});
   expect_error<InvalidArgument>([&] { check({4, 4}, {{{0, 0}, {5, 4}}}); }, {"not inside"});
+  check({4, 4}, {{{0, 0}, {3, 1}},
+                 {{0, 1}, {1, 4}},
+                 {{1, 3}, {4, 4}},
+                 {{3, 0}, {4, 3}},
+                 {{1, 1}, {3, 3}}});  // no grid
+  expect_error<InvalidArgument>(
+      [&] {
+        check({4, 4}, {{{0, 0}, {3, 1}},
+                       {{0, 1}, {1, 4}},
+                       {{1, 2}, {4, 4}},
+                       {{3, 0}, {4, 3}},
+                       {{1, 1}, {3, 3}}});
+      },
+      {"overlap"});
+  expect_error<InvalidArgument>(
+      [&] {
+        check({2, 4}, {{{0, 0}, {1, 2}}, {{0, 2}, {1, 4}}, {{1, 0}, {2, 2}}, {{1, 0}, {2, 2}}});
+      },
+      {"overlap", "[1,0) to [2,2)"});
   expect_error<InvalidArgument>([&] { check({4}, {{{-1}, {3}}}); }, {"not inside"});
   expect_error<InvalidArgument>([&] { check({}, {{{}, {}}, {{}, {}}}); }, {"more than once"});
   expect_error<InvalidArgument>([&] { check({}, {}); }, {"0 of 1"});
   expect_error<InvalidArgument>([&] { check({1 << 30, 1 << 30, 1 << 30}, {}); }, {"impossible"});
+}
+
+/// Compared by pairs, these are 45 billion comparisons.
+TEST(Chunks, OfAFineGridAreCheckedInASecond) {
+  constexpr int64_t kSide = 300;
+  TensorEntry columns{DType::f32, {4, kSide * kSide}, {}};
+  for (int64_t i = 0; i < kSide * kSide; ++i) columns.chunks.push_back({{{0, i}, {4, i + 1}}, {}});
+  check_chunks("w", columns, "m");
+  TensorEntry tiles{DType::f32, {kSide, kSide, 2}, {}};
+  for (int64_t i = 0; i < kSide * kSide; ++i) {
+    const int64_t row = i / kSide, column = i % kSide;
+    tiles.chunks.push_back({{{row, column, 0}, {row + 1, column + 1, 2}}, {}});
+  }
+  check_chunks("w", tiles, "m");
+  tiles.chunks.back() = tiles.chunks.front();
+  expect_error<InvalidArgument>([&] { check_chunks("w", tiles, "m"); }, {"overlap"});
+}
+
+TEST(Metadata, WithANameOrAPlaceTwiceIsRefused) {
+  const auto pickled = [](int names, int places) {
+    files::PickleWriter out;
+    const std::string module = "torch.distributed.checkpoint.metadata";
+    out.global(module, "Metadata").mark();
+    out.empty_dict().mark();
+    for (int i = 0; i < names; ++i) {
+      out.text("step").global(module, "BytesStorageMetadata").mark().tuple().reduce();
+    }
+    out.set_items().none().empty_dict().mark();
+    for (int i = 0; i < places; ++i) {
+      out.global(module, "MetadataIndex").mark().text("step").tuple().reduce();
+      out.global("torch.distributed.checkpoint.filesystem", "_StorageInfo").mark();
+      out.text("f").integer(i).integer(1).tuple().reduce();
+    }
+    out.set_items().tuple().reduce();
+    return out.finish();
+  };
+  EXPECT_EQ(read_metadata(as_bytes(pickled(1, 1)), "m").entries.size(), 1U);
+  const auto read = [&](const std::string& text) { read_metadata(as_bytes(text), "m"); };
+  expect_error<InvalidArgument>([&] { read(pickled(2, 1)); }, {"m: it has the name step twice"});
+  expect_error<InvalidArgument>([&] { read(pickled(1, 2)); }, {"m: it says twice where step"});
 }
 
 TEST(FilesOfACheckpoint, AreInsideOfItsDirectory) {

@@ -73,6 +73,9 @@ TEST(Safetensors, RefusesBrokenHeaders) {
   refuses(R"({"v":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
           R"("w":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
           6, {"w starts at byte"});
+  refuses(R"({"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+          R"("w":{"dtype":"U8","shape":[2,2],"data_offsets":[0,4]}})",
+          4, {"t.safetensors: header", "the key \"w\" occurs twice"});
   refuses(R"({"w":)", 0, {"t.safetensors: header"});
   refuses(R"([])", 0, {"header is array, not an object"});
   expect_error<InvalidArgument>([&] { SafetensorsFile(dir / "none"); }, {"No such file"});
@@ -80,6 +83,18 @@ TEST(Safetensors, RefusesBrokenHeaders) {
   expect_error<InvalidArgument>([&] { SafetensorsFile(dir / "short"); }, {"3 bytes"});
   std::ofstream(dir / "huge") << std::string(16, '\x7f');
   expect_error<InvalidArgument>([&] { SafetensorsFile(dir / "huge"); }, {"a header of"});
+}
+
+TEST(Safetensors, TakesAsLongAsTheirHeaderIs) {
+  const TempDir dir;
+  std::string header = R"({"__metadata__":null)";
+  constexpr int kTensors = 200'000;
+  for (int i = 0; i < kTensors; ++i) {
+    header +=
+        join_text(",\"w", i, R"(":{"dtype":"U8","shape":[],"data_offsets":[)", i, ",", i + 1, "]}");
+  }
+  const SafetensorsFile file(file_of(dir, header + "}", kTensors));
+  EXPECT_EQ(file.entries().size(), static_cast<size_t>(kTensors));
 }
 
 TEST(Safetensors, RefusesToWriteANameTwiceOrAnUnknownType) {
