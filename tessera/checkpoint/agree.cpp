@@ -25,6 +25,23 @@ at::Tensor all_gather(comm::RankWorld& world, const at::Tensor& mine) {
   return all;
 }
 
+/// The error with `prefix` before its text; one that is not of this library as it is.
+[[noreturn]] void rethrow_with(const std::string& prefix, const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(prefix + error.what());
+  } catch (const NotSupported& error) {
+    throw NotSupported(prefix + error.what());
+  } catch (const PeerError&) {  // names a rank already
+    throw;
+  } catch (const InternalError& error) {
+    throw InternalError(prefix + error.what());
+  } catch (const Error& error) {
+    throw Error(prefix + error.what());
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> all_gather_text(comm::RankWorld& world, const std::string& text) {
@@ -67,7 +84,9 @@ void on_all_ranks(comm::RankWorld& world, const std::function<void()>& body) {
     if (failure) std::rethrow_exception(failure);
     throw;
   }
-  if (failure) std::rethrow_exception(failure);
+  if (failure) {
+    rethrow_with(world.size() > 1 ? join_text("rank ", world.rank(), ": ") : "", failure);
+  }
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (!texts[rank].empty()) throw PeerError(join_text("rank ", rank, ": ", texts[rank]));
   }

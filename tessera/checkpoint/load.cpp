@@ -1,18 +1,19 @@
 #include "tessera/checkpoint/load.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <exception>
 #include <map>
 #include <memory>
-#include <regex>
 #include <set>
-#include <span>
 
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/agree.h"
 #include "tessera/checkpoint/chunks.h"
+#include "tessera/checkpoint/renames.h"
 #include "tessera/checkpoint/stored/directory.h"
 #include "tessera/checkpoint/stored/stored_box.h"
 #include "tessera/checkpoint/stored/stored_state.h"
@@ -29,11 +30,30 @@ constexpr size_t kMostListed = 20;
 
 void append_list(std::string& out, std::string_view title, const std::vector<std::string>& names) {
   if (names.empty()) return;
-  out += join_text(out.empty() ? "" : "; ", title, " ");
+  out += join_text(out.empty() ? "" : "; ", title);
   for (size_t i = 0; i < names.size() && i < kMostListed; ++i) {
     out += join_text(i > 0 ? ", " : "", names[i]);
   }
   if (names.size() > kMostListed) out += join_text(" and ", names.size() - kMostListed, " more");
+}
+
+/// "" if this rank's part of the tensor can be written to, else what to do about it.
+std::string write_obstacle(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "is an undefined tensor in the state";
+  if (tensor.is_meta()) return "is on meta in the state; to_empty it before";
+  if (tensor.is_nested() || tensor.layout() != at::kStrided) {
+    return "is not a dense tensor in the state";
+  }
+  const at::Tensor rest = checkpoint::at_rest(tensor);
+  if (is_dtensor(rest) && !sharding(rest).mesh().contains_me()) return "";
+  const at::Tensor local = is_dtensor(rest) ? to_local(rest) : rest;
+  if (at::has_internal_overlap(local) == at::MemOverlap::Yes) {
+    return "has elements that share memory in the state, as expand makes them; clone it before";
+  }
+  if (local.is_inference() && !c10::InferenceMode::is_enabled()) {
+    return "is an inference tensor in the state; load in inference mode, or clone it before";
+  }
+  return "";
 }
 
 /// "" if an entry of the checkpoint fits the state's value, else what does not.
@@ -44,8 +64,9 @@ std::string mismatch(const std::string& name, const StateValue& value, const dcp
     return stored == nullptr ? "" : join_text(name, " is a tensor in the checkpoint, not a value");
   }
   if (stored == nullptr) return join_text(name, " is a value in the checkpoint, not a tensor");
-  if (!tensor->defined()) return join_text(name, " is an undefined tensor in the state");
-  if (tensor->is_meta()) return join_text(name, " is on meta in the state; to_empty it before");
+  if (const auto obstacle = write_obstacle(*tensor); !obstacle.empty()) {
+    return join_text(name, " ", obstacle);
+  }
   if (!std::ranges::equal(stored->shape, tensor->sizes())) {
     return join_text(name, " is ", shape_text(stored->shape), " in the checkpoint and ",
                      shape_text(tensor->sizes()), " in the state");
@@ -67,63 +88,11 @@ struct Named {
 };
 using Entries = std::map<std::string, Named>;
 
-std::string renamed(const std::string& name,
-                    std::span<const std::pair<std::regex, std::string>> by) {
-  for (const auto& [pattern, replacement] : by) {
-    if (std::regex_search(name, pattern)) return std::regex_replace(name, pattern, replacement);
-  }
-  return name;
-}
-
-/// A glob and its replacement as a regular expression and its format.
-std::pair<std::string, std::string> glob_as_regex(std::string_view glob,
-                                                  std::string_view replacement) {
-  std::string pattern = "^", format;
-  int stars = 0;
-  for (size_t i = 0; i < glob.size(); ++i) {
-    if (glob[i] == '*') {
-      const bool any = glob.substr(i, 2) == "**";
-      pattern += any ? "(.*)" : "([^.]*)";
-      i += any ? 1 : 0;
-      ++stars;
-      continue;
-    }
-    if (std::string_view("\\^$.|?+()[]{}").find(glob[i]) != std::string_view::npos) pattern += '\\';
-    pattern += glob[i];
-  }
-  int used = 0;
-  for (size_t i = 0; i < replacement.size(); ++i) {
-    if (replacement[i] == '*') {
-      if (replacement.substr(i, 2) == "**") ++i;
-      format += join_text("$", ++used < 10 ? "0" : "", used);  // two digits: "$1" then "0" is $10
-    } else {
-      format += replacement[i] == '$' ? "$$" : std::string(1, replacement[i]);
-    }
-  }
-  require(used <= stars, "load: '", replacement, "' has more stars than 'glob:", glob, "'");
-  return {pattern + "$", format};
-}
-
 Entries rename_entries(const dcp::Metadata& metadata, const LoadOptions& options) {
-  std::vector<std::pair<std::regex, std::string>> patterns;
-  for (const auto& [pattern, replacement] : options.renames) {
-    constexpr std::string_view kGlob = "glob:";
-    try {
-      if (pattern.starts_with(kGlob)) {
-        const auto [regex, format] =
-            glob_as_regex(std::string_view(pattern).substr(kGlob.size()), replacement);
-        patterns.emplace_back(std::regex(regex), format);
-      } else {
-        patterns.emplace_back(std::regex(pattern), replacement);
-      }
-    } catch (const std::regex_error& error) {
-      throw InvalidArgument(
-          join_text("load: '", pattern, "' is no regular expression: ", error.what()));
-    }
-  }
+  const checkpoint::Renames renames(options.renames);
   Entries out;
   for (const auto& [name, entry] : metadata.entries) {
-    const auto [found, added] = out.try_emplace(renamed(name, patterns), Named{name, &entry});
+    const auto [found, added] = out.try_emplace(renames.apply(name), Named{name, &entry});
     require(added, "load: ", found->second.stored_name, " and ", name,
             " of the checkpoint would both become ", found->first);
   }
@@ -195,7 +164,7 @@ class LoadProgress {
 void plan_copies(const std::string& name, const at::Tensor& tensor, const dcp::TensorEntry& stored,
                  StoredState& stored_state, const LoadOptions& options, LoadProgress& progress,
                  std::vector<Copy>& out) {
-  dcp::check_chunks(name, stored, stored_state.path().string());
+  dcp::check_chunks(name, stored, stored_state.description().string());
   for (const auto& held : chunk_list(tensor)) {
     for (const auto& chunk : stored.chunks) {
       const auto part = checkpoint::intersection(held, chunk.box);
@@ -279,8 +248,8 @@ Planned plan_load(const State& state, const fs::path& directory, const LoadOptio
 
 std::string LoadReport::to_text() const {
   std::string out;
-  append_list(out, "the checkpoint lacks", missing);
-  append_list(out, "the state lacks", unexpected);
+  append_list(out, "the checkpoint lacks ", missing);
+  append_list(out, "the state lacks ", unexpected);
   append_list(out, "", mismatched);
   return out;
 }

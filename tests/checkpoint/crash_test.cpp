@@ -205,7 +205,7 @@ TEST(DamagedCheckpoint, IsNamedWithItsFileAndTensor) {
     const DeviceMesh mesh = init_device_mesh("dp=2");
     State state = {{"w", distribute_tensor(at::zeros({6, 3}), mesh, {Shard(0)})}};
     const auto attempt = [&] { load(state, dir / "bad", {.allow_unexpected = true}); };
-    rank == 1 ? expect_error<InvalidArgument>(attempt, {"w: ", "__1_0.distcp is damaged"})
+    rank == 1 ? expect_error<InvalidArgument>(attempt, {"rank 1: w: ", "__1_0.distcp is damaged"})
               : expect_error<PeerError>(attempt, {"rank 1: w: ", "__1_0.distcp is damaged"});
   });
 }

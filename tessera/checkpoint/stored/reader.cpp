@@ -39,9 +39,11 @@ CheckpointReader::CheckpointReader(const fs::path& directory, Options options)
   require(fs::exists(path), directory.string(), " is no checkpoint: it has no ",
           dcp::kMetadataFile);
   const fs::path sums = directory / dcp::kChecksumFile;
-  if (fs::exists(sums)) {
+  std::error_code none;
+  if (fs::exists(fs::symlink_status(sums, none))) {
     has_checksums_ = true;
-    const auto mapped = files::MappedFile::open(sums);
+    const auto mapped =
+        files::MappedFile::open(dcp::file_inside(directory, std::string(dcp::kChecksumFile)));
     digest_ = std::to_string(files::crc32(mapped->bytes()));
     if (options_.verify) checksums_ = dcp::read_checksums(text_of(*mapped), sums.string());
   }

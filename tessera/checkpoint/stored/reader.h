@@ -23,6 +23,7 @@ class CheckpointReader final : public StoredState {
 
   const dcp::Metadata& metadata() const override { return metadata_; }
   const std::filesystem::path& path() const override { return directory_; }
+  std::filesystem::path description() const override { return directory_ / dcp::kMetadataFile; }
   std::string format() const override { return "PyTorch distributed checkpoint"; }
   std::string digest() const override { return digest_; }
   bool has_checksums() const override { return has_checksums_; }

@@ -21,6 +21,7 @@ class SafetensorsReader final : public StoredState {
 
   const dcp::Metadata& metadata() const override { return metadata_; }
   const std::filesystem::path& path() const override { return path_; }
+  std::filesystem::path description() const override { return path_; }
   std::string format() const override { return "safetensors"; }
   std::string digest() const override { return ""; }
   bool has_checksums() const override { return false; }

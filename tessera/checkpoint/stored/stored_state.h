@@ -26,6 +26,8 @@ class StoredState {
   virtual const dcp::Metadata& metadata() const = 0;
   /// Names it in messages.
   virtual const std::filesystem::path& path() const = 0;
+  /// The file that says which names and chunks there are.
+  virtual std::filesystem::path description() const = 0;
   /// "PyTorch distributed checkpoint", "safetensors".
   virtual std::string format() const = 0;
   /// The same for all who have opened the same save; "" where the format does not tell.

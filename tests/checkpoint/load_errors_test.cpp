@@ -1,0 +1,84 @@
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tessera/base/errors.h"
+#include "tessera/checkpoint/load.h"
+#include "tessera/checkpoint/save.h"
+#include "tessera/comm/threads.h"
+#include "tessera/dtensor/dtensor.h"
+#include "tests/support_pure/expect_error.h"
+#include "tests/support_pure/temp_dir.h"
+
+/// States and directories that a load refuses: nothing in memory has changed then.
+namespace tessera {
+namespace load_errors_test {
+
+namespace fs = std::filesystem;
+using comm::init_device_mesh;
+using comm::run_ranks;
+using test::expect_error;
+using test::TempDir;
+
+/// "a" and "c" can be written to; "b" is given.
+void expect_refused(const fs::path& checkpoint, const at::Tensor& b, std::string_view text) {
+  const at::Tensor a = at::zeros({4}), c = at::zeros({4});
+  State state = {{"a", a}, {"b", b}, {"c", c}};
+  expect_error<InvalidArgument>([&] { load(state, checkpoint); },
+                                {"does not fit the state: b ", text});
+  EXPECT_EQ(a.abs().sum().item<float>() + c.abs().sum().item<float>(), 0);
+}
+
+TEST(Load, IntoWhatCannotBeWrittenChangesNothing) {
+  const TempDir dir;
+  const at::Tensor values = at::arange(4.0) + 1;
+  save({{"a", values}, {"b", values}, {"c", values}}, dir / "ckpt");
+  expect_refused(dir / "ckpt", at::zeros({1}).expand({4}), "has elements that share memory");
+  expect_refused(dir / "ckpt", at::zeros({4}).to_sparse(), "is not a dense tensor");
+  expect_refused(dir / "ckpt", {}, "is an undefined tensor");
+  at::Tensor inferred;
+  {
+    const c10::InferenceMode inference;
+    inferred = at::zeros({4});
+  }
+  expect_refused(dir / "ckpt", inferred, "is an inference tensor");
+  const c10::InferenceMode inference;
+  State state = {{"b", inferred}};
+  load(state, dir / "ckpt", {.allow_unexpected = true});
+  EXPECT_TRUE(at::equal(inferred, values));
+}
+
+TEST(Load, IntoWhatOneRankCannotWriteChangesNoRank) {
+  const TempDir dir;
+  run_ranks(2, [&](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const at::Tensor values = at::arange(8.0) + 1;
+    save({{"a", values}, {"b", values}}, dir / "ckpt");
+    const at::Tensor a = distribute_tensor(at::zeros({8}), mesh, {Shard(0)});
+    State state = {{"a", a}, {"b", rank == 1 ? at::zeros({1}).expand({8}) : at::zeros({8})}};
+    const auto attempt = [&] { load(state, dir / "ckpt"); };
+    rank == 1 ? expect_error<InvalidArgument>(attempt, {"rank 1: ", "b has elements that share"})
+              : expect_error<PeerError>(attempt, {"rank 1: ", "b has elements that share"});
+    EXPECT_EQ(to_local(a).abs().sum().item<float>(), 0);
+  });
+}
+
+TEST(Load, FollowsNoLinkOutOfTheDirectory) {
+  for (const std::string name : {"__0_0.distcp", ".metadata", "checksums.json"}) {
+    const TempDir dir;
+    save({{"a", at::arange(4.0)}}, dir / "ckpt");
+    fs::rename(dir / "ckpt" / name, dir / "outside");
+    fs::create_symlink(dir / "outside", dir / "ckpt" / name);
+    const at::Tensor a = at::zeros({4});
+    State state = {{"a", a}};
+    expect_error<InvalidArgument>([&] { load(state, dir / "ckpt"); },
+                                  {name, "symbolic link that leads out of the directory"});
+    EXPECT_EQ(a.abs().sum().item<float>(), 0);
+  }
+}
+
+}  // namespace load_errors_test
+}  // namespace tessera
