@@ -6,6 +6,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/agree.h"
 #include "tessera/checkpoint/stored/directory.h"
+#include "tessera/checkpoint/stored/remove_tree.h"
 
 namespace tessera {
 namespace {
@@ -52,7 +53,7 @@ void remove_step(const fs::path& root, int64_t step) {
   const fs::path hidden = root / join_text(".", path.filename().string(), kRemoving);
   fs::rename(path, hidden);
   checkpoint::sync_directory(root);
-  checkpoint::remove_tree(hidden);
+  checkpoint::remove_tree_in_background(hidden);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "tessera/dcp/checksums.h"
 #include "tessera/dcp/items.h"
 #include "tessera/files/block_sums.h"
-#include "tessera/files/pickle_writer.h"
+#include "tessera/files/pickle/pickle_writer.h"
 #include "tests/support_pure/expect_error.h"
 #include "tests/support_pure/temp_dir.h"
 

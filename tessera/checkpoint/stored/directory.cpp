@@ -1,7 +1,6 @@
 #include "tessera/checkpoint/stored/directory.h"
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <system_error>
 
 #include "tessera/base/errors.h"
+#include "tessera/checkpoint/stored/remove_tree.h"
 #include "tessera/dcp/checksums.h"
 #include "tessera/dcp/metadata.h"
 
@@ -102,6 +102,7 @@ SavingDirectory::SavingDirectory(const fs::path& directory)
   lock_ = DirectoryLock::create(saving_);
   require(lock_.held(), "another save to ", target_.string(),
           " is running; wait for it, or save to another directory");
+  wait_for_removals();  // this save may need the space
   try {
     for (const auto& left : fs::directory_iterator(saving_)) remove_tree(left.path());
     const fs::path before = replaced_path(directory);
@@ -138,7 +139,7 @@ void SavingDirectory::commit() {
   if (exchange(saving_, target_)) {
     lock_ = {};
     sync_directory(parent_of(target_));
-    remove_tree(saving_);
+    remove_tree_in_background(saving_);
     return;
   }
   const fs::path replaced = replaced_path(target_);
@@ -146,7 +147,7 @@ void SavingDirectory::commit() {
   rename_or_fail(saving_, target_);
   lock_ = {};
   sync_directory(parent_of(target_));
-  remove_tree(replaced);
+  remove_tree_in_background(replaced);
 }
 
 void SavingDirectory::commit_file() {
@@ -158,17 +159,6 @@ void SavingDirectory::commit_file() {
 void remove_leftover(const fs::path& saving) {
   const DirectoryLock lock = DirectoryLock::of(saving);
   if (lock.held()) remove_tree(saving);
-}
-
-void remove_tree(const fs::path& path) {
-  constexpr int kDescriptors = 16;
-  const auto remove_one = [](const char* name, const struct stat*, int, struct FTW*) {
-    return ::remove(name);
-  };
-  if (::nftw(path.c_str(), remove_one, kDescriptors, FTW_DEPTH | FTW_PHYS) != 0 &&
-      errno != ENOENT) {
-    fail("remove", path, errno);
-  }
 }
 
 void sync_directory(const fs::path& directory) {

@@ -53,10 +53,6 @@ class SavingDirectory {
 /// Removes what an interrupted save left at `saving`; a save that still runs keeps its own.
 void remove_leftover(const std::filesystem::path& saving);
 
-/// Removes a file, or a directory with all that is in it, without following links. Throws Error.
-/// (Some builds of libtorch export a std::filesystem::remove_all of their own that crashes here.)
-void remove_tree(const std::filesystem::path& path);
-
 /// fsync of a directory: names in it are on the device then.
 void sync_directory(const std::filesystem::path& directory);
 
