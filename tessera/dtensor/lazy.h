@@ -58,6 +58,9 @@ class LazyLocal {
   virtual void release() {}
   /// unsharded() of an ordinary sharded tensor that was computed from the shards.
   virtual at::Tensor unsharded_from(const at::Tensor& computed) = 0;
+  /// The one whose unsharded_from() this one calls; nullptr: it has its own. Results of ops refer
+  /// to that one alone, because they must not keep the memory of their operands.
+  virtual std::shared_ptr<LazyLocal> origin() const { return nullptr; }
   /// The same tensor as an ordinary sharded one; shares memory.
   virtual at::Tensor shards() = 0;
   /// Called before the shards are written to.

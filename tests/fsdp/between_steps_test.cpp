@@ -142,6 +142,26 @@ TEST(BetweenSteps, WhatWasComputedFromShardsMeetsPlainTensors) {
   });
 }
 
+/// A norm that a program logs, or an average that is replaced in every step, does not keep the
+/// memory of the tensors that it was computed from.
+TEST(BetweenSteps, WhatWasComputedFromShardsKeepsNoneOfItsOperands) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    auto net = make_mlp({6, 5});
+    shard_layers(net, mesh);
+    const at::Tensor weight = layers_of(net)[0]->weight.detach();
+    for (const auto& make : std::vector<std::function<at::Tensor()>>{
+             [&] { return weight * 2; }, [&] { return weight.to(at::kFloat); }}) {
+      at::Tensor operand = make();
+      const auto memory = to_local(operand).storage().getWeakStorageImpl();
+      const std::vector<at::Tensor> norms = {operand.norm(), operand.t().norm()};
+      operand.reset();
+      EXPECT_TRUE(memory.expired());
+      EXPECT_TRUE(at::allclose(full_tensor(norms[0]), full_tensor(norms[1])));
+    }
+  });
+}
+
 /// A loss of parameters that autograd records is computed with whole ones.
 TEST(BetweenSteps, WhatRequiresAGradientIsComputedWhole) {
   run_ranks(2, [](int) {

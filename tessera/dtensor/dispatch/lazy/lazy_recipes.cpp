@@ -12,23 +12,29 @@
 namespace tessera::dtensor {
 namespace {
 
+std::shared_ptr<LazyLocal> origin_of(const std::shared_ptr<LazyLocal>& lazy) {
+  const auto origin = lazy->origin();
+  return origin != nullptr ? origin : lazy;
+}
+
 /// The result of an op on the shards of lazy tensors.
 class LazyResult final : public LazyLocal {
  public:
-  LazyResult(at::Tensor computed, std::shared_ptr<LazyLocal> of)
-      : computed_(std::move(computed)), of_(std::move(of)) {}
+  LazyResult(at::Tensor computed, const std::shared_ptr<LazyLocal>& of)
+      : computed_(std::move(computed)), origin_(origin_of(of)) {}
 
-  at::Tensor unsharded() override { return of_->unsharded_from(computed_); }
+  at::Tensor unsharded() override { return origin_->unsharded_from(computed_); }
   at::Tensor unsharded_from(const at::Tensor& computed) override {
-    return of_->unsharded_from(computed);
+    return origin_->unsharded_from(computed);
   }
+  std::shared_ptr<LazyLocal> origin() const override { return origin_; }
   at::Tensor shards() override { return computed_; }
   void shards_change() override {}
   std::optional<at::ScalarType> compute_dtype() const override { return computed_.scalar_type(); }
 
  private:
   at::Tensor computed_;
-  std::shared_ptr<LazyLocal> of_;
+  std::shared_ptr<LazyLocal> origin_;
 };
 
 /// The version of the shards. Taken at the root, because a view created in inference mode has no
@@ -62,6 +68,7 @@ class LazyCast final : public LazyLocal {
   at::Tensor unsharded_from(const at::Tensor& computed) override {
     return base_->unsharded_from(computed);
   }
+  std::shared_ptr<LazyLocal> origin() const override { return origin_of(base_); }
   at::Tensor shards() override { return computed_; }
   void shards_change() override { changed_ = true; }
   std::optional<at::ScalarType> compute_dtype() const override { return computed_.scalar_type(); }
@@ -118,6 +125,7 @@ class LazyView final : public LazyLocal {
   at::Tensor unsharded_from(const at::Tensor& computed) override {
     return base_->unsharded_from(computed);
   }
+  std::shared_ptr<LazyLocal> origin() const override { return origin_of(base_); }
   at::Tensor shards() override {
     at::Tensor base = base_->shards();
     if (recipe_.retypes) base = base.to(recipe_.base_dtype);
