@@ -10,6 +10,7 @@ the allocator, then each form over the plain one of its language.
 """
 
 import argparse
+import gc
 import os
 import pathlib
 import statistics
@@ -94,6 +95,7 @@ class Subject:
 
     def __init__(self, torch, who, form, batch, length):
         self.torch, self.name, self.times = torch, f"{who}: {form}", []
+        gc.collect()  # what other forms dropped must not be freed while this one is measured
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.max_memory_allocated()

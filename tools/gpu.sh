@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# tools/gpu.sh [build] [test] [bench]: builds for the torch in $TORCH (a CUDA one, 2.11 to 2.13), runs
-# the tests that need a GPU, and prints the table of docs/gpu.md; all three without arguments. Needs
-# no network: what is missing is left out, with a line that says so.
+# tools/gpu.sh [build] [test] [python] [bench]: builds for the torch in $TORCH (a CUDA one, 2.11 to
+# 2.13), runs the tests that need a GPU, then all tests of the Python package, and prints the table of
+# docs/gpu.md; all four without arguments. Needs no network: what is missing is left out, with a line
+# that says so.
 #
 # The parts are independent: one that fails does not stop the next, and the exit code is 1 in the end.
 # Each prints a few lines when it is done; its whole output is a file of the folder $RESULTS.
@@ -21,7 +22,7 @@ python=$(cd "$torch/../../../.." && pwd)/bin/python3
 build=${BUILD:-build-gpu}
 results=${RESULTS:-$build/results}
 jobs=${JOBS:-$(nproc)}
-parts=" ${*:-build test bench} "
+parts=" ${*:-build test python bench} "
 failed=0
 
 wants() { [[ $parts == *" $1 "* ]]; }
@@ -34,9 +35,9 @@ has_target() { ninja -C "$build" -t query "$1" >/dev/null 2>&1; }
 
 for part in $parts; do
   case $part in
-    build | test | bench) ;;
+    build | test | python | bench) ;;
     *)
-      echo "gpu: there is no part '$part'; build, test, bench" >&2
+      echo "gpu: there is no part '$part'; build, test, python, bench" >&2
       exit 2
       ;;
   esac
@@ -107,6 +108,29 @@ test_all() {
   say "Python tests: done"
 }
 
+# One process a file, as many at a time as there are jobs. pytest need not be installed.
+python_all() {
+  if [ ! -e "$build/python/tessera" ]; then
+    say "without the Python tests: $build/python was not built"
+    return
+  fi
+  mkdir -p "$results/python"
+  rm -f "$results"/python/*
+  export build results python
+  # shellcheck disable=SC2016  # expanded by each process
+  find tests/python -maxdepth 1 -name '*_test.py' -not -name 'cuda_*' -printf '%f\n' |
+    OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1 PYTHONPATH=$(cd "$build/python" && pwd) xargs -P "$jobs" -I FILE sh -c '
+      timeout 400 "$python" tests/python/plain/run.py FILE >"$results/python/FILE.log" 2>&1 ||
+        echo "FILE: exit code $?" >>"$results/python/failed"'
+  say "Python tests: $(cat "$results"/python/*.log | grep -E "^[a-z_]+_test.py: [0-9]+ passed" |
+    awk '{p += $2; s += $4; f += $6} END {print p+0 " passed, " s+0 " skipped, " f+0 " failed"}')"
+  grep -h "_test.py: skipped: " "$results"/python/*.log
+  if [ -e "$results/python/failed" ]; then
+    cat "$results/python/failed"
+    fail "Python tests; see $results/python"
+  fi
+}
+
 bench_all() {
   if PYTHONUNBUFFERED=1 PYTHONPATH=$build/python timeout 300 "$python" \
     benchmarks/compare_gpu.py --build "$build" 2>"$results/bench.err" | tee "$results/bench.txt"; then
@@ -119,5 +143,6 @@ bench_all() {
 
 if wants build; then build_all; fi
 if wants test; then test_all; fi
+if wants python; then python_all; fi
 if wants bench; then bench_all; fi
 exit $failed

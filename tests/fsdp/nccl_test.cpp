@@ -1,5 +1,6 @@
-// fully_shard between processes over NCCL, one process a GPU, on as many GPUs as the machine has.
-// With one GPU the training runs on one rank; what needs a peer is skipped.
+// fully_shard between processes over NCCL: one process a GPU where there are enough. Else they
+// share one: NCCL refuses that for ranks of one host, so each gets a host name of its own, and they
+// communicate over the loopback interface.
 #include <ATen/Context.h>
 
 #include <chrono>
@@ -8,6 +9,7 @@
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
 #include "tessera/module/clip_grad.h"
+#include "tessera/module/distribute_module.h"
 #include "tests/fsdp/training.h"
 #include "tests/support/processes.h"
 
@@ -24,11 +26,19 @@ using testing::Scenario;
 const std::vector<int64_t> kWidths = {8, 96, 70, 4};
 
 int gpus() { return at::hasCUDA() ? static_cast<int>(at::getNumGPUs()) : 0; }
+int at_least_two() { return std::max(2, gpus()); }
 
-RunOptions one_process_a_gpu() {
-  return {.size = gpus(), .deadline = std::chrono::seconds(120), .environment_of = [](int rank) {
-            return std::map<std::string, std::string>{{"LOCAL_RANK", std::to_string(rank)}};
-          }};
+RunOptions processes(int size) {
+  const bool shared = gpus() < size;
+  return {
+      .size = size, .deadline = std::chrono::seconds(120), .environment_of = [shared](int rank) {
+        const std::string own = std::to_string(rank);
+        if (!shared) return std::map<std::string, std::string>{{"LOCAL_RANK", own}};
+        return std::map<std::string, std::string>{{"LOCAL_RANK", "0"},
+                                                  {"NCCL_HOSTID", "rank" + own},
+                                                  {"NCCL_SOCKET_IFNAME", "lo"},
+                                                  {"NCCL_NET", "Socket"}};
+      }};
 }
 
 Batch on_gpu(const Batch& batch) { return {batch.x.to(at::kCUDA), batch.y.to(at::kCUDA)}; }
@@ -73,6 +83,32 @@ const Scenario kTrains("trains", [] {
   comm::close_process_world();
 });
 
+/// Tensor parallelism over one axis, fully_shard over the other.
+const Scenario kTwoAxes("two_axes", [] {
+  const auto world = comm::process_world();
+  const DeviceMesh mesh = init_device_mesh("cuda:dp=2,tp=2");
+  EXPECT_NE(&comm::group_of(mesh, "dp")->backend(at::kCUDA),
+            &comm::group_of(mesh, "tp")->backend(at::kCUDA));
+  const Batch batch = make_batch(8, 6, 4);
+  auto plain = make_mlp({6, 10, 4});
+  auto net = make_mlp({6, 10, 4});
+  plain->to(at::kCUDA);
+  net->to(at::kCUDA);
+  distribute_(layers_of(net)[0]->weight, mesh["tp"], {Shard(0)});
+  distribute_(layers_of(net)[0]->bias, mesh["tp"], {Shard(0)});
+  distribute_(layers_of(net)[1]->weight, mesh["tp"], {Shard(1)});
+  distribute_module(*net, mesh["tp"]);
+  fully_shard(*net, mesh["dp"]);
+  const Batch mine = on_gpu(batch.part(world->rank() / 2, 2));
+  const auto over_tp = [&](const at::Tensor& x) {
+    return distribute_tensor(x, mesh["tp"], {Replicate()});
+  };
+  at::mse_loss(plain->forward(on_gpu(batch).x), on_gpu(batch).y).backward();
+  at::mse_loss(net->forward(over_tp(mine.x)), over_tp(mine.y)).backward();
+  EXPECT_EQ(gradients_differ(*net, *plain), "");
+  comm::close_process_world();
+});
+
 /// The last rank stops to take part after a step; the others must not wait longer than the timeout.
 void train_until_error(const std::function<void()>& last_rank_does) {
   const auto world = comm::process_world();
@@ -101,28 +137,38 @@ const Scenario kAsleep("asleep", [] {
   train_until_error([] { std::this_thread::sleep_for(std::chrono::seconds(30)); });
 });
 
-TEST(FullyShardNccl, TrainsAsOneRank) {
-  if (gpus() == 0) GTEST_SKIP() << "no GPU";
-  EXPECT_EQ(failures(run_processes(kTrains, one_process_a_gpu())), "");
+class FullyShardNccl : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpus() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+TEST_F(FullyShardNccl, TrainsAsOneRank) {
+  for (const int size : {1, at_least_two()}) {
+    EXPECT_EQ(failures(run_processes(kTrains, processes(size))), "") << size << " processes";
+  }
 }
 
-TEST(FullyShardNccl, AKilledRankEndsTheOthers) {
-  if (gpus() < 2) GTEST_SKIP() << "needs two GPUs";
-  RunOptions options = one_process_a_gpu();
-  options.kill_rank = gpus() - 1;
+TEST_F(FullyShardNccl, EachAxisHasACommunicatorOfItsOwn) {
+  EXPECT_EQ(failures(run_processes(kTwoAxes, processes(4))), "");
+}
+
+TEST_F(FullyShardNccl, AKilledRankEndsTheOthers) {
+  RunOptions options = processes(at_least_two());
+  options.kill_rank = options.size - 1;
   for (const auto& result : run_processes(kKilled, options)) {
-    if (result.rank == gpus() - 1) continue;
+    if (result.rank == options.kill_rank) continue;
     EXPECT_FALSE(result.timed_out) << result.to_text();
     EXPECT_FALSE(result.says("trained on without a peer")) << result.to_text();
   }
 }
 
-TEST(FullyShardNccl, ARankThatDoesNotCallIsATimeout) {
-  if (gpus() < 2) GTEST_SKIP() << "needs two GPUs";
-  RunOptions options = one_process_a_gpu();
+TEST_F(FullyShardNccl, ARankThatDoesNotCallIsATimeout) {
+  RunOptions options = processes(at_least_two());
   options.environment = {{"TESSERA_TIMEOUT_S", "5"}};
   for (const auto& result : run_processes(kAsleep, options)) {
-    if (result.rank == gpus() - 1) continue;
+    if (result.rank == options.size - 1) continue;
     EXPECT_FALSE(result.timed_out) << result.to_text();
     EXPECT_FALSE(result.says("trained on without a peer")) << result.to_text();
   }

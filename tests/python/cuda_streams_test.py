@@ -41,23 +41,27 @@ def test_a_warm_step_does_not_wait_for_the_device(ranks, gpt, form):
     ranks(1, body)
 
 
+def step_of_layers(mesh):
+    net = make_layers(4, 64)
+    for layer in net:
+        tessera.fully_shard(layer, mesh)
+    tessera.fully_shard(net, mesh)
+    x = torch.randn(8, 64, device="cuda")
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
+
+    def step():
+        net(x).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 def test_a_warm_step_of_several_ranks_does_not_wait(ranks):
     together = threading.Barrier(2, timeout=30)
 
     def body(rank):
-        mesh = tessera.init_device_mesh("cuda:dp=2")
-        net = make_layers(4, 64)
-        for layer in net:
-            tessera.fully_shard(layer, mesh)
-        tessera.fully_shard(net, mesh)
-        x = torch.randn(8, 64, device="cuda")
-        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
-
-        def step():
-            net(x).pow(2).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
+        step = step_of_layers(tessera.init_device_mesh("cuda:dp=2"))
         for _ in range(3):
             step()
         together.wait()
@@ -71,6 +75,38 @@ def test_a_warm_step_of_several_ranks_does_not_wait(ranks):
             together.wait()
             if rank == 0:
                 torch.cuda.set_sync_debug_mode("default")
+
+    ranks(2, body)
+
+
+@pytest.mark.parametrize("form", ["sharded", "fully_shard"])
+def test_a_warm_step_calls_nothing_that_waits(ranks, gpt, form):
+    """In the calls of CUDA's runtime, which include waits for events and streams."""
+
+    def body(rank):
+        def waits(action):
+            with DeviceTrace() as trace:
+                action()
+            return trace.waits
+
+        step = Step(gpt[0], form)
+        for _ in range(3):
+            step()
+        none = waits(lambda: None)
+        assert waits(torch.cuda.current_stream().synchronize) > none  # the count sees a wait
+        assert waits(step) == none
+
+    ranks(1, body)
+
+
+def test_a_warm_step_of_several_ranks_calls_nothing_that_waits(ranks):
+    together = threading.Barrier(2, timeout=30)
+
+    def body(rank):
+        step = step_of_layers(tessera.init_device_mesh("cuda:dp=2"))
+        none = trace_of_two(rank, together, lambda: None)
+        found = trace_of_two(rank, together, step)
+        assert rank != 0 or found.waits == none.waits
 
     ranks(2, body)
 
@@ -100,7 +136,8 @@ def make_layers(count, width):
 
 
 class DeviceTrace:
-    """What ran on the device, of all threads: `events` are (stream, name, (start, end))."""
+    """What ran on the device, of all threads: `events` are (stream, name, (start, end)), and how often
+    the host called CUDA to wait, a few times of them for the trace itself: `waits`."""
 
     def __enter__(self):
         torch.cuda.synchronize()
@@ -112,9 +149,11 @@ class DeviceTrace:
     def __exit__(self, *_):
         torch.cuda.synchronize()
         self.profile.stop()
+        found = self.profile.profiler.kineto_results.events()
+        self.waits = sum("Synchronize" in e.name() for e in found)
         self.events = [
             (e.device_resource_id(), e.name(), (e.start_ns(), e.start_ns() + e.duration_ns()))
-            for e in self.profile.profiler.kineto_results.events()
+            for e in found
             if e.device_type() == torch.autograd.DeviceType.CUDA and e.duration_ns() > 0
         ]
 

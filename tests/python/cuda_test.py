@@ -70,6 +70,32 @@ def test_fully_shard_over_tensor_parallelism(ranks, gpt, mesh_text):
     ranks(tessera.DeviceMesh.parse(mesh_text).size(), body)
 
 
+OPTIMIZERS = {
+    "foreach AdamW": lambda p: torch.optim.AdamW(p, lr=1e-2, foreach=True),
+    "fused AdamW": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
+    "foreach SGD": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, foreach=True),
+    "fused SGD": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, fused=True),
+}
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_optimizers_whose_kernels_take_lists(ranks, gpt, name):
+    """On sharded weights, with clipped gradients: what plain CUDA tensors are trained to."""
+
+    def trained(model, my_part):
+        return on_cpu(models.train(model, STEPS, None, OPTIMIZERS[name], my_part)[1])
+
+    expected = trained(like(gpt[0]), lambda tensor: tensor.cuda())
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("cuda:dp=2,tp=2")
+        model = models.distribute(like(gpt[0]), mesh)
+        found = trained(model, lambda tensor: models.spread_batch(tensor.cuda(), mesh))
+        models.compare_state(found, expected)
+
+    ranks(4, body)
+
+
 @pytest.mark.parametrize("form", ["sharded", "fully_shard"])
 def test_a_captured_step_is_the_step(ranks, gpt, form):
     def body(rank):
@@ -179,10 +205,10 @@ def test_bfloat16_parameters_are_reduced_in_float32(ranks):
         torch.testing.assert_close(found, expected, rtol=5e-2, atol=5e-2)
 
 
-@pytest.mark.parametrize("kernel", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION"])
+@pytest.mark.parametrize("kernel", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"])
 def test_attention_with_dropout_is_the_same_on_any_mesh(ranks, kernel):
     """The kernels draw in the order of their own blocks, so every rank computes the whole."""
-    dtype = torch.float16 if kernel == "FLASH_ATTENTION" else torch.float32
+    dtype = torch.float32 if kernel == "EFFICIENT_ATTENTION" else torch.float16
     whole = torch.randn(2, 4, 64, 32, dtype=dtype)
 
     def attended(rank, size, placements, dropped):

@@ -138,17 +138,21 @@ TEST_F(RulesOnCuda, MemoryEfficientAttention) {
 
 TEST_F(RulesOnCuda, AttentionOfCudnn) {
   Tally tally;
-  for (const auto& a : attentions(32, at::kHalf, /*grouped=*/false)) {
+  auto all = attentions(32, at::kHalf, /*grouped=*/true);
+  all.push_back(all[0]);
+  all.back().bias = at::randn({4, 4, 32, 32}).to(at::kHalf);
+  for (const auto& a : all) {
+    const c10::IValue bias = a.bias.defined() ? c10::IValue(a.bias) : kNone;
     const Sample forward = sample_of("aten::_scaled_dot_product_cudnn_attention",
-                                     {a.q, a.k, a.v, kNone, true, 0.0, a.causal, false, kNone});
+                                     {a.q, a.k, a.v, bias, true, 0.0, a.causal, false, kNone});
     prove_on_device(forward, on_device(2), kRoundings, tally);
     const Stack r = results_of(forward);
     prove_on_device(sample_of("aten::_scaled_dot_product_cudnn_attention_backward",
-                              {a.grad, a.q, a.k, a.v, r[0], r[1], r[6], r[7], at::Tensor(), r[2],
-                               r[3], r[4], r[5], 0.0, a.causal, kNone}),
+                              {a.grad, a.q, a.k, a.v, r[0], r[1], r[6], r[7], a.bias, r[2], r[3],
+                               r[4], r[5], 0.0, a.causal, kNone}),
                     on_device(3), kRoundings, tally);
   }
-  report(tally, 28);
+  report(tally, 56);
 }
 
 /// Operands are held in 32 bits, which the CPU can split, and have 8 where the kernel takes them:
