@@ -41,15 +41,6 @@ std::string TensorMeta::to_text() const {
   return sizes.empty() ? out + "scalar" : out;
 }
 
-std::optional<std::vector<int64_t>> TensorMeta::static_shape() const {
-  std::vector<int64_t> out;
-  for (const auto& size : sizes) {
-    if (!size.is_number()) return std::nullopt;
-    out.push_back(size.number());
-  }
-  return out;
-}
-
 int64_t dtype_code(DType dtype) {
   const auto found = std::ranges::find(kCodes, dtype, &Code::dtype);
   ensure(found != kCodes.end(), "an element type without a number in exported programs");

@@ -65,8 +65,6 @@ struct TESSERA_API TensorMeta {
 
   /// "f32 2xs77x16".
   std::string to_text() const;
-  /// All sizes, if all are numbers.
-  std::optional<std::vector<int64_t>> static_shape() const;
   bool operator==(const TensorMeta&) const = default;
 };
 

@@ -14,7 +14,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-TABLE = pathlib.Path(__file__).parents[2] / "tessera" / "dtensor" / "dispatch" / "hidden_writes.cpp"
+TABLE = pathlib.Path(__file__).parents[2] / "tessera" / "dtensor" / "dispatch" / "op" / "hidden_writes.cpp"
 LARGEST = 100_000  # elements; what is larger is not compared
 
 

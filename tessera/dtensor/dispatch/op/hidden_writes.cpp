@@ -1,9 +1,16 @@
 #include "tessera/dtensor/dispatch/op/hidden_writes.h"
 
 #include <array>
+#include <string_view>
 
 namespace tessera::dtensor {
 namespace {
+
+struct HiddenWrite {
+  std::string_view op;        ///< all overloads: "aten::native_batch_norm"
+  std::string_view argument;  ///< "running_mean"
+  std::string_view flag;      ///< written only if this argument is true; empty: always
+};
 
 constexpr auto kWrites = std::to_array<HiddenWrite>({
     {"aten::native_batch_norm", "running_mean", "training"},
@@ -24,8 +31,6 @@ constexpr auto kWrites = std::to_array<HiddenWrite>({
 });
 
 }  // namespace
-
-std::span<const HiddenWrite> hidden_writes() { return kWrites; }
 
 std::vector<HiddenArg> hidden_args(const c10::FunctionSchema& schema) {
   std::vector<HiddenArg> out;
