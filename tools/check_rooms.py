@@ -6,8 +6,9 @@
 Reads every #include of tessera/**/*.{h,cpp} and reports each one that goes against the graph, a
 cycle in the graph itself, a folder that the graph does not know, a room without sources, a header
 of libtorch above the torch line, a room whose side of the line differs in CMakeLists.txt, a map in
-docs/architecture.md that does not list the rooms, and a namespace of another room. A file belongs to
-the innermost room whose folder it is in: tessera/rules/code/x.h to rules/code.
+docs/architecture.md that does not list the rooms, a namespace of another room, and a source file that
+a comment names and that is not there. A file belongs to the innermost room whose folder it is in:
+tessera/rules/code/x.h to rules/code.
 cli/, python/, tests/ and tessera/tessera.h may include everything.
 """
 
@@ -22,6 +23,8 @@ MAP_ROOM = re.compile(rf"^({ROOM})/ {{2,}}\S", re.MULTILINE)
 NAMESPACE = re.compile(r"^namespace tessera::(\w+)")
 # The rooms of communication are one to their users.
 COMM = ("collective", "liveness", "transport", "threads", "observe", "comm")
+# A source file in a comment: "merge.h", "fsdp/order/merge.h"; not of another project: <ATen/x.h>.
+NAMED_FILE = re.compile(r"(?<![\w./<-])(?:[\w-]+/)*\w+\.(?:h|cpp)\b")
 CMAKE_ROOM = re.compile(rf"^\s*tessera_room\(({ROOM})([^)]*)\)", re.MULTILINE)
 
 
@@ -166,6 +169,18 @@ def check_namespaces(room, path, shown):
     return errors
 
 
+def check_named_files(root, path, shown):
+    """A comment names a file of its own folder, or writes the path from one of the folders around it."""
+    folders = [folder for folder in path.parents if root == folder or root in folder.parents]
+    errors = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for name in NAMED_FILE.findall(line.partition("//")[2]):
+            around = folders if "/" in name else folders[:1]
+            if not any((folder / name).exists() for folder in around):
+                errors.append(f"{shown}:{number}: {name}: the comment names no file")
+    return errors
+
+
 def check(root):
     graph = Graph((root / "tools/rooms.txt").read_text(encoding="utf-8"))
     errors = list(graph.errors)
@@ -187,6 +202,7 @@ def check(root):
         found.add(room)
         errors += check_source(graph, room, path, path.relative_to(root))
         errors += check_namespaces(room, path, path.relative_to(root))
+        errors += check_named_files(root, path, path.relative_to(root))
     for room in sorted(set(graph.allowed) - found):
         errors.append(f"rooms.txt: tessera/{room} holds no source")
     return errors

@@ -15,7 +15,7 @@ namespace tessera::dtensor {
 
 constexpr int64_t kBucketBytes = int64_t{16} << 20;
 
-/// scatter_from (spread.h) for several tensors; the parts may share memory.
+/// scatter_from (parts/scatter.h) for several tensors; the parts may share memory.
 std::vector<at::Tensor> scatter_all_from(std::span<const at::Tensor> fulls, int source,
                                          std::span<const Sharding> shardings);
 

@@ -131,6 +131,15 @@ class RoomsCheck(unittest.TestCase):
             {"tools/rooms.txt": GRAPH.replace("mesh -> base", "mesh -> util")},
         )
 
+    def test_a_comment_that_names_no_file(self):
+        for name in ("mesh.h", "plan/rows.h"):
+            self.fails_with(
+                f"tessera/plan/table/bad.h:2: {name}: the comment names no file",
+                {"tessera/plan/table/bad.h": f"\n/// See ({name}).\n"},
+            )
+        right = {"tessera/plan/table/good.h": "/// rows.h, plan/plan.h, mesh/mesh.h, <vector.h>\n"}
+        self.assertEqual(check({**RIGHT, **right}), (True, ""))
+
     def test_the_umbrella_header_is_for_users(self):
         self.fails_with(
             "only users include it",

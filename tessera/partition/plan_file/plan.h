@@ -29,7 +29,8 @@
 ///     "rest": "auto"                         weights that nothing is said of; default: replicate
 ///   }
 ///
-/// Names may be patterns (names.h). One that nothing fits is an error that lists near names.
+/// Names may be patterns (base/path_pattern.h). One that matches nothing is an error that lists
+/// near names.
 namespace tessera::partition {
 
 enum class Style : uint8_t { colwise, rowwise, sequence, vocabulary, replicate };

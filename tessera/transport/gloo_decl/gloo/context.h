@@ -12,7 +12,7 @@
 // pointer, so their size is never used; only two of their non-virtual members are called, by their
 // exported symbols: Context::setTimeout (from an inline function of that header) and
 // Context::closeConnections. Nothing here may be constructed, derived from or called through a
-// vtable on our side. Only gloo.cpp includes this folder.
+// vtable on our side. Only transport/gloo.cpp includes this folder.
 namespace gloo {
 
 class Context {
