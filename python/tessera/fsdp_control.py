@@ -38,7 +38,7 @@ def unshard_async(module: Modules, *, recurse: bool = True) -> UnshardHandle:
 
 
 def reshard(module: Modules, *, recurse: bool = True) -> None:
-    """Lets go of the module's groups."""
+    """Reshards the module's groups: frees their gathered parameters."""
     _C.reshard(groups_of(module, recurse))
 
 

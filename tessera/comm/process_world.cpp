@@ -151,12 +151,12 @@ Backends ProcessWorld::make_backends(std::span<const int> ranks, int index,
 }
 
 /// Whether all ranks contributed the same word; throws on timeout.
-bool ProcessWorld::attend(std::string meeting, std::string purpose, std::span<const int> ranks,
+bool ProcessWorld::attend(std::string barrier, std::string purpose, std::span<const int> ranks,
                           int index, const std::string& word) {
   const auto store =
       prefixed(prefix_, connection_->until(deadline_after(timeout()) + kFinalMessages));
   const auto board = prefixed(PeerDiagnostics::kPrefix, store);
-  return StoreBarrier{*store, std::move(meeting), std::move(purpose), ranks, index, timeout(),
+  return StoreBarrier{*store, std::move(barrier), std::move(purpose), ranks, index, timeout(),
                       *board}
       .attend(word);
 }

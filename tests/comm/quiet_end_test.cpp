@@ -37,7 +37,7 @@ void use(RankWorld& world) {
   links_of(world).allreduce(tensors)->wait();
 }
 
-/// Whoever hosts the store goes at once, the other a little later.
+/// The rank that hosts the store ends at once, the other a little later.
 const Scenario kGivenStore("given store", [] {
   auto world = world_over(hosted_by_first());
   use(*world);

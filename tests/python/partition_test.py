@@ -300,7 +300,7 @@ class TurnedMlp(nn.Module):
         self.up, self.down = Turned(turn, 6, 16), Turned(turn, 16, 6)
 
     def forward(self, x):
-        hidden = nn.functional.pad(self.up(x), (0, 0, 1, 2))  # of the rows, not of what is cut
+        hidden = nn.functional.pad(self.up(x), (0, 0, 1, 2))  # of the rows, not of the sharded dim
         return self.down(nn.functional.gelu(hidden))
 
 
@@ -318,7 +318,7 @@ WEIGHTS = {"weights": {"up.weight": "S0", "down.weight": "S1"}}
     ],
     ids=["T", "mT", "mH", "H", "adjoint"],
 )
-def test_weights_that_are_transposed_by_hand_are_cut(tmp_path, turn, plan):
+def test_weights_that_are_transposed_by_hand_are_sharded(tmp_path, turn, plan):
     torch.manual_seed(0)
     model, x = TurnedMlp(turn).double(), torch.randn(2, 4, 6).double()
     torch.export.save(torch.export.export(model, (x,)), tmp_path / "model.pt2")

@@ -1,4 +1,4 @@
-"""Exported programs that write in place, sharded: a write that nobody else reads hinders nothing, and what is
+"""Exported programs that write in place, sharded: a write that no other op reads hinders nothing, and what is
 written through a view stays whole."""
 
 import pathlib

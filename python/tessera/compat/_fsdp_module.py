@@ -62,7 +62,7 @@ class FSDPModule:
         return None
 
     def reshard(self) -> None:
-        """Lets go of the group."""
+        """Reshards the group: frees its gathered parameters."""
         control.reshard(_module(self), recurse=False)
 
     def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:

@@ -93,7 +93,7 @@ Found best_of_ranks(const Found& mine, const Sharding& from, int64_t dim, Wanted
 }
 
 /// Of a dim, which is kept with size 1.
-Found along_cut_dim(const Sharding& from, const at::Tensor& local, int64_t dim, Wanted wanted) {
+Found along_sharded_dim(const Sharding& from, const at::Tensor& local, int64_t dim, Wanted wanted) {
   const at::Tensor held = held_indexes(from, static_cast<int>(dim), local.device());
   return best_of_ranks(find_along(local, dim, held, wanted), from, dim, wanted);
 }
@@ -144,7 +144,7 @@ void extreme(const KernelCall& call) {
   }
   const int64_t given = call.arg("dim").toInt();
   const int64_t dim = given < 0 ? given + from.ndim() : given;
-  const Found found = along_cut_dim(from, local, dim, wanted);
+  const Found found = along_sharded_dim(from, local, dim, wanted);
   const auto shaped = [&](const at::Tensor& kept) { return keepdim ? kept : kept.squeeze(dim); };
   if (is_arg) return call.give(shaped(found.place));
   call.give(shaped(found.value), shaped(found.place));

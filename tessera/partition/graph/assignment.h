@@ -12,8 +12,8 @@
 #include "tessera/rules/rule.h"
 #include "tessera/sharding/sharding.h"
 
-/// What the choosing half of the transformation hands to the rewriting half: how every value of a
-/// program is sharded, what every node needs, and what is moved between.
+/// The result of the search and the input of the rewriting passes: how every value of a program is
+/// sharded, what every node needs, and what is redistributed between them.
 ///
 ///   p_up_weight    S0              parameter, 32x8 of which a rank holds 16x8
 ///   linear         S1              aten::linear  R, S0, S0 -> S1
@@ -93,8 +93,8 @@ struct Assignment {
   /// By index into Graph::outputs: what the value must be brought to (a mutated buffer to the
   /// buffer's sharding). Undefined for what is no tensor.
   std::vector<Sharding> outputs;
-  /// In order of first readers; all that is moved is here, so that what `needed` says of an operand
-  /// is the value as produced or one of these.
+  /// In order of first readers; all redistributions are here, so an operand's `needed` is the
+  /// sharding as produced or one of these.
   std::vector<Redistribution> redistributions;
   std::vector<Divisible> divisible;
   Totals totals;

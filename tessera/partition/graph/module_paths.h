@@ -6,8 +6,8 @@
 
 #include "tessera/partition/graph/program_view.h"
 
-/// What an exported program still knows of the modules that it came from: the paths in its nodes'
-/// metadata (nn_module_stack) and in the names of its weights.
+/// The modules that an exported program was made from, as far as the file records them: the paths
+/// in its nodes' metadata (nn_module_stack) and in the names of its weights.
 namespace tessera::partition {
 
 /// All of them, sorted: "", "layers.0", "layers.0.mlp", ...

@@ -3,14 +3,14 @@
 #include "tessera/partition/graph/assignment.h"
 #include "tessera/partition/rewrite/emitter.h"
 
-/// Nodes on local tensors: what of a node's arguments speaks of global sizes becomes local.
+/// Nodes on local tensors: arguments that contain global sizes are replaced by local ones.
 ///
 ///   view(x, [2, 6, 8, 4]), heads sharded over 2      view(x, [2, 6, 4, 4])
 ///   view(x, [s0, 6, 8, 4]), batch sharded over 2     view(x, [s0 // 2, 6, 8, 4])
 ///   split(x, 8, 2), dim 2 sharded over 2             split_with_sizes(x, [4, 4], 2)
 ///   sym_size(x, 0), dim 0 sharded over 2             sym_size(x, 0) * 2
 ///
-/// Which arguments those are is said by the rules (rules::Rule::localise, instead, scale).
+/// The rules declare which arguments those are (rules::Rule::localise, instead, scale).
 namespace tessera::partition {
 
 /// Where a node is, and the rank that its local form is for.

@@ -38,9 +38,10 @@ std::optional<DType> stand_in(DType dtype) {
 bool reduces(Move move) { return move == Move::all_reduce || move == Move::reduce_scatter; }
 
 void check_dtype(DType dtype, const Step& step) {
-  const bool odd = stand_in(dtype).has_value() || dtype == DType::c128 || dtype == DType::c32;
+  const bool is_unusual =
+      stand_in(dtype).has_value() || dtype == DType::c128 || dtype == DType::c32;
   const bool moves = stand_in(dtype).has_value() && !reduces(step.move);
-  if (odd && !moves) {
+  if (is_unusual && !moves) {
     throw NotSupported(join_text("no backend of Python's functional collectives carries ",
                                  dtype_name(dtype), " tensors in a ", plan::move_name(step.move),
                                  ": ", step.from, " -> ", step.to));

@@ -209,11 +209,11 @@ std::vector<Row> AxisRows::rows_of_rule(size_t node) const {
   }
   // Strided results that nothing asked for (cat) would only spread.
   std::erase_if(out, [&](const Row& row) {
-    const auto odd = [](const Placement& p) { return p.kind() == Placement::Kind::strided; };
-    if (std::ranges::any_of(row.operands, odd)) return false;
+    const auto is_strided = [](const Placement& p) { return p.kind() == Placement::Kind::strided; };
+    if (std::ranges::any_of(row.operands, is_strided)) return false;
     for (size_t r = 0; r < row.results.size(); ++r) {
       const auto known = strided_.find(c.results()[r].index);
-      if (odd(row.results[r]) &&
+      if (is_strided(row.results[r]) &&
           (known == strided_.end() ||
            std::ranges::find(known->second, row.results[r]) == known->second.end()))
         return true;

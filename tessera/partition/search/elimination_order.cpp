@@ -7,8 +7,8 @@
 namespace tessera::partition {
 namespace {
 
-/// Who shares a table with whom, while variables go away. Neighbours are sorted lists: there are
-/// few of them.
+/// The graph of variables that share a table, as variables are eliminated. Neighbours are sorted
+/// lists: there are few of them.
 class Neighbours {
  public:
   explicit Neighbours(const CostNetwork& network)

@@ -6,15 +6,16 @@
 
 namespace tessera::partition {
 
-/// Costs over some variables and the one that is to go, whose states are side by side. A stride is
-/// what one state of a variable is worth in entries; 0: the costs do not depend on it.
+/// Costs over some variables and the one that is eliminated, whose states are adjacent in memory. A
+/// stride is the distance in entries between two states of a variable; 0: the costs do not depend
+/// on it.
 struct SumTerm {
   const double* costs;
   std::vector<size_t> stride;  ///< by variable that stays
 };
 
 /// For each combination of the variables that stay, the least sum of the terms over the `states` of
-/// the one that goes; the last variable's results are side by side. `counts`: states of those that
+/// the eliminated one; the last variable's results are adjacent. `counts`: states of those that
 /// stay. `cells` grows by the sums that were looked at.
 ///
 /// Where a term with one variable that stays is infinite for most states (a value's copies exist

@@ -11,11 +11,11 @@ namespace tessera::partition {
 
 struct SearchOptions {
   SolveLimits limits;
-  /// Of tables in tries that need not succeed.
+  /// The limit of tables in attempts that may fail.
   SolveLimits small{.table = 2e5, .cells = 5e7};
   /// Rounds of dual ascent at most, on two axes.
   int rounds = 60;
-  /// Above the bound by at most so much: not improved any more.
+  /// A choice whose gap to the bound is at most this fraction is not improved any more.
   double good_gap = 0.001;
 };
 
@@ -65,7 +65,8 @@ struct Limited {
 };
 Limited search_under(const ChoiceNetwork& choices, int64_t weight_bytes,
                      const SearchOptions& options);
-/// The network with that price on weights, less up to so much of it, differently for each.
+/// The network with this price on each byte of weights, reduced by a fraction of up to `spread`
+/// that differs from weight to weight.
 CostNetwork priced(const ChoiceNetwork& choices, double price, double spread = 0.01);
 
 /// Bytes of weights, buffers and constants that a rank holds with a solution, and the fewest that

@@ -14,7 +14,7 @@
 namespace tessera::dtensor {
 namespace {
 
-std::vector<int> axes_cutting(const Sharding& sharding, std::span<const int> dims) {
+std::vector<int> axes_sharding(const Sharding& sharding, std::span<const int> dims) {
   std::vector<int> axes;
   for (int axis = 0; axis < sharding.mesh().ndim(); ++axis) {
     const Placement& p = sharding.placement(axis);
@@ -67,7 +67,7 @@ HaloExchange::HaloExchange(const Sharding& sharding, std::vector<int> dims, cons
   const DeviceMesh& mesh = sharding.mesh();
   if (!mesh.contains_me()) return;
   const Coordinate here = *mesh.my_coordinate();
-  const auto axes = axes_cutting(sharding, dims_);
+  const auto axes = axes_sharding(sharding, dims_);
   std::vector<int> ranks = {*mesh.my_rank()};
   if (!axes.empty()) {
     group_ = comm::group_of(mesh, axes);
