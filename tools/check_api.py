@@ -30,6 +30,7 @@ EXTENSION = {
     "tessera::dtensor::decision_stats",
     "tessera::dtensor::read_whole",
     "tessera::dtensor::set_literal_test",
+    "tessera::dtensor::redistribute_once",
     "tessera::dtensor::set_weight_style",
     "tessera::dtensor::with_placed_gradient",
     "tessera::fsdp::group_of_parameter",

@@ -1,5 +1,7 @@
 #include "bind/bind.h"
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/kept_copies.h"
 #include "tessera/dtensor/kernels/weight_style.h"
 #include "tessera/parallel/anchor.h"
 
@@ -22,11 +24,17 @@ void overlap_weight(const at::Tensor& weight, const DeviceMesh& mesh, int64_t pi
   dtensor::set_weight_style(weight, parallel::anchored_style({anchor}));
 }
 
+/// On a mesh of one axis.
+at::Tensor redistribute_once(const at::Tensor& tensor, Placement layout) {
+  return dtensor::redistribute_once(tensor, sharding(tensor).with(0, std::move(layout)));
+}
+
 }  // namespace
 
 void bind_parallel(py::module_& m) {
   m.def("overlap_weight", &overlap_weight, py::arg("weight"), py::arg("mesh"), py::arg("pieces"),
         py::arg("output") = py::none());
+  m.def("redistribute_once", &redistribute_once, py::arg("tensor"), py::arg("layout"));
 }
 
 }  // namespace tessera::python

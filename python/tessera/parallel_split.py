@@ -15,7 +15,7 @@ from .parallel_style import (
     ParallelStyle,
     hook_input,
     hook_output,
-    placed,
+    placed_once,
     reduce_together,
     sharded,
 )
@@ -143,7 +143,7 @@ class ColwiseParallel(ParallelStyle):
             hook_input(module, lambda x: sharded(x, mesh, given))
         else:
             others = _replicated_if_plain(module, mesh)
-            hook_input(module, lambda x: placed(sharded(x, mesh, given), Replicate()), others)
+            hook_input(module, lambda x: placed_once(sharded(x, mesh, given), Replicate()), others)
         # The op's own layout: over channels, in parts, or replicated.
         has_own = _is_convolution(module) or self.parts != 1 or isinstance(weight, Replicate)
         own = self._own_output and has_own
@@ -198,7 +198,7 @@ class RowwiseParallel(ParallelStyle):
         if self.overlap > 1:
             _C.overlap_weight(module.weight, mesh, self.overlap, self.output_layouts[0])
         others = _replicated_if_plain(module, mesh)
-        hook_input(module, lambda x: placed(sharded(x, mesh, given, size), desired), others)
+        hook_input(module, lambda x: placed_once(sharded(x, mesh, given, size), desired), others)
         hook_output(module, self.output_layouts[0], self.use_local_output)
         return module
 
@@ -219,7 +219,7 @@ class SequenceParallel(ParallelStyle):
         for parameter in module.parameters():
             distribute_(parameter, mesh, [Replicate()], src_data_rank=self.src_data_rank)
         reduce_together(list(module.parameters()))
-        hook_input(module, lambda x: placed(sharded(x, mesh, layout), layout))
+        hook_input(module, lambda x: placed_once(sharded(x, mesh, layout), layout))
         hook_output(module, None, self.use_local_output)
         return module
 

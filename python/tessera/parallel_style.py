@@ -51,6 +51,12 @@ def placed(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
     return redistribute(tensor, [layout])
 
 
+def placed_once(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The same, in one message for all modules that get the tensor: queries, keys and values."""
+    layout = _on_dims(layout, tensor)
+    return tensor if placements(tensor)[0] == layout else _C.redistribute_once(tensor, layout)
+
+
 def _on_dims(layout: Layout, tensor: torch.Tensor) -> Layout:
     if isinstance(layout, Shard) and layout.dim < 0:
         return Shard(layout.dim + tensor.dim())

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/base/api.h"
 #include "tessera/sharding/sharding.h"
 
 /// Redistributed copies that are kept with their tensor, so that a value which several ops need in
@@ -21,7 +22,7 @@ constexpr size_t kMostTensors = 16;
 /// redistribute(tensor, to) with the strides of `to`, or the kept copy of an earlier call. `to` may
 /// be the tensor's own sharding: the result is then the tensor behind one autograd node, at which
 /// the gradients of all uses are added and made to have that sharding.
-at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to);
+TESSERA_API at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to);
 
 /// The kept copy with this sharding; undefined if there is none.
 at::Tensor find_redistributed(const at::Tensor& tensor, const Sharding& to);

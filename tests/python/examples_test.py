@@ -12,7 +12,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) >= 6
+    assert len(EXAMPLES) >= 9
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)

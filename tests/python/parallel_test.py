@@ -116,6 +116,39 @@ def test_a_layer_sends_two_all_reduces_each_way():
     assert tessera.run_ranks(2, body) == [(2, 4)] * 2
 
 
+def test_a_layer_by_sequence_sends_two_gathers_and_two_reductions_each_way():
+    """Queries, keys and values use one gathered input; the norm's gradients are one all_reduce."""
+    torch.manual_seed(1)
+    plain = Block().double()
+    x = torch.arange(96, dtype=torch.float64).reshape(2, 6, 8).sin()
+    expected = copy.deepcopy(plain)
+    out = expected(x)
+    out.square().sum().backward()
+    sequence = tessera.Shard(1)
+    by_inputs = tessera.RowwiseParallel(output_layouts=sequence, use_local_output=False)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = tessera.parallelize_module(copy.deepcopy(plain), mesh, {
+            "norm": tessera.SequenceParallel(), "attention.wo": by_inputs, "down": by_inputs,
+            "attention.w[qkv]": tessera.ColwiseParallel(input_layouts=sequence),
+            "up": tessera.ColwiseParallel(input_layouts=sequence),
+        })
+        given = tessera.distribute_tensor(x, mesh, "S1").requires_grad_()
+        with tessera.Recorder() as forward:
+            y = model(given)
+        torch.testing.assert_close(tessera.full_tensor(y), out)
+        loss = y.square().sum()
+        with tessera.Recorder() as backward:
+            loss.backward()
+        for own, other in zip(model.parameters(), expected.parameters(), strict=True):
+            torch.testing.assert_close(tessera.full_tensor(own.grad), other.grad)
+        ops = "all_gather", "reduce_scatter", "all_reduce"
+        return [[sent.count(op, "tp") for op in ops] + [sent.count()] for sent in (forward, backward)]
+
+    assert tessera.run_ranks(2, body) == [[[2, 2, 0, 4], [2, 2, 1, 5]]] * 2
+
+
 def test_a_sequence_is_split():
     def body(rank):
         mesh = tessera.init_device_mesh("tp=2")
