@@ -1,104 +1,21 @@
 #include "tessera/dtensor/kernels/use_kernel.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/List.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "tessera/dtensor/autograd.h"
-#include "tessera/dtensor/dispatch/aliased_statistics.h"
 #include "tessera/dtensor/dispatch/call_key.h"
 #include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/lazy/lazy_dispatch.h"
-#include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
-#include "tessera/dtensor/kept_copies.h"
+#include "tessera/dtensor/kernels/partial_operands.h"
 #include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/kernels/weight_style.h"
-#include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/policy.h"
 #include "tessera/dtensor/use_key.h"
-#include "tessera/observe/call_site.h"
-#include "tessera/rules/tables/partial_use.h"
 
 namespace tessera::dtensor {
 namespace {
-
-using rules::PartialUse;
-
-struct UsedOp {
-  std::shared_ptr<const OpEntry> entry;
-  PartialUse use = PartialUse::by_rows;
-  bool keeps_operands = false;  ///< made of ops that arrive here themselves, or a view
-};
-
-/// The ops that a composite op calls come here too, and say what they write to.
-bool is_made_of_ops(const c10::OperatorHandle& op, const OpEntry& entry) {
-  if (entry.decomposition != nullptr) return true;
-  const c10::OperatorName& name = op.operator_name();
-  const bool decomposes =
-      !op.hasKernelForDispatchKey(kKey) || makes_tensors(name) || dtype_kernel(name).has_value();
-  return decomposes && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-}
-
-const UsedOp& used_op(const c10::OperatorHandle& op) {
-  thread_local std::unordered_map<c10::OperatorHandle, UsedOp> known;
-  auto [at, is_new] = known.try_emplace(op);
-  if (is_new) {
-    UsedOp& used = at->second;
-    used.entry = entry_of(op);
-    used.use = rules::partial_use(op.operator_name().name);
-    used.keeps_operands =
-        used.use != PartialUse::matmul && (is_made_of_ops(op, *used.entry) || used.entry->is_view);
-  }
-  return at->second;
-}
-
-bool in_backward() {
-  constexpr int kNoBackward = -1;
-  return torch::autograd::get_current_graph_task_id() != kNoBackward;
-}
-
-/// Below autograd nothing done here would be recorded. Inference mode has no autograd at all.
-bool is_below_autograd() {
-  return !c10::InferenceMode::is_enabled() && c10::impl::tls_local_dispatch_key_set().excluded_.has(
-                                                  c10::DispatchKey::AutogradFunctionality);
-}
-
-void replace_operand(const OpEntry& entry, Stack& stack, size_t operand, const at::Tensor& by) {
-  const size_t base = stack.size() - entry.args.size();
-  size_t index = 0;
-  for (size_t i = 0; i < entry.args.size(); ++i) {
-    c10::IValue& value = stack[base + i];
-    if (entry.args[i] == ArgKind::tensor) {
-      if (index++ == operand) value = by;
-    } else if (entry.args[i] == ArgKind::tensor_list && !value.isNone()) {
-      const size_t size = value.toListRef().size();
-      if (operand >= index && operand < index + size) {
-        if (value.isTensorList()) {
-          auto list = value.toTensorList().copy();
-          list.set(operand - index, by);
-          value = std::move(list);
-        } else {
-          auto list = value.toOptionalTensorList().copy();
-          list.set(operand - index, by);
-          value = std::move(list);
-        }
-      }
-      index += size;
-    }
-  }
-}
-
-bool is_read_partial(const Operand& operand) {
-  return operand.sharded != nullptr && !operand.written && !operand.hidden &&
-         !operand.sharded->is_copy_of_view() && operand.sharded->lazy() == nullptr &&
-         operand.sharded->sharding().has_partial();
-}
 
 /// Makes plain meta tensors beside sharded ones sharded, under the rules for plain tensors. Lazy
 /// tensors are computed with plain ones.
@@ -120,171 +37,6 @@ void place_plain_meta(const OpEntry& entry, Stack& stack) {
   }
   for (const auto& [operand, tensor] : placed) replace_operand(entry, stack, operand, tensor);
   check_plain(entry, stack);
-}
-
-/// Uses a reduced copy wherever there is one. Returns whether Partial operands are left.
-bool use_copies(const OpEntry& entry, Stack& stack) {
-  bool left = false;
-  std::vector<std::pair<size_t, at::Tensor>> found;
-  const auto operands = operands_of(entry, stack);
-  for (size_t i = 0; i < operands.size(); ++i) {
-    if (!is_read_partial(operands[i])) continue;
-    at::Tensor reduced = find_reduced(*operands[i].tensor);
-    left = left || !reduced.defined();
-    if (reduced.defined()) found.emplace_back(i, std::move(reduced));
-  }
-  for (const auto& [operand, reduced] : found) replace_operand(entry, stack, operand, reduced);
-  return left;
-}
-
-/// An operand to redistribute. Collected first: to replace one frees what the others point to.
-struct Reduction {
-  size_t operand;
-  at::Tensor tensor;
-  Sharding to;
-};
-
-void reduce(const OpEntry& entry, Stack& stack, const std::vector<Reduction>& reductions) {
-  const comm::CallSite site({.op = entry.name, .implicit = true});
-  for (const Reduction& item : reductions) {
-    replace_operand(entry, stack, item.operand, redistribute_once(item.tensor, item.to));
-  }
-}
-
-void reduce_all_operands(const OpEntry& entry, Stack& stack) {
-  std::vector<Reduction> reductions;
-  const auto operands = operands_of(entry, stack);
-  for (size_t i = 0; i < operands.size(); ++i) {
-    if (!is_read_partial(operands[i])) continue;
-    reductions.push_back(
-        {i, *operands[i].tensor, without_partial(operands[i].sharded->sharding())});
-  }
-  reduce(entry, stack, reductions);
-}
-
-/// Whether an operand is sharded or Partial on an axis on which `tensor` is Partial.
-bool is_sharded_beside(const Sharding& tensor, const Sharding& other) {
-  if (tensor.mesh() != other.mesh()) return true;
-  for (int axis = 0; axis < tensor.mesh().ndim(); ++axis) {
-    if (tensor.placement(axis).is_partial() && !other.placement(axis).is_replicate()) return true;
-  }
-  return false;
-}
-
-/// Whether the op's other operands are sharded on an axis on which this one is Partial: then it is
-/// reduced to the shards that fit them. Otherwise all ranks get the sum: shards would be cheaper
-/// for this op, and have to be gathered for the next.
-bool has_shards_beside(const std::vector<Operand>& operands, size_t index) {
-  const Sharding& own = operands[index].sharded->sharding();
-  for (size_t i = 0; i < operands.size(); ++i) {
-    if (i == index || operands[i].sharded == nullptr) continue;
-    const Sharding& other = operands[i].sharded->sharding();
-    if (other.mesh() != own.mesh()) continue;
-    for (int axis = 0; axis < own.mesh().ndim(); ++axis) {
-      if (own.placement(axis).is_partial() && other.placement(axis).is_sharded()) return true;
-    }
-  }
-  return false;
-}
-
-/// matmul of a Partial tensor with a replicated one is Partial; with a sharded one it needs the
-/// sum.
-void reduce_for_matmul(const OpEntry& entry, Stack& stack) {
-  const auto operands = operands_of(entry, stack);
-  if (operands[0].sharded == nullptr || operands[1].sharded == nullptr) return;
-  const bool is_lazy =
-      operands[0].sharded->lazy() != nullptr || operands[1].sharded->lazy() != nullptr;
-  std::vector<Reduction> reductions;
-  for (const size_t i : {size_t{0}, size_t{1}}) {
-    if (!is_read_partial(operands[i])) continue;
-    const Sharding& own = operands[i].sharded->sharding();
-    if (!is_lazy && !is_sharded_beside(own, operands[1 - i].sharded->sharding())) continue;
-    reductions.push_back({i, *operands[i].tensor, without_partial(own)});
-  }
-  reduce(entry, stack, reductions);
-}
-
-/// Whether a Partial operand is a gradient in a product: other tensors take part, and it is none
-/// that the forward saved.
-bool is_gradient_in_product(const Operand& operand, const std::vector<Operand>& operands) {
-  if (!in_backward() || CommPolicy::current() != ImplicitComm::allow) return false;
-  const auto has_dims = [](const Operand& other) {
-    return other.tensor->defined() && other.tensor->dim() > 0;
-  };
-  return has_dims(operand) && !operand.tensor->requires_grad() &&
-         std::ranges::count_if(operands, has_dims) > 1;
-}
-
-void reduce_as_decided(const UsedOp& used, const c10::OperatorHandle& op, Stack& stack) {
-  const OpEntry& entry = *used.entry;
-  const Decision* decision = nullptr;
-  {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    decision = &decision_for(entry, op, stack);
-  }
-  if (decision->by_mesh || !decision->mesh.contains_me()) return;
-  if (decision->moves) check_policy(entry, *decision, stack);
-  std::vector<Reduction> reductions;
-  const bool may_reduce_gradients = used.use == PartialUse::by_rows;
-  const auto operands = operands_of(entry, stack);
-  for (size_t i = 0; i < operands.size() && i < decision->operands.size(); ++i) {
-    if (!is_read_partial(operands[i])) continue;
-    const Sharding& own = operands[i].sharded->sharding();
-    const Sharding& wanted = decision->operands[i];
-    const bool moves = wanted.defined() && wanted != own && wanted.mesh() == own.mesh();
-    if (moves && !wanted.has_partial() && has_shards_beside(operands, i)) {
-      reductions.push_back({i, *operands[i].tensor, wanted});
-    } else if (moves || (may_reduce_gradients && is_gradient_in_product(operands[i], operands))) {
-      reductions.push_back({i, *operands[i].tensor, without_partial(own)});
-    }
-  }
-  reduce(entry, stack, reductions);
-}
-
-bool is_partial(const at::Tensor& tensor) {
-  const ShardedMeta* meta = sharded_meta(tensor);
-  return meta != nullptr && meta->sharding().has_partial();
-}
-
-/// False only if no tensor is Partial; lists are not searched.
-bool may_have_partial(const OpEntry& entry, const Stack& stack) {
-  const size_t base = stack.size() - entry.args.size();
-  for (size_t i = 0; i < entry.args.size(); ++i) {
-    if (entry.args[i] == ArgKind::tensor_list) return true;
-    const c10::IValue& value = stack[base + i];
-    if (entry.args[i] == ArgKind::tensor && value.isTensor() && is_partial(value.toTensor())) {
-      return true;
-    }
-  }
-  return false;
-}
-
-/// Whether there is clearly nothing to reduce: nothing is Partial, or no copies are kept and the
-/// decision moves nothing. Spares most calls the list of their operands.
-bool takes_operands_as_they_are(const UsedOp& used, const c10::OperatorHandle& op,
-                                const Stack& stack) {
-  if (!may_have_partial(*used.entry, stack)) return true;
-  if (tensors_with_copies() != 0 || LazyLocal::any() || used.use == PartialUse::matmul)
-    return false;
-  if (in_backward()) return used.use == PartialUse::sum;
-  if (!used.entry->written.empty()) return false;
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return !decision_for(*used.entry, op, stack).moves;
-}
-
-void reduce_operands(const UsedOp& used, const c10::OperatorHandle& op, Stack& stack) {
-  const OpEntry& entry = *used.entry;
-  if (used.keeps_operands) return;
-  if (!entry.hidden.empty()) refuse_aliased_statistics(entry, stack);  // before a copy is made
-  if (is_below_autograd()) return;
-  if (takes_operands_as_they_are(used, op, stack) || !use_copies(entry, stack)) return;
-  if (used.use == PartialUse::matmul) return reduce_for_matmul(entry, stack);
-  if (takes_lazy(entry, stack)) {
-    if (entry.written.empty()) reduce_all_operands(entry, stack);
-    return;
-  }
-  if (used.use == PartialUse::sum && in_backward()) return;
-  reduce_as_decided(used, op, stack);
 }
 
 /// The styled weight among the arguments.
