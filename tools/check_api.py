@@ -18,6 +18,7 @@ import sys
 # What the Python extension uses of headers that are not installed.
 EXTENSION = {
     "tessera::ProgressBar",
+    "tessera::matches_path",
     "tessera::placements_in_mesh_order",
     "tessera::comm::adopt_mesh",
     "tessera::comm::end_process_world",

@@ -1,5 +1,6 @@
 #include "bind/bind.h"
 #include "tessera/base/errors.h"
+#include "tessera/base/path_pattern.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/kept_copies.h"
 #include "tessera/dtensor/kernels/weight_style.h"
@@ -34,6 +35,7 @@ at::Tensor redistribute_once(const at::Tensor& tensor, Placement layout) {
 void bind_parallel(py::module_& m) {
   m.def("overlap_weight", &overlap_weight, py::arg("weight"), py::arg("mesh"), py::arg("pieces"),
         py::arg("output") = py::none());
+  m.def("matches_path", &matches_path, py::arg("pattern"), py::arg("path"));
   m.def("redistribute_once", &redistribute_once, py::arg("tensor"), py::arg("layout"));
 }
 

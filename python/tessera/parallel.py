@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import fnmatch
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,14 +33,15 @@ Plan = Mapping[str, "ParallelStyle | str"]
 
 
 def matching_modules(module: nn.Module, path: str) -> Iterator[nn.Module]:
-    """The submodules on a path whose names may have *, ? and [...]."""
+    """The submodules on a path that may have *, **, ? and [...]; an empty one is the module itself."""
     if path == "":
         yield module
         return
-    name, _, rest = path.partition(".")
-    for child_name, child in module.named_children():
-        if fnmatch.fnmatchcase(child_name, name):
-            yield from matching_modules(child, rest)
+    seen: set[int] = set()
+    for name, part in module.named_modules(remove_duplicate=False):
+        if name and id(part) not in seen and _C.matches_path(path, name):
+            seen.add(id(part))
+            yield part
 
 
 def _matching_parameters(module: nn.Module, path: str) -> list[tuple[nn.Module, str]]:
@@ -50,7 +50,7 @@ def _matching_parameters(module: nn.Module, path: str) -> list[tuple[nn.Module, 
         (part, own)
         for part in matching_modules(module, parent)
         for own, _ in part.named_parameters(recurse=False)
-        if fnmatch.fnmatchcase(own, name)
+        if _C.matches_path(name, own)
     ]
 
 
@@ -210,7 +210,7 @@ def parallelize_module(
     src_data_rank: int | None = 0,
 ) -> nn.Module:
     """Splits a module over a mesh of one axis, in place, by a style or by a plan: paths of
-    submodules (with *, ? and [...] between dots) and their styles, or the names of styles as in the
+    submodules (with *, ? and [...] between dots, ** also for dots) and their styles, or the names of styles as in the
     plans of transformers' models. A path that matches nothing is an error that lists near names;
     it, a style that is not known, and sizes that cannot be divided as asked are found before anything
     changes. May be called before or after fully_shard on another axis of the same mesh.

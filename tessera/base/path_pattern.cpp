@@ -21,6 +21,32 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+/// The set of characters that a pattern begins with: "[a-z]..."; its length is 0 if there is none.
+struct CharacterSet {
+  explicit CharacterSet(std::string_view pattern) {
+    if (pattern.empty() || pattern[0] != '[') return;
+    excludes = pattern.size() > 1 && pattern[1] == '!';
+    const size_t begin = excludes ? 2 : 1;
+    const size_t end = pattern.find(']', begin + 1);  // a first ']' is one of the characters
+    if (end == std::string_view::npos) return;
+    members = pattern.substr(begin, end - begin);
+    length = end + 1;
+  }
+  bool contains(char c) const {
+    bool found = false;
+    for (size_t i = 0; i < members.size() && !found; ++i) {
+      const bool is_range = i + 2 < members.size() && members[i + 1] == '-';
+      found = is_range ? members[i] <= c && c <= members[i + 2] : members[i] == c;
+      if (is_range) i += 2;
+    }
+    return found != excludes;
+  }
+
+  std::string_view members = {};
+  bool excludes = false;
+  size_t length = 0;
+};
+
 }  // namespace
 
 bool matches_path(std::string_view pattern, std::string_view path) {
@@ -34,7 +60,11 @@ bool matches_path(std::string_view pattern, std::string_view path) {
     }
     return false;
   }
-  if (path.empty() || (pattern[0] != '?' && pattern[0] != path[0])) return false;
+  if (path.empty()) return false;
+  if (const CharacterSet set(pattern); set.length != 0) {
+    return set.contains(path[0]) && matches_path(pattern.substr(set.length), path.substr(1));
+  }
+  if (pattern[0] != '?' && pattern[0] != path[0]) return false;
   return matches_path(pattern.substr(1), path.substr(1));
 }
 

@@ -27,7 +27,7 @@ struct StyledModule {
 };
 
 bool is_pattern(std::string_view path) {
-  return path.find_first_of("*?") != std::string_view::npos;
+  return path.find_first_of("*?[") != std::string_view::npos;
 }
 
 std::string joined(const std::vector<std::string>& names) {

@@ -26,6 +26,19 @@ TEST(PathPattern, AQuestionMarkStandsForOneCharacter) {
   EXPECT_FALSE(matches_path("w?", "w"));
 }
 
+TEST(PathPattern, BracketsStandForOneOfTheirCharacters) {
+  EXPECT_TRUE(matches_path("layers.*.w[qkv]", "layers.12.wk"));
+  EXPECT_FALSE(matches_path("w[qkv]", "wo"));
+  EXPECT_FALSE(matches_path("w[qkv]", "w"));
+  EXPECT_TRUE(matches_path("layers.[0-3].up", "layers.2.up"));
+  EXPECT_FALSE(matches_path("layers.[0-3].up", "layers.4.up"));
+  EXPECT_TRUE(matches_path("layers.[!0].up", "layers.2.up"));
+  EXPECT_FALSE(matches_path("layers.[!0].up", "layers.0.up"));
+  EXPECT_TRUE(matches_path("[a-]", "-"));
+  EXPECT_TRUE(matches_path("[]x]", "]"));
+  EXPECT_TRUE(matches_path("w[q", "w[q"));
+}
+
 TEST(PathPattern, TextStandsForItself) {
   EXPECT_TRUE(matches_path("", ""));
   EXPECT_TRUE(matches_path("layers.0", "layers.0"));

@@ -22,6 +22,17 @@ def test_of_two_styles_for_a_module_that_of_its_full_path_counts():
     assert tessera.run_ranks(2, body) == [["S1", "S0"]] * 2
 
 
+def test_two_stars_stand_for_several_levels():
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        model = nn.ModuleDict({"a": nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4))),
+                               "b": nn.Linear(4, 4)})
+        tessera.parallelize_module(model, mesh, {"**.0": tessera.ColwiseParallel()})
+        return [name for name, p in model.named_parameters() if tessera.is_dtensor(p)]
+
+    assert tessera.run_ranks(2, body)[0] == ["a.0.weight", "a.0.bias", "a.1.0.weight", "a.1.0.bias"]
+
+
 def test_attention_that_does_not_call_its_projection():
     """Styles refuse it; its parameters can be distributed, and then it sends one all_reduce."""
     torch.manual_seed(1)
