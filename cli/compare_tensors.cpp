@@ -50,11 +50,18 @@ double default_tolerance(at::ScalarType dtype) {
 }
 
 std::vector<Difference> compare_tensors(const NamedTensors& found, const NamedTensors& expected,
+                                        const std::map<std::string, DType>& computed,
                                         std::optional<double> tolerance) {
+  const auto tolerance_of = [&](const std::string& name, at::ScalarType own) {
+    const auto type = computed.find(name);
+    const double by_own = default_tolerance(own);
+    if (by_own == 0 || type == computed.end()) return by_own;
+    return std::max(by_own, default_tolerance(static_cast<at::ScalarType>(type->second)));
+  };
   std::vector<Difference> out;
   for (const auto& [name, tensor] : expected) {
     Difference one{.name = name, .dtype = dtype_text(tensor), .shape = sizes_text(tensor)};
-    one.allowed = tolerance.value_or(default_tolerance(tensor.scalar_type()));
+    one.allowed = tolerance.value_or(tolerance_of(name, tensor.scalar_type()));
     const at::Tensor* other = find(found, name);
     if (other == nullptr) {
       one.problem = "is missing";

@@ -2,11 +2,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/tensor_file.h"
+#include "tessera/base/dtype.h"
 
 namespace tessera::cli {
 
@@ -28,7 +30,10 @@ struct Difference {
 double default_tolerance(at::ScalarType dtype);
 
 /// One entry per output of either. NaN equals NaN, and infinities of the same sign are equal.
+/// `computed`: by name, the type that decides on the tolerance of a floating-point output if it is
+/// shorter than the output's own (computed_types.h).
 std::vector<Difference> compare_tensors(const NamedTensors& found, const NamedTensors& expected,
+                                        const std::map<std::string, DType>& computed,
                                         std::optional<double> tolerance);
 
 }  // namespace tessera::cli

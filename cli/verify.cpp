@@ -6,11 +6,13 @@
 #include <optional>
 
 #include "cli/compare_tensors.h"
+#include "cli/computed_types.h"
 #include "cli/program_job.h"
 #include "cli/random_inputs.h"
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
 #include "tessera/base/progress_bar.h"
+#include "tessera/partition/graph/written_values.h"
 #include "tessera/program/archive.h"
 
 /// tessera verify M.pt2 DIR: compares the results of the sharded program with those of the whole
@@ -22,7 +24,8 @@ constexpr const char* kVerifyFooter = R"(
 Runs the whole program in this process and the sharded one on as many processes as it was made for,
 both on the same inputs, and compares every output. The difference that counts is the largest one
 over the largest value of the output: at most 1e-10 for f64, 1e-4 for f32, 2e-2 for shorter floats,
-none for integers.
+none for integers. The type that counts is the shortest one that the output was computed in. A
+program that updates buffers runs twice, so that the second run reads what the first has written.
 
 Examples
   tessera verify model.pt2 model_tp4
@@ -35,6 +38,7 @@ struct VerifyOptions {
   std::string inputs;
   uint64_t seed = 0;
   std::optional<double> tolerance;
+  std::optional<int> repeat;
   std::string device;
   bool json = false;
 };
@@ -90,15 +94,23 @@ void check_same_inputs(const VerifyOptions& options, const NamedTensors& whole,
   }
 }
 
+bool updates_tensors(const program::ExportedProgram& program) {
+  const auto written = partition::find_written(program, {});
+  return !written.updates.empty() ||
+         std::ranges::find(written.whole_only, true) != written.whole_only.end() ||
+         std::ranges::find(written.is_state, true) != written.is_state.end();
+}
+
 void run_verify(const VerifyOptions& options) {
   const auto whole = ProgramTarget::find(options.whole, std::nullopt);
   const auto sharded = ProgramTarget::find(options.sharded, std::nullopt);
   require(!whole.manifest, options.whole, " is sharded itself; name the whole program first");
   const ScratchDir scratch;
+  const auto program = program::Archive::open(whole.path)->read_program();
+  const int repeat = options.repeat.value_or(updates_tensors(program) ? 2 : 1);
   std::filesystem::path inputs = options.inputs;
   if (options.inputs.empty()) {
     inputs = scratch.file("inputs.safetensors");
-    const auto program = program::Archive::open(whole.path)->read_program();
     const NamedTensors generated = random_inputs(program, options.seed);
     if (sharded.manifest) check_same_inputs(options, generated, sharded.manifest->inputs);
     write_tensors(inputs, generated);
@@ -108,12 +120,13 @@ void run_verify(const VerifyOptions& options) {
     ProgressBar bar("verifying");
     bar.show_count(0, 3, "steps");
     const auto expected =
-        run_job({whole, inputs, scratch.file("whole.safetensors"), options.device});
+        run_job({whole, inputs, scratch.file("whole.safetensors"), options.device, repeat});
     bar.show_count(1, 3, "steps: the whole program has run");
     const auto found =
-        run_job({sharded, inputs, scratch.file("sharded.safetensors"), options.device});
+        run_job({sharded, inputs, scratch.file("sharded.safetensors"), options.device, repeat});
     bar.show_count(2, 3, "steps: both have run");
-    differences = compare_tensors(found.outputs, expected.outputs, options.tolerance);
+    differences = compare_tensors(found.outputs, expected.outputs, computed_types(program),
+                                  options.tolerance);
   }
   const bool ok = std::ranges::all_of(differences, &Difference::ok);
   if (options.json) {
@@ -138,6 +151,10 @@ void add_verify(CLI::App& app) {
   verb->add_option("--random", options->seed, "seed of generated inputs")->capture_default_str();
   verb->add_option("--tolerance", options->tolerance, "relative difference that is allowed")
       ->check(CLI::NonNegativeNumber);
+  verb->add_option("--repeat", options->repeat,
+                   "run both this many times, and compare the last; default: 1, or 2 for a program "
+                   "that updates buffers")
+      ->check(CLI::Range(1, 1 << 30, "POSITIVE"));
   verb->add_option("--device", options->device, "cpu or cuda; default: as exported");
   verb->add_flag("--json", options->json, "machine-readable output");
   verb->footer(kVerifyFooter);

@@ -21,11 +21,18 @@
 /// Passes, each a header that can be read by itself:
 ///
 ///   graph/replace_writes.h           in-place ops whose writes are not read become functional ones
+///   graph/written_values.h           what is written: stays whole, or is state that may be sharded
+///   graph/random_ops.h               refuses ops whose numbers would differ between ranks
 ///   plan_file/plan.h                 what the caller demands: styles by module, placements by name
 ///   search/propagate.h               a sharding for every value, at the least total cost
+///   search/auto_plan.h               the same without a plan, with reasons and the next best
 ///   search/merge_moves.h             one redistribution for all readers of a value
-///   rewrite/insert_communication.h   the library's redistribution plans as functional collectives
+///   rewrite/insert_communication.h   when redistributions start and are awaited
+///   rewrite/lower_plan.h             the library's redistribution plans as functional collectives
 ///   rewrite/localise.h               sizes in views, factories, slices
+///   rewrite/masked_look_up.h         look-ups in a table of which a rank holds some rows
+///   rewrite/relax_views.h            views of tensors that have other strides than at export
+///   rewrite/local_symbols.h          symbols and expressions of sharded dims
 ///   shard_weights.h                  weights sharded while they are read
 ///   write_sharded.h                  files of ranks and the manifest
 ///

@@ -47,6 +47,8 @@ class Pins {
 
   /// Weights without a demand may be sharded; false: they stay whole.
   bool free_weights = false;
+  /// The same of buffers that the program updates: sharded as the weights that fill them.
+  bool free_state = false;
 
  private:
   std::map<std::pair<uint32_t, int>, Pin> of_value_;

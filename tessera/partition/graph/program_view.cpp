@@ -29,8 +29,7 @@ ProgramView::ProgramView(const program::ExportedProgram& program, const DeviceMe
       mesh_(mesh),
       whole_(program.graph.values.size()),
       readers_(program.graph.values.size()),
-      source_(program.graph.values.size(), Source::constant),
-      whole_only_(program.graph.values.size(), false) {
+      source_(program.graph.values.size(), Source::constant) {
   if (mesh.size() > 1) require_no_random_ops(program);
   for (size_t i = 0; i < whole_.size(); ++i) {
     const program::Value& value = program.graph.values[i];
@@ -38,20 +37,11 @@ ProgramView::ProgramView(const program::ExportedProgram& program, const DeviceMe
     whole_[i] = Sharding(mesh, std::vector<Placement>(static_cast<size_t>(mesh.ndim())),
                          hint_shape(value), {.dtype = value.tensor->dtype});
   }
-  add_inputs();
   add_nodes();
   add_outputs();
   tie_weights();
-  find_written();
-}
-
-void ProgramView::add_inputs() {
-  for (const auto& input : program_.signature.inputs) {
-    if (!input.arg || input.arg->kind != ArgKind::tensor) continue;
-    Source& source = source_[input.arg->as<ValueId>().index];
-    if (input.kind == InputKind::parameter) source = Source::weight;
-    if (input.kind == InputKind::user_input) source = Source::input;
-  }
+  written_ = find_written(program, tied_);
+  set_sources();
 }
 
 void ProgramView::add_nodes() {
@@ -61,18 +51,32 @@ void ProgramView::add_nodes() {
     const NodeCall& call = *calls_.back();
     rules_.push_back(call.op().empty() ? nullptr : rule_of(call.op()));
     metadata_only_.push_back(is_metadata_reader(call.op()));
-    bool any_input = false, any_weight = false;
+    in_place_.push_back(rules::is_in_place(call.op()));
     for (size_t o = 0; o < call.operands().size(); ++o) {
-      if (!call.operands()[o]) continue;
-      const ValueId id = *call.operands()[o];
-      readers_[id.index].push_back({n, o});
-      any_input |= source(id) == Source::node || source(id) == Source::input;
-      any_weight |= is_from_weights(id);
+      if (call.operands()[o]) readers_[call.operands()[o]->index].push_back({n, o});
     }
-    for (const ValueId id : call.results()) {
-      source_[id.index] = any_input    ? Source::node
-                          : any_weight ? Source::derived
-                                       : Source::constant;
+  }
+}
+
+void ProgramView::set_sources() {
+  for (const auto& input : program_.signature.inputs) {
+    if (!input.arg || input.arg->kind != ArgKind::tensor) continue;
+    const auto id = input.arg->as<ValueId>();
+    Source& source = source_[id.index];
+    if (input.kind == InputKind::parameter) source = Source::weight;
+    if (input.kind == InputKind::user_input) source = Source::input;
+    if (written_.is_state[id.index]) source = Source::state;
+  }
+  for (const auto& call : calls_) {
+    bool varies = false, any_weight = false;
+    for (const auto& id : call->operands()) {
+      if (!id) continue;
+      varies |= source(*id) == Source::node || source(*id) == Source::input ||
+                source(*id) == Source::state;
+      any_weight |= is_from_weights(*id);
+    }
+    for (const ValueId id : call->results()) {
+      source_[id.index] = varies ? Source::node : any_weight ? Source::derived : Source::constant;
     }
   }
 }
@@ -113,26 +117,9 @@ program::ValueId ProgramView::tied(ValueId id) const {
   return id;
 }
 
-void ProgramView::find_written() {
-  Aliases aliases(graph());
-  for (const auto& [name, same] : tied_) aliases.join({name}, same);
-  std::vector<ValueId> written;
-  for (const auto& node : graph().nodes) {
-    aliases.add(node);
-    if (!rules::is_in_place(node.op_name().first)) continue;
-    const auto operands = tensors_read(graph(), node);
-    if (!operands.empty()) written.push_back(operands[0]);
-  }
-  std::vector<bool> written_set(whole_.size(), false);
-  for (const ValueId id : written) written_set[aliases.set_of(id)] = true;
-  for (uint32_t v = 0; v < whole_.size(); ++v) whole_only_[v] = written_set[aliases.set_of({v})];
-  for (const auto& output : program_.signature.outputs) {  // buffers come back as they went
-    if (output.kind != program::OutputKind::buffer_mutation) continue;
-    for (const auto& input : program_.signature.inputs) {
-      if (input.target == output.target && input.arg && input.arg->kind == ArgKind::tensor)
-        whole_only_[input.arg->as<ValueId>().index] = true;
-    }
-  }
+std::optional<ValueId> ProgramView::updated_buffer(size_t output) const {
+  const auto found = written_.updates.find(output);
+  return found == written_.updates.end() ? std::nullopt : std::optional(tied(found->second));
 }
 
 bool ProgramView::is_symbolic(ValueId id, int dim) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/partition/graph/assignment.h"
+#include "tessera/partition/graph/written_values.h"
 
 namespace tessera::partition {
 
@@ -43,18 +44,23 @@ class ProgramView {
   std::string_view name(program::ValueId id) const { return graph().value(id).name; }
 
   enum class Source : uint8_t {
-    node,      ///< depends on user inputs
+    node,      ///< depends on user inputs or state
     input,     ///< a user input
     weight,    ///< a parameter
     constant,  ///< a buffer or constant, or made of such and of numbers alone: stays whole
     derived,   ///< made of weights (and constants) alone
+    state,     ///< a buffer that the program updates, see written_values.h
   };
   Source source(program::ValueId id) const { return source_[id.index]; }
   bool is_from_weights(program::ValueId id) const {
     return source(id) == Source::weight || source(id) == Source::derived;
   }
   /// Written in place, or shares memory with what is: a copy would miss the write.
-  bool must_be_whole(program::ValueId id) const { return whole_only_[id.index]; }
+  bool must_be_whole(program::ValueId id) const { return written_.whole_only[id.index]; }
+  /// The operand is written by the node: it must be there as it is stored.
+  bool is_written(size_t node, size_t operand) const { return operand == 0 && in_place_[node]; }
+  /// The buffer that an output of the graph is the new content of.
+  std::optional<program::ValueId> updated_buffer(size_t output) const;
 
   /// The graph inputs that are one tensor under several names (tied weights): the one that is read.
   program::ValueId tied(program::ValueId id) const;
@@ -68,11 +74,10 @@ class ProgramView {
   const std::map<std::string, int64_t>& assumed() const { return multiples_; }
 
  private:
-  void add_inputs();
   void add_nodes();
   void add_outputs();
   void tie_weights();
-  void find_written();
+  void set_sources();
 
   const program::ExportedProgram& program_;
   DeviceMesh mesh_;
@@ -82,7 +87,8 @@ class ProgramView {
   std::vector<bool> metadata_only_;
   std::vector<std::vector<Reader>> readers_;
   std::vector<Source> source_;
-  std::vector<bool> whole_only_;
+  std::vector<bool> in_place_;
+  WrittenValues written_;
   std::map<uint32_t, program::ValueId> tied_;
   std::map<std::string, int64_t> multiples_;
 };

@@ -5,6 +5,7 @@
 
 #include "tessera/partition/graph/aliases.h"
 #include "tessera/partition/graph/assignment.h"
+#include "tessera/partition/graph/written_values.h"
 #include "tessera/rules/registry/derive.h"
 
 namespace tessera::partition {
@@ -96,6 +97,7 @@ int replace_writes(program::ExportedProgram& program) {
     }
     aliases.add(node);
   }
+  read_results_of_writes(program);
   return replaced;
 }
 

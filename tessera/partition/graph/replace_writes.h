@@ -12,7 +12,8 @@ namespace tessera::partition {
 ///
 /// Tensors that are written in place cannot be redistributed and stay whole (program_view.h). So
 /// without this pass an `nn.ReLU(inplace=True)` or `out += shortcut` keeps the weights in front of
-/// it whole. Returns how many nodes changed; their names, order and results stay.
+/// it whole. Returns how many nodes changed; their names, order and results stay. What reads a
+/// tensor after a write that remains reads the result of the write (written_values.h).
 int replace_writes(program::ExportedProgram& program);
 
 }  // namespace tessera::partition

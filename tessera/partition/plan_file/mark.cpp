@@ -38,6 +38,7 @@ class Marker {
             : mesh_.has_axis("tp") ? mesh_.axis("tp")
                                    : mesh_.ndim() - 1;
     pins_.free_weights = plan.rest_auto;
+    pins_.free_state = plan.rest_auto || !plan.modules.empty() || !plan.weights.empty();
     list_inputs();
   }
 
@@ -247,6 +248,7 @@ Plan plan_of(const program::ExportedProgram& program, const Assignment& assignme
   std::vector<std::string> names;
   if (!program.in_spec.empty())
     names = program::input_names(program::parse_pytree(program.in_spec), program.forward_arg_names);
+  const WrittenValues written = find_written(program, {});
   size_t next = 0;
   for (const auto& input : program.signature.inputs) {
     const bool is_user = input.kind == InputKind::user_input;
@@ -254,7 +256,9 @@ Plan plan_of(const program::ExportedProgram& program, const Assignment& assignme
     next += is_user || input.kind == InputKind::constant_input ? 1 : 0;
     if (!input.arg || input.arg->kind != ArgKind::tensor) continue;
     const Sharding& sharding = assignment.of(input.arg->as<ValueId>());
-    if (!sharding.defined() || sharding.is_replicated()) continue;
+    const auto id = input.arg->as<ValueId>();
+    // State is free unless a plan places it.
+    if (!sharding.defined() || (sharding.is_replicated() && !written.is_state[id.index])) continue;
     if (is_user) {
       if (at < names.size()) plan.inputs.emplace_back(names[at], sharding.placements_text());
     } else {

@@ -29,6 +29,8 @@
 ///     "rest": "auto"                         weights that nothing is said of; default: replicate
 ///   }
 ///
+/// Buffers that the program updates (keys and values of earlier tokens) are named under "weights";
+/// where nothing is said of them they are sharded as is cheapest with what the plan demands.
 /// Names may be patterns (base/path_pattern.h). One that matches nothing is an error that lists
 /// near names.
 namespace tessera::partition {
@@ -57,7 +59,7 @@ struct TESSERA_API Plan {
 Pins mark(ProgramView& view, const Plan& plan);
 
 /// The plan that gives an assignment again: the placements of all weights, inputs and outputs that
-/// are not replicated.
+/// are not replicated, and of all buffers that the program updates.
 Plan plan_of(const program::ExportedProgram& program, const Assignment& assignment);
 
 }  // namespace tessera::partition

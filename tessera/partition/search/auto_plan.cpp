@@ -116,7 +116,9 @@ void add_reasons(const ProgramView& view, ChoiceNetwork& choices, const Limited&
 
 double AutoPlan::gap() const {
   const Totals& totals = assignment.totals;
-  return totals.seconds() > 0 ? 1 - totals.lower_bound / totals.seconds() : 0;
+  constexpr double kRounding = 1e-9;
+  const double gap = totals.seconds() > 0 ? 1 - totals.lower_bound / totals.seconds() : 0;
+  return gap > kRounding ? gap : 0;
 }
 
 AutoPlan auto_plan(const program::ExportedProgram& program, const DeviceMesh& mesh, Plan given,

@@ -178,6 +178,8 @@ bool AxisRows::fits(size_t node, const Row& row) const {
   for (size_t o = 0; o < row.operands.size(); ++o) {
     if (!c.operands()[o]) continue;
     if (!allowed(*c.operands()[o], row.operands[o])) return false;
+    if (view_.is_written(node, o) && row.results.size() == 1 && row.results[0] != row.operands[o])
+      return false;
   }
   bool shards = false;
   for (size_t r = 0; r < row.results.size(); ++r) {
@@ -325,7 +327,9 @@ std::vector<Placement> AxisRows::of_input(ValueId id) const {
     all.insert(all.end(), known->second.begin(), known->second.end());
   const Pin* pin = pins_.find(id, axis_);
   if (pin != nullptr && !pin->any_shard) return {pin->placement};
-  const bool may_be_sharded = view_.source(id) == ProgramView::Source::weight && pins_.free_weights;
+  const ProgramView::Source source = view_.source(id);
+  const bool may_be_sharded = (source == ProgramView::Source::weight && pins_.free_weights) ||
+                              (source == ProgramView::Source::state && pins_.free_state);
   if (pin == nullptr && !may_be_sharded) return {Replicate()};
   std::erase_if(all, [&](const Placement& p) {
     return pin != nullptr ? !pin->allows(p) || !allowed(id, p) : !allowed(id, p);

@@ -122,7 +122,10 @@ Assignment ChoiceNetwork::assignment(const Solution& solution) {
   set_nodes(solution, out);
   for (size_t i = 0; i < view_.graph().outputs.size(); ++i) {
     const bool is_tensor = view_.graph().outputs[i].kind == ArgKind::tensor;
-    out.outputs.push_back(is_tensor ? output_sharding(i) : Sharding());
+    const auto buffer = view_.updated_buffer(i);
+    out.outputs.push_back(buffer      ? out.values[buffer->index]
+                          : is_tensor ? output_sharding(i)
+                                      : Sharding());
   }
   set_moves(solution, out);
   for (const auto& [symbol, by] : view_.assumed()) out.divisible.push_back({symbol, by});
@@ -130,30 +133,42 @@ Assignment ChoiceNetwork::assignment(const Solution& solution) {
   return out;
 }
 
-std::string ChoiceNetwork::why_heavy() {
+/// The first node that reads the weight, or what is made of it and of weights alone, and has no row
+/// in which that is sharded.
+std::optional<size_t> ChoiceNetwork::reader_of_whole(ValueId weight) const {
+  std::vector<ValueId> values = {weight};
+  for (size_t i = 0; i < values.size(); ++i) {
+    for (const auto& reader : readers_of(values[i])) {
+      const bool can_shard = std::ranges::any_of(*rows_.of(reader.node), [&](const NodeRow& row) {
+        return std::ranges::all_of(reader.operands,
+                                   [&](size_t o) { return row.operands[o].has_sharded(); });
+      });
+      if (!can_shard) return reader.node;
+      for (const ValueId made : view_.call(reader.node).results()) {
+        const bool known = std::ranges::find(values, made) != values.end();
+        if (view_.is_from_weights(made) && !known) values.push_back(made);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::string ChoiceNetwork::why_heavy() const {
   const Input* heaviest = nullptr;
   double all = 0;
   for (const Input& input : inputs_) {
-    if (input.is_held) all += local_bytes(input.placements[0]);
-  }
-  for (const Input& input : inputs_) {
-    const bool lighter = heaviest != nullptr &&
-                         local_bytes(input.placements[0]) <= local_bytes(heaviest->placements[0]);
-    if (!input.is_held || lighter) continue;
-    const bool has_rule = std::ranges::all_of(readers_of(input.id), [&](const NodeReader& reader) {
-      return view_.rule(reader.node) != nullptr;
-    });
-    if (!has_rule) heaviest = &input;
+    if (!input.is_held) continue;
+    const double bytes = local_bytes(input.placements[0]);
+    all += bytes;
+    const bool lighter = heaviest != nullptr && bytes <= local_bytes(heaviest->placements[0]);
+    if (!lighter && reader_of_whole(input.id)) heaviest = &input;
   }
   // A few bytes that stay whole are not the reason.
   if (heaviest == nullptr || local_bytes(heaviest->placements[0]) < 0.01 * all) return "";
-  for (const auto& reader : readers_of(heaviest->id)) {
-    if (view_.rule(reader.node) != nullptr) continue;
-    return join_text(view_.name(heaviest->id), " stays whole: ", view_.call(reader.node).op(),
-                     " (node ", view_.graph().nodes[reader.node].name.value_or("?"),
-                     ") has no rule");
-  }
-  return "";
+  const size_t node = *reader_of_whole(heaviest->id);
+  return join_text(view_.name(heaviest->id), " stays whole: ", view_.call(node).op(), " (node ",
+                   view_.graph().nodes[node].name.value_or("?"), ") ",
+                   view_.rule(node) == nullptr ? "has no rule" : "needs it whole");
 }
 
 std::string ChoiceNetwork::why_impossible() {
@@ -162,7 +177,7 @@ std::string ChoiceNetwork::why_impossible() {
       double least = std::numeric_limits<double>::infinity();
       for (const auto& produced : input.placements) {
         for (const NodeRow& row : *rows_.of(reader.node))
-          least = std::min(least, read_all(input.id, {produced, {}}, row, reader.operands));
+          least = std::min(least, read_all(input.id, {produced, {}}, reader, row));
       }
       if (least < std::numeric_limits<double>::infinity()) continue;
       const std::string why = rows_.axis(view_.mesh().ndim() - 1).why_whole(reader.node);

@@ -57,7 +57,8 @@ void ChoiceNetwork::add_inputs() {
             view_.whole(id).to_text(), ", in a way that is not possible: too few elements, or a ",
             "size that need not be divisible");
     input.variable = network_.add_variable(static_cast<int>(input.placements.size()));
-    if (view_.source(id) == ProgramView::Source::weight) {
+    if (view_.source(id) == ProgramView::Source::weight ||
+        view_.source(id) == ProgramView::Source::state) {
       for (size_t s = 0; s < input.placements.size(); ++s) {
         network_.add(input.variable, static_cast<int>(s),
                      options_.weight_price * local_bytes(input.placements[s]));
@@ -120,11 +121,15 @@ double ChoiceNetwork::read(ValueId id, const Copies& state, const Sharding& need
   return state.copy.defined() ? std::min(direct, move(id, state.copy, needed)) : direct;
 }
 
-double ChoiceNetwork::read_all(ValueId id, const Copies& state, const NodeRow& row,
-                               const std::vector<size_t>& operands) {
+double ChoiceNetwork::read_all(ValueId id, const Copies& state, const NodeReader& reader,
+                               const NodeRow& row) {
+  const auto& operands = reader.operands;
   double sum = 0;
   for (size_t i = 0; i < operands.size(); ++i) {
     const Sharding& needed = row.operands[operands[i]];
+    if (view_.is_written(reader.node, operands[i]) &&
+        (needed != state.produced || (state.only_copy && needed != state.copy)))
+      return kInfinite;  // a copy would be written
     bool again = false;
     for (size_t j = 0; j < i; ++j) again |= row.operands[operands[j]] == needed;
     if (!again) sum += read(id, state, needed);
@@ -137,15 +142,21 @@ void ChoiceNetwork::add_value(ValueId id) {
   if (maker.variable < 0) return;
   const auto readers = readers_of(id);
   std::vector<Sharding> outputs;
+  bool updates = false;
   for (const auto& reader : view_.readers(id)) {
-    if (reader.node == view_.nodes()) outputs.push_back(output_sharding(reader.operand));
+    if (reader.node != view_.nodes()) continue;
+    if (view_.updated_buffer(reader.operand)) {
+      updates = true;
+    } else {
+      outputs.push_back(output_sharding(reader.operand));
+    }
   }
   const bool pinned = maker.list != nullptr && pins_.has(id);
   const bool comes_whole = maker.produced.size() == 1 && maker.produced[0].is_replicated();
-  if (pinned || (readers.size() + outputs.size() > 1 && !comes_whole)) {
+  if (pinned || (readers.size() + outputs.size() > 1 && !comes_whole))
     add_states(id, maker, readers, outputs);
-    return;
-  }
+  if (updates) add_updates(id, maker);
+  if (states_.contains(id.index)) return;
   for (size_t s = 0; s < maker.produced.size(); ++s) {
     for (const auto& output : outputs)
       network_.add(maker.variable, static_cast<int>(s), move(id, maker.produced[s], output));
@@ -163,12 +174,44 @@ void ChoiceNetwork::add_value(ValueId id) {
       auto costs = std::make_shared<std::vector<double>>();
       for (const auto& produced : maker.produced) {
         const Copies state{produced, {}};
-        for (const NodeRow& row : *list)
-          costs->push_back(read_all(id, state, row, reader.operands));
+        for (const NodeRow& row : *list) costs->push_back(read_all(id, state, reader, row));
       }
       table = std::move(costs);
     }
     network_.add(maker.variable, node_variable_[reader.node], table);
+  }
+}
+
+/// The new content of a buffer is brought to the sharding that the buffer has.
+void ChoiceNetwork::add_updates(ValueId id, const Maker& maker) {
+  for (const auto& reader : view_.readers(id)) {
+    const auto buffer =
+        reader.node == view_.nodes() ? view_.updated_buffer(reader.operand) : std::nullopt;
+    if (!buffer) continue;
+    const Input& input = inputs_[input_of_.at(buffer->index)];
+    if (input.variable == maker.variable) continue;  // the buffer itself
+    const auto found = states_.find(id.index);
+    const bool has_states = found != states_.end();
+    std::vector<Copies> forms;
+    if (!has_states) {
+      for (const auto& produced : maker.produced) forms.push_back({produced, {}});
+    }
+    const auto& from = has_states ? *found->second.second : forms;
+    std::vector<const void*> key = {as_key(3)};
+    for (const Copies& state : from) {
+      key.insert(key.end(),
+                 {state.produced.id(), state.copy.id(), as_key(state.only_copy ? 1 : 0)});
+    }
+    for (const auto& stored : input.placements) key.push_back(stored.id());
+    auto& table = tables_[std::move(key)];
+    if (!table) {
+      auto costs = std::make_shared<std::vector<double>>();
+      for (const Copies& state : from) {
+        for (const auto& stored : input.placements) costs->push_back(read(id, state, stored));
+      }
+      table = std::move(costs);
+    }
+    network_.add(has_states ? found->second.first : maker.variable, input.variable, table);
   }
 }
 
@@ -290,8 +333,7 @@ void ChoiceNetwork::add_states(ValueId id, const Maker& maker,
     if (!table) {
       auto costs = std::make_shared<std::vector<double>>();
       for (const Copies& state : *states) {
-        for (const NodeRow& row : *list)
-          costs->push_back(read_all(id, state, row, reader.operands));
+        for (const NodeRow& row : *list) costs->push_back(read_all(id, state, reader, row));
       }
       table = std::move(costs);
     }

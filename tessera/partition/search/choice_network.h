@@ -59,7 +59,7 @@ class ChoiceNetwork {
   /// Why no combination is allowed: the first node that cannot use its weights as they are pinned.
   std::string why_impossible();
   /// Which large weight no node can use sharded, and the reason; empty if there is none.
-  std::string why_heavy();
+  std::string why_heavy() const;
 
  private:
   /// What makes a value: the shardings that it has, by state of a variable.
@@ -94,11 +94,13 @@ class ChoiceNetwork {
   std::vector<Sharding> pinned_forms(program::ValueId id, const Maker& maker) const;
   Maker maker_of(program::ValueId id) const;
   std::vector<NodeReader> readers_of(program::ValueId id) const;
+  std::optional<size_t> reader_of_whole(program::ValueId weight) const;
   Sharding output_sharding(size_t output) const;
   double move(program::ValueId id, const Sharding& from, const Sharding& to);
   double read(program::ValueId id, const Copies& state, const Sharding& needed);
-  double read_all(program::ValueId id, const Copies& state, const NodeRow& row,
-                  const std::vector<size_t>& operands);
+  double read_all(program::ValueId id, const Copies& state, const NodeReader& reader,
+                  const NodeRow& row);
+  void add_updates(program::ValueId id, const Maker& maker);
 
   void set_nodes(const Solution& solution, Assignment& out) const;
   void set_inputs(const Solution& solution, Assignment& out) const;
