@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/errors.h"
 #include "tessera/interp/compile.h"
@@ -30,8 +31,19 @@ std::string type_of(const ExportedProgram& program, const std::optional<Argument
     }
   });
   if (!text.empty()) return text;
-  return arg->kind == program::ArgKind::none ? "None"
-                                             : join_text("a number, ", wire_name(arg->kind));
+  if (arg->kind == program::ArgKind::none) return "None";
+  if (const auto* i = std::get_if<int64_t>(&arg->data)) return join_text("fixed: ", *i);
+  if (const auto* f = std::get_if<double>(&arg->data)) return join_text("fixed: ", *f);
+  if (const auto* b = std::get_if<bool>(&arg->data)) return *b ? "fixed: true" : "fixed: false";
+  if (const auto* s = std::get_if<std::string>(&arg->data)) return join_text("fixed: ", *s);
+  return join_text("fixed: ", wire_name(arg->kind));
+}
+
+/// "4" of {"as_int":4}, as the file has it.
+std::string constant_text(const std::string& json) {
+  const auto parsed = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object() || parsed.size() != 1) return json;
+  return parsed.contains("as_none") ? "None" : parsed.begin()->dump();
 }
 
 std::vector<ProgramSummary::Tensor> named(std::vector<std::string> names,
@@ -47,7 +59,9 @@ std::vector<ProgramSummary::Tensor> named(std::vector<std::string> names,
 void add_ports(const ExportedProgram& program, ProgramSummary& out) {
   std::vector<std::string> inputs;
   for (const auto& spec : program.signature.inputs) {
-    if (spec.kind == InputKind::constant_input) inputs.push_back("fixed: " + spec.constant);
+    if (spec.kind == InputKind::constant_input) {
+      inputs.push_back("fixed: " + constant_text(spec.constant));
+    }
     if (spec.kind == InputKind::user_input) inputs.push_back(type_of(program, spec.arg));
   }
   std::vector<std::string> outputs;

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
+#include "tessera/program/index_range.h"
 #include "tessera/program/pytree.h"
 
 namespace tessera::cli {
@@ -24,22 +25,6 @@ struct Wanted {
   std::vector<int64_t> shape;
   int64_t below = 2;  // for integers
 };
-
-/// The number of rows of the embedding table that a value indexes, if it does.
-std::optional<int64_t> rows_indexed_by(const ExportedProgram& program, ValueId value) {
-  for (const auto& node : program.graph.nodes) {
-    if (node.op_name().first != "aten::embedding") continue;
-    const auto* indices = node.find("indices");
-    const auto* weight = node.find("weight");
-    if (indices == nullptr || weight == nullptr) continue;
-    const auto* index_id = std::get_if<ValueId>(&indices->data);
-    const auto* weight_id = std::get_if<ValueId>(&weight->data);
-    if (index_id == nullptr || *index_id != value || weight_id == nullptr) continue;
-    const auto& table = program.graph.value(*weight_id).tensor;
-    if (table && !table->sizes.empty()) return table->sizes[0].hint();
-  }
-  return std::nullopt;
-}
 
 /// The user's tensor inputs, with the sizes of the export.
 std::vector<Wanted> wanted_by(const ExportedProgram& program) {
@@ -67,7 +52,8 @@ std::vector<Wanted> wanted_by(const ExportedProgram& program) {
               ": its size at export is not known; give the inputs in a file");
       wanted.shape.push_back(*size.hint());
     }
-    if (const auto rows = rows_indexed_by(program, *id)) wanted.below = std::max<int64_t>(*rows, 1);
+    if (const auto rows = rows_indexed_by(program.graph, *id))
+      wanted.below = std::max<int64_t>(*rows, 1);
     out.push_back(std::move(wanted));
   }
   return out;
@@ -106,6 +92,8 @@ NamedTensors random_inputs(const partition::Manifest& manifest, const ExportedPr
         std::ranges::find(manifest.inputs, one.name, &partition::ManifestTensor::name);
     require(tensor != manifest.inputs.end() && tensor->shape.size() == one.shape.size(), "input ",
             one.name, " is not in the manifest");
+    // Of the whole program: a rank may hold a part of the table.
+    one.below = std::max<int64_t>(tensor->indexes_below.value_or(2), 1);
     for (size_t d = 0; d < one.shape.size(); ++d) {
       if (tensor->shape[d] != -1) {
         one.shape[d] = tensor->shape[d];

@@ -8,6 +8,7 @@
 
 /// Random inputs that suffice to run a program: normally distributed floats; valid indexes for
 /// embeddings, other integers 0 or 1; random booleans. Dynamic sizes are those of the export.
+/// A seed gives a sharded program the inputs that it gives the whole one.
 namespace tessera::cli {
 
 NamedTensors random_inputs(const program::ExportedProgram& program, uint64_t seed);

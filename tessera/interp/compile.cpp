@@ -124,7 +124,8 @@ class Compiler {
     auto& dispatcher = c10::Dispatcher::singleton();
     const auto found = dispatcher.findSchema({name, overload});
     require(found.has_value(), "there is no operator ", name, overload.empty() ? "" : ".", overload,
-            " in this libtorch; if it is of another library, load that first");
+            " in this libtorch: load the C++ library that defines it first (LD_PRELOAD), or, if ",
+            "it is defined in Python, export the model without it");
     return *found;
   }
 

@@ -14,6 +14,7 @@
 #include "tessera/files/output_file.h"
 #include "tessera/partition/manifest/groups.h"
 #include "tessera/partition/shard_weights.h"
+#include "tessera/program/index_range.h"
 #include "tessera/program/pytree.h"
 
 namespace tessera::partition {
@@ -200,6 +201,11 @@ Manifest manifest_of(const ExportedProgram& program, const Assignment& assignmen
                           return program::input_names(tree, program.forward_arg_names);
                         }),
                   out.inputs);
+  for (size_t i = 0, tensor = 0; i < inputs.size(); ++i) {
+    if (inputs[i].value)
+      out.inputs[tensor++].indexes_below =
+          program::rows_indexed_by(program.graph, *inputs[i].value);
+  }
   describe_leaves(program, outputs, names(program.out_spec, program::output_names), out.outputs);
   return out;
 }

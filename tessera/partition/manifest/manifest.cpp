@@ -100,14 +100,17 @@ ManifestTensor read_tensor(const JsonCursor& json, const DeviceMesh& mesh) {
       placements.fail("shards a dim that the tensor does not have");
     }
   }
+  if (const auto below = json.find("indexes_below")) out.indexes_below = below->integer();
   return out;
 }
 
 Json tensor_json(const ManifestTensor& tensor) {
-  return {{"name", tensor.name},
-          {"dtype", dtype_name(tensor.dtype)},
-          {"shape", tensor.shape},
-          {"placements", placements_text(tensor.placements)}};
+  Json out = {{"name", tensor.name},
+              {"dtype", dtype_name(tensor.dtype)},
+              {"shape", tensor.shape},
+              {"placements", placements_text(tensor.placements)}};
+  if (tensor.indexes_below) out["indexes_below"] = *tensor.indexes_below;
+  return out;
 }
 
 }  // namespace

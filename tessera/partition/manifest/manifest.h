@@ -60,6 +60,8 @@ struct TESSERA_API ManifestTensor {
   DType dtype = DType::f32;
   std::vector<int64_t> shape;         ///< global; -1 for a size that is known only when it runs
   std::vector<Placement> placements;  ///< one for each axis of the mesh
+  /// Of an input that is an index into an embedding: how many rows that has in the whole program.
+  std::optional<int64_t> indexes_below{};
 
   /// How a tensor of this global shape is sharded. InvalidArgument, with the name, if the shape is
   /// not one of this tensor.
