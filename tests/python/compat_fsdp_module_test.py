@@ -147,11 +147,11 @@ def test_a_module_tells_that_it_is_sharded(ranks, mlp):
         states = {fully_shard.state(module) for module in (model, model[0], model[2])}
         assert len(states) == 3 and None not in states
         assert fully_shard.state(model[1]) is None
-        with pytest.raises(AssertionError, match="once more"):
+        with pytest.raises(AssertionError, match="only be applied to a module once"):
             fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
         with pytest.raises(AssertionError, match="before fully_shard"):
             copy.deepcopy(model)
-        with pytest.raises(ValueError, match="no forward"):
+        with pytest.raises(ValueError, match="do not implement forward"):
             fully_shard(nn.ModuleList([nn.Linear(2, 2)]), mesh=init_device_mesh("cpu", (2,)))
         assert not isinstance(model[:2], FSDPModule)
 

@@ -193,6 +193,8 @@ def test_parameters_may_have_a_mesh_of_their_own(ranks):
         mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("all",))
         pairs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "fs"))
         info = FSDPMeshInfo(pairs, shard_mesh_dim=1, replicate_mesh_dim=0)
+        assert (info.replicate_mesh_size, info.shard_mesh_size) == tuple(pairs.shape)
+        assert [info.replicate_mesh_rank, info.shard_mesh_rank] == list(pairs.get_coordinate())
         model = fully_shard(
             copy.deepcopy(LAYERS[0]),
             mesh=mesh,

@@ -66,6 +66,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     f"{_FSDP}._fully_shard._fully_shard": ("fsdp",),
     "torch.distributed._composable.fsdp": ("fsdp",),
     "torch.distributed._composable.fsdp.fully_shard": ("fsdp",),
+    "torch.distributed._composable.replicate_with_fsdp": ("replicate_with_fsdp",),
 }
 
 # Names of torch.distributed itself, which PyTorch's own code does not use by these: they are set.

@@ -37,14 +37,14 @@ class FSDPModule:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # nn.Sequential and nn.ModuleList make modules of their own class when they are sliced.
-        plain = cls.__mro__[2]
+        plain = cls.__mro__[cls.__mro__.index(FSDPModule) + 1]
         made = plain.__new__(plain, *args, **kwargs)
         made.__init__(*args, **kwargs)
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise Asserted(
-            "a module of fully_shard cannot be deep-copied: copy it before fully_shard, or load "
+            "FSDP does not support deepcopy: copy the module before fully_shard, or load "
             "tessera.full_state_dict(module) into another one"
         )
 
@@ -265,15 +265,17 @@ def _registry_of(module: nn.Module) -> dict[str, Any]:
     return registry
 
 
-_classes: dict[type, type] = {}
+_classes: dict[tuple[type, type], type] = {}
 
 
-def become_fsdp_module(module: nn.Module, state: FSDPState) -> None:
-    """The module gets FSDPModule's methods by its class."""
+def become_fsdp_module(
+    module: nn.Module, state: FSDPState, kind: type = FSDPModule, prefix: str = "FSDP"
+) -> None:
+    """The module gets the methods of `kind`, an FSDPModule, by its class."""
     plain = type(module)
-    if plain not in _classes:
-        _classes[plain] = type(f"FSDP{plain.__name__}", (FSDPModule, plain), {})
-    module.__class__ = _classes[plain]
+    if (kind, plain) not in _classes:
+        _classes[kind, plain] = type(f"{prefix}{plain.__name__}", (kind, plain), {})
+    module.__class__ = _classes[kind, plain]
     states[module] = state
     # PyTorch's replicate() around it then leaves its parameters alone.
     _registry_of(module)["fully_shard"] = RegistryItem()

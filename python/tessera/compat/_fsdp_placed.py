@@ -35,6 +35,33 @@ class FSDPMeshInfo:
                 "or none; take that part of the mesh"
             )
 
+    @property
+    def shard_mesh_size(self) -> int:
+        return int(self.mesh.size(self.shard_mesh_dim))
+
+    @property
+    def shard_mesh_rank(self) -> int:
+        return int(self.mesh.get_local_rank(self.shard_mesh_dim))
+
+    @property
+    def shard_process_group(self) -> Any:
+        return self.mesh.get_group(self.shard_mesh_dim)
+
+    @property
+    def replicate_mesh_size(self) -> int:
+        return 1 if self.replicate_mesh_dim is None else int(self.mesh.size(self.replicate_mesh_dim))
+
+    @property
+    def replicate_mesh_rank(self) -> int:
+        dim = self.replicate_mesh_dim
+        return 0 if dim is None else int(self.mesh.get_local_rank(dim))
+
+    @property
+    def replicate_process_group(self) -> Any:
+        if self.replicate_mesh_dim is None:
+            raise AttributeError(f"{self} has no axis of replicas")
+        return self.mesh.get_group(self.replicate_mesh_dim)
+
 
 HSDPMeshInfo = FSDPMeshInfo
 
@@ -78,7 +105,8 @@ class Placed:
             dim = None if given is None else int(given.dim)
             if dim is not None and not -parameter.ndim <= dim < max(parameter.ndim, 1):
                 raise Asserted(
-                    f"shard_placement_fn gave {given!r} for {name}, which has {parameter.ndim} dims"
+                    f"Shard dim {dim} is invalid for {parameter.ndim}D tensor {name}: that is what "
+                    "shard_placement_fn gave"
                 )
             known = self._known[id(parameter)] = (dim, mesh)
         return known
@@ -90,16 +118,18 @@ class Placed:
         return self._of(name, parameter)[1]
 
 
-def default_mesh() -> Any:
+def default_mesh(axis: str | None = None) -> Any:
     """All ranks of the world, on their accelerators where there are any. PyTorch's where it is
     initialised, so that tensors report one that equals the program's."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     device = "cpu" if accelerator is None else accelerator.type
     if not torch.distributed.is_initialized():
-        return init_device_mesh(device, (current_world().size,), mesh_dim_names=("dp",))
+        return init_device_mesh(device, (current_world().size,), mesh_dim_names=(axis or "dp",))
     with torch.device("cpu"):  # a mesh has real numbers also where a model is made on meta
         return torch.distributed.device_mesh.init_device_mesh(
-            device, (torch.distributed.get_world_size(),)
+            device,
+            (torch.distributed.get_world_size(),),
+            mesh_dim_names=None if axis is None else (axis,),
         )
 
 

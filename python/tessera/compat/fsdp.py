@@ -82,16 +82,19 @@ def fully_shard(
             f"fully_shard with {dp_mesh_dims}: distribute parameters over the tensor-parallel axes "
             "alone, mesh['tp'], and give fully_shard the others, mesh['dp']"
         )
-    for part in modules:
-        _check(part)
+    check_modules("fully_shard", modules)
     mesh = default_mesh() if mesh is None else mesh
+    if mesh.ndim > 2:
+        raise _C.InvalidArgument(
+            f"fully_shard expects a 1D or 2D DeviceMesh but got DeviceMesh {mesh}: one axis to shard "
+            "over, or one of replicas before it; take that part, mesh['dp', 'fs']"
+        )
     move_to(mesh, modules, ignored)
     placed = None if shard_placement_fn is None else Placed(shard_placement_fn)
     offload = None
     if hasattr(offload_policy, "pin_memory"):  # PyTorch's own too
         offload = fsdp.CPUOffloadPolicy(pin_memory=offload_policy.pin_memory)
-    if not isinstance(mp_policy, MixedPrecisionPolicy):
-        mp_policy = MixedPrecisionPolicy(**dataclasses.asdict(mp_policy))
+    mp_policy = own_policy(mp_policy)
     fsdp.fully_shard(
         module,
         mesh,
@@ -105,25 +108,37 @@ def fully_shard(
     state = FSDPState(mesh_from_torch(mesh), mp_policy)
     for part in modules:
         become_fsdp_module(part, state)
-        _adopt_at_first_forward(part)
+        adopt_at_first_forward(part)
     return module
 
 
 fully_shard.state = states.get  # type: ignore[attr-defined]
 
 
-def _check(module: nn.Module) -> None:
-    if module in states:
-        raise Asserted(f"fully_shard once more on one {type(module).__name__}, which is an FSDPModule")
-    is_container = isinstance(module, (nn.ModuleList, nn.ModuleDict))
-    if is_container and type(module).forward is nn.Module.forward:
-        raise _C.InvalidArgument(
-            f"fully_shard on a {type(module).__name__}, which has no forward; give the modules in it, "
-            "one by one or as a list"
-        )
+def own_policy(policy: Any) -> MixedPrecisionPolicy:
+    """The policy, which may be PyTorch's own."""
+    if isinstance(policy, MixedPrecisionPolicy):
+        return policy
+    return MixedPrecisionPolicy(**dataclasses.asdict(policy))
 
 
-def _adopt_at_first_forward(module: nn.Module) -> None:
+def check_modules(function: str, modules: Iterable[nn.Module]) -> None:
+    """Refuses what `function` cannot make an FSDPModule."""
+    for module in modules:
+        if module in states:
+            raise Asserted(
+                "Each distinct composable distributed API can only be applied to a module once. "
+                f"{function} found a {type(module).__name__}, which is an FSDPModule"
+            )
+        is_container = isinstance(module, (nn.ModuleList, nn.ModuleDict))
+        if is_container and type(module).forward is nn.Module.forward:
+            raise _C.InvalidArgument(
+                f"{function} does not support containers that do not implement forward, such as this "
+                f"{type(module).__name__}; give the modules in it, one by one or as a list"
+            )
+
+
+def adopt_at_first_forward(module: nn.Module) -> None:
     """Until then a program may still put other parameters in the place of those that were sharded."""
     places = fsdp.places_of(module)
 
@@ -131,8 +146,9 @@ def _adopt_at_first_forward(module: nn.Module) -> None:
         empty = [n for n, p in module.named_parameters() if p.is_meta and _C.in_group(p)]
         if empty:
             raise _C.InvalidArgument(
-                f"parameters are still on meta, without memory: {empty}; to_empty(device=...) gives "
-                "it, then write their values"
+                "FSDP parameters should be materialized from meta device before training, but the "
+                f"following were still on meta device: {empty}; to_empty(device=...) gives them "
+                "memory, then write their values"
             )
         hook.remove()
         fsdp.adopt_replaced(module, places)
