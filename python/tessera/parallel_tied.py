@@ -15,6 +15,7 @@ from .placement import Replicate
 from .tensor import distribute_, is_dtensor, to_local
 
 _FOLLOWS = "_tessera_follows_tied_weight"
+_IS_PLAIN_CALL = "_tessera_is_plain_call"
 
 
 class TiedModule(ParallelStyle):
@@ -34,22 +35,22 @@ class TiedModule(ParallelStyle):
                 distribute_(parameter, mesh, [Replicate()], src_data_rank=self.src_data_rank)
         if _FOLLOWS in module.__dict__:
             return module
-        module.__dict__[_FOLLOWS] = self
+        module.__dict__[_FOLLOWS] = True
 
         def replicated(value: Any) -> Any:
             return sharded(value, mesh, Replicate()) if isinstance(value, torch.Tensor) else value
 
-        def enter(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            if module.__dict__.get(_FOLLOWS) is not self:
-                return None
+        # The module that is called may be a copy of this one.
+        def enter(called: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
             given = [*inputs, *named.values()]
-            self.is_plain = not any(isinstance(x, torch.Tensor) and is_dtensor(x) for x in given)
-            if not self.is_plain:
+            has_sharded = any(isinstance(x, torch.Tensor) and is_dtensor(x) for x in given)
+            called.__dict__[_IS_PLAIN_CALL] = called.__dict__[_FOLLOWS] and not has_sharded
+            if not called.__dict__[_IS_PLAIN_CALL]:
                 return None
             return tuple(map(replicated, inputs)), {n: replicated(x) for n, x in named.items()}
 
-        def leave(_: nn.Module, __: Any, output: Any) -> Any:
-            if module.__dict__.get(_FOLLOWS) is not self or not self.is_plain:
+        def leave(called: nn.Module, _: Any, output: Any) -> Any:
+            if not called.__dict__[_IS_PLAIN_CALL]:
                 return None
             if not (isinstance(output, torch.Tensor) and is_dtensor(output)):
                 return None
@@ -63,7 +64,7 @@ class TiedModule(ParallelStyle):
 def has_own_style(module: nn.Module) -> None:
     """A module gets a style: what TiedModule did for it ends."""
     if _FOLLOWS in module.__dict__:
-        module.__dict__[_FOLLOWS] = None
+        module.__dict__[_FOLLOWS] = False
 
 
 def tied_modules(

@@ -38,7 +38,8 @@ def enabled():
 
 @pytest.mark.parametrize(
     ("program", "n"),
-    [("dtensor_basics", 2), ("tensor_parallel", 2), ("fully_sharded", 2), ("two_axes", 4), (None, 2)],
+    [("dtensor_basics", 2), ("tensor_parallel", 2), ("fully_sharded", 2), ("two_axes", 4), ("language_model", 4),
+     (None, 2)],
 )
 def test_an_unchanged_program_gives_what_it_gives_with_pytorch(program, n, tmp_path):
     file = tmp_path / "program.py"
