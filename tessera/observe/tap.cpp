@@ -285,8 +285,9 @@ class TapBackend final : public c10d::Backend, public OutOfPlaceAllReduce, publi
         return c10::make_intrusive<TapWork>(std::move(work), context_, std::move(call),
                                             std::move(record));
       }
+      // NCCL runs blocking calls on the caller's stream and returns nothing to wait for.
       if (record) record->finish(true);
-      return {};
+      return done_work(c10d::OpType::UNKNOWN, {});
     } catch (...) {
       if (record) record->finish(false);
       rethrow_as_tessera(*context_, call, CallPhase::issue);

@@ -14,6 +14,8 @@ class Backend;
 ///     names this rank, the op, its shapes and the group; InvalidArgument for bad arguments
 ///   - recorders (recorder.h) get an event
 ///   - in checked mode (checked.h) the ranks first compare their calls
+///   - the result is always a Work: a completed one if the backend returns none, as NCCL does for
+///     blocking calls
 ///
 /// It is itself a c10d::Backend, so `_c10d_functional` ops and direct c10d calls pass through it.
 /// Errors that arrive through Work::getFuture keep the backend's type.

@@ -98,8 +98,16 @@ TEST(Tap, ABackendMayReturnNoWork) {
   TappedPair tapped;
   tapped.inner->returns_work = false;
   Recorder recorder(tapped.observers);
-  EXPECT_FALSE(tapped.outer->barrier(c10d::BarrierOptions()).defined());
-  EXPECT_GE(recorder.events().at(0).duration.count(), 0);
+  Tensors t = {at::ones({2})};
+  for (const bool async : {false, true}) {  // NCCL returns none for blocking calls
+    c10d::AllreduceOptions options;
+    options.asyncOp = async;
+    const auto work = tapped.outer->allreduce(t, options);
+    ASSERT_TRUE(work.defined());
+    EXPECT_TRUE(work->isCompleted());
+    EXPECT_TRUE(work->wait());
+    EXPECT_GE(recorder.events().back().duration.count(), 0);
+  }
 }
 
 TEST(Tap, AProcessGroupMayOutliveItsWorld) {
