@@ -1,5 +1,7 @@
 #include "tessera/fsdp/gradient_node.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <limits>
 #include <type_traits>
 
@@ -47,6 +49,16 @@ class GradientNode final : public Node {
     return torch::autograd::impl::hooks(parameter);
   }
 
+  void use_current_stream() {
+    const c10::Device device = input_metadata(0).device();
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    if (input_metadata(0).stream() == guard.getStream(device)) return;
+    const at::Tensor parameter(parameter_.lock());
+    if (!parameter.defined()) return;
+    clear_input_metadata();
+    add_input_metadata(parameter);
+  }
+
   std::string name() const override { return "tessera::fsdp::GradientNode"; }
 
  private:
@@ -72,6 +84,10 @@ NodePtr install_gradient_node(const at::Tensor& parameter, std::weak_ptr<ParamGr
   NodePtr node = make_node<NodePtr>(parameter, std::move(group), index);
   torch::autograd::impl::set_grad_accumulator(parameter, Weak(node));
   return node;
+}
+
+void use_current_stream(const NodePtr& gradient_node) {
+  static_cast<GradientNode&>(*gradient_node).use_current_stream();
 }
 
 }  // namespace tessera::fsdp

@@ -21,4 +21,9 @@ using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensor
 NodePtr install_gradient_node(const at::Tensor& parameter, std::weak_ptr<ParamGroup> group,
                               size_t index);
 
+/// The node receives its gradient on the device's current stream from now on. Call it when a
+/// forward uses the parameter: where the streams of a node and of those before it differ, autograd
+/// orders them by events, for each gradient. libtorch creates its accumulators in each forward.
+void use_current_stream(const NodePtr& gradient_node);
+
 }  // namespace tessera::fsdp

@@ -203,11 +203,11 @@ at::Tensor ParamGroup::unsharded(size_t index) {
   at::Tensor whole;
   if (!bucket_->computes_on_copy()) {
     scheduler_->leave_failed_backward();
-    note_use();
+    note_use(param);
     whole = param.shard;
   } else {
     scheduler_->touch(*this);
-    note_use();
+    note_use(param);
     whole = bucket_->whole(first_param_ + index);
   }
   if (!param.inner) return whole;
@@ -226,8 +226,10 @@ void ParamGroup::require_memory() const {
           "it memory, then write its values");
 }
 
-void ParamGroup::note_use() {
+void ParamGroup::note_use(const Param& param) {
   const bool backward = scheduler_->in_backward();
+  const bool has_streams = !offload_.compute.is_cpu() && !offload_.on_meta();
+  if (has_streams && !backward && param.node) use_current_stream(param.node);
   enter(backward ? TrainingState::pre_backward : TrainingState::forward);
   forward_records_ = backward || c10::GradMode::is_enabled();
 }

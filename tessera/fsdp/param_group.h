@@ -155,7 +155,7 @@ class ParamGroup final : public dtensor::LazyGroup,
   void lay_out(std::vector<ParamShape> shapes);
   void make_pieces();
   void hold(const at::Tensor& tensor, size_t index);
-  void note_use();
+  void note_use(const Param& param);
   bool computes() const { return computing_ > 0 || in_backward_; }
   void report_dtypes() const;
   void run_hook_at_rest(const Param& param, const at::Tensor& tensor) const;

@@ -99,6 +99,31 @@ def test_a_warm_step_calls_nothing_that_waits(ranks, gpt, form):
     ranks(1, body)
 
 
+@pytest.mark.parametrize("form", ["sharded", "fully_shard"])
+def test_gradients_need_no_order_between_streams(ranks, gpt, form):
+    """Of a model that was made, and warmed up, on another stream than the one it is trained on."""
+
+    def body(rank):
+        def orders(action):
+            with DeviceTrace() as trace:
+                action()
+            return sum("EventRecord" in call or "WaitEvent" in call for call in trace.calls)
+
+        def step_of(form):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                step = Step(gpt[0], form)
+                step()
+            for _ in range(3):
+                step()
+            return step
+
+        none = orders(lambda: None)
+        assert orders(torch.cuda.current_stream().record_event) > none  # the count sees one
+        assert orders(step_of(form)) <= orders(step_of("plain"))
+
+    ranks(1, body)
+
+
 def test_a_warm_step_of_several_ranks_calls_nothing_that_waits(ranks):
     together = threading.Barrier(2, timeout=30)
 
@@ -136,8 +161,8 @@ def make_layers(count, width):
 
 
 class DeviceTrace:
-    """What ran on the device, of all threads: `events` are (stream, name, (start, end)), and how often
-    the host called CUDA to wait, a few times of them for the trace itself: `waits`."""
+    """What ran on the device, of all threads: `events` are (stream, name, (start, end)); `calls` are
+    those of the host to CUDA, and `waits` how many of them wait, a few of them for the trace itself."""
 
     def __enter__(self):
         torch.cuda.synchronize()
@@ -150,7 +175,8 @@ class DeviceTrace:
         torch.cuda.synchronize()
         self.profile.stop()
         found = self.profile.profiler.kineto_results.events()
-        self.waits = sum("Synchronize" in e.name() for e in found)
+        self.calls = [e.name() for e in found if e.device_type() != torch.autograd.DeviceType.CUDA]
+        self.waits = sum("Synchronize" in call for call in self.calls)
         self.events = [
             (e.device_resource_id(), e.name(), (e.start_ns(), e.start_ns() + e.duration_ns()))
             for e in found
