@@ -34,7 +34,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kWarm = 5;
 constexpr int kSteps = 10;
-constexpr int kRounds = 11;
+constexpr int kRounds = 11;                    // at least, and
+constexpr std::chrono::seconds kMeasuring(8);  // as many more as fit in this time
 
 c10::DeviceAllocator& allocator() { return *c10::getDeviceAllocator(c10::kCUDA); }
 
@@ -110,7 +111,8 @@ void compare(const DeviceMesh& mesh, int64_t batch, int64_t length) {
       std::printf("%ldx%ld\t%s\tfailed: %s\n", batch, length, form, error.what());
     }
   }
-  for (int round = 0; round < kRounds; ++round) {
+  const auto end = Clock::now() + kMeasuring;
+  for (int round = 0; round < kRounds || Clock::now() < end; ++round) {
     for (const auto& subject : subjects) subject->measure();
   }
   for (const auto& subject : subjects) {

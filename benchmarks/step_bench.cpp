@@ -1,8 +1,9 @@
 // A training step of a small GPT on the CPU, on one rank: plain, every tensor sharded, fully_shard.
 // The tensors are so small that the step is the overhead of its ops, as on a GPU at a small batch.
 //
-//   step_bench         microseconds a step, by turns
-//   step_bench count   runs each form a few times for callgrind (count_instructions.sh)
+//   step_bench          microseconds a step, by turns
+//   step_bench <form>   of one form alone, for a profiler
+//   step_bench count    runs each form a few times for callgrind (count_instructions.sh)
 #include <ATen/Parallel.h>
 #include <ATen/Utils.h>
 
@@ -60,12 +61,12 @@ int count() {
 #endif
 }
 
-void compare() {
+void compare(const std::vector<const char*>& forms) {
   constexpr int kSteps = 20;
   constexpr int kRounds = 15;
   std::vector<std::unique_ptr<benchmarks::TrainedGpt>> models;
   std::vector<std::vector<double>> times;
-  for (const char* form : kForms) models.push_back(trained(form));
+  for (const char* form : forms) models.push_back(trained(form));
   times.resize(models.size());
   for (int round = 0; round < kRounds; ++round) {
     for (size_t i = 0; i < models.size(); ++i) {
@@ -77,7 +78,7 @@ void compare() {
   }
   for (size_t i = 0; i < models.size(); ++i) {
     std::ranges::sort(times[i]);
-    std::printf("%-12s %8.0f us\n", kForms[i], times[i][times[i].size() / 2]);
+    std::printf("%-12s %8.0f us\n", forms[i], times[i][times[i].size() / 2]);
   }
 }
 
@@ -86,5 +87,6 @@ void compare() {
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   if (argc == 2 && std::string(argv[1]) == "count") return count();
-  compare();
+  compare(argc == 2 ? std::vector<const char*>{argv[1]}
+                    : std::vector<const char*>(std::begin(kForms), std::end(kForms)));
 }
