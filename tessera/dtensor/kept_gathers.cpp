@@ -49,9 +49,10 @@ bool gathers(const Sharding& from, const Sharding& to) {
 /// Gathers of parameters would outlive the step.
 bool can_keep_gather_of(const at::Tensor& tensor, const Sharding& to) {
   const ShardedMeta* meta = sharded_meta(tensor);
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   return meta != nullptr && meta->lazy() == nullptr && counts_writes(tensor) &&
          !meta->sharding().has_partial() && gathers(meta->sharding(), to) &&
-         typeid(*tensor.unsafeGetTensorImpl()) == typeid(ShardedImpl);
+         typeid(impl) == typeid(ShardedImpl);
 }
 
 }  // namespace
