@@ -3,6 +3,10 @@ styles, models, losses, together with fully_shard), on processes with Gloo: once
 with their imports changed. Results, placements and the number of collectives must be equal.
 """
 
+import pytest
+
+pytest.importorskip("expecttest")  # PyTorch's own test models import it
+
 DRIVER = """
 import re
 import torch
