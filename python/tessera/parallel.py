@@ -24,7 +24,7 @@ from . import _C
 from .mesh import mesh_from_torch
 from .parallel_prepare import PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput
 from .parallel_split import ColwiseParallel, RowwiseParallel, SequenceParallel
-from .parallel_style import ParallelStyle, shared_reduction
+from .parallel_style import ParallelStyle, remove_hooks, shared_reduction
 from .parallel_tied import has_own_style, tied_modules
 from .parallel_words import OF_PARAMETER, as_style, check_heads
 from .policy import implicit_replication
@@ -192,6 +192,7 @@ def _apply(steps: Sequence[_Step]) -> None:
                     group.suspend()
                     suspended.append(group)
             if step.splits:
+                remove_hooks(step.module)
                 has_own_style(step.module)
             step.apply()
             for group in [one for one in suspended if last[one] == i]:
@@ -213,7 +214,8 @@ def parallelize_module(
     submodules (with *, ? and [...] between dots, ** also for dots) and their styles, or the names of styles as in the
     plans of transformers' models. A path that matches nothing is an error that lists near names;
     it, a style that is not known, and sizes that cannot be divided as asked are found before anything
-    changes. May be called before or after fully_shard on another axis of the same mesh.
+    changes. May be called before or after fully_shard on another axis of the same mesh, and again:
+    another style for a module replaces the first.
 
     Parameters are distributed from `src_data_rank`; None: each rank uses its own, equal data."""
     if device_mesh is None:

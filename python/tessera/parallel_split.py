@@ -197,8 +197,17 @@ class RowwiseParallel(ParallelStyle):
         size = None if given != desired else module.weight.shape[dim]
         if self.overlap > 1:
             _C.overlap_weight(module.weight, mesh, self.overlap, self.output_layouts[0])
-        others = _replicated_if_plain(module, mesh)
-        hook_input(module, lambda x: placed_once(sharded(x, mesh, given, size), desired), others)
+
+        def enter(x: torch.Tensor) -> torch.Tensor:
+            try:
+                return placed_once(sharded(x, mesh, given, size), desired)
+            except _C.InvalidArgument as error:
+                raise _C.InvalidArgument(
+                    f"{self} for {type(module).__name__}: {error}; a plain input is a part as input_layouts "
+                    "says, input_layouts=Replicate() takes whole ones"
+                ) from error
+
+        hook_input(module, enter, _replicated_if_plain(module, mesh))
         hook_output(module, self.output_layouts[0], self.use_local_output)
         return module
 

@@ -115,6 +115,19 @@ def as_tuple(layouts: Any) -> tuple[Layout, ...]:
     return (layouts,)
 
 
+_HOOKS = "_tessera_style_hooks"
+
+
+def _keep(module: nn.Module, handle: Any) -> None:
+    module.__dict__.setdefault(_HOOKS, []).append(handle)
+
+
+def remove_hooks(module: nn.Module) -> None:
+    """Those of hook_input and hook_output: another style replaces the one that made them."""
+    for handle in module.__dict__.pop(_HOOKS, ()):
+        handle.remove()
+
+
 def hook_input(
     module: nn.Module,
     change: Callable[[torch.Tensor], torch.Tensor],
@@ -134,7 +147,7 @@ def hook_input(
             raise _C.InvalidArgument(f"{type(module).__name__} was called without arguments")
         return (), {**named, name: change(named[name])}
 
-    module.register_forward_pre_hook(hook, with_kwargs=True)
+    _keep(module, module.register_forward_pre_hook(hook, with_kwargs=True))
 
 
 def hook_output(module: nn.Module, layout: Layout | None, use_local_output: bool) -> None:
@@ -148,4 +161,4 @@ def hook_output(module: nn.Module, layout: Layout | None, use_local_output: bool
     def hook(_: nn.Module, __: Any, output: Any) -> Any:
         return place(output) if isinstance(output, torch.Tensor) else output
 
-    module.register_forward_hook(hook)
+    _keep(module, module.register_forward_hook(hook))

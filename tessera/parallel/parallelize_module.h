@@ -30,8 +30,8 @@ class Module;
 /// ops with a styled weight, plain ones (ColwiseOptions::input_layout).
 namespace tessera {
 
-/// Paths of submodules and their styles. `*` and `?` match within a name between dots; "" is the
-/// module itself. A path in full takes precedence over a pattern.
+/// Paths of submodules and their styles. `*`, `?` and `[qkv]` match within a name between dots,
+/// `**` also dots; "" is the module itself. A path in full takes precedence over a pattern.
 using ParallelPlan = std::vector<std::pair<std::string, parallel::Style>>;
 
 struct TESSERA_API ParallelizeOptions {

@@ -22,6 +22,36 @@ def test_of_two_styles_for_a_module_that_of_its_full_path_counts():
     assert tessera.run_ranks(2, body) == [["S1", "S0"]] * 2
 
 
+def test_another_style_replaces_the_first():
+    torch.manual_seed(1)
+    plain = nn.Linear(4, 6)
+    x = torch.randn(3, 4)
+
+    def body(rank):
+        mesh, layer = tessera.init_device_mesh("tp=2"), copy.deepcopy(plain)
+        whole = tessera.Replicate()
+        for style in (tessera.ColwiseParallel(), tessera.RowwiseParallel(input_layouts=whole),
+                      tessera.ColwiseParallel(output_layouts=whole)):
+            tessera.parallelize_module(layer, mesh, style)
+            if style.output_layouts == (whole,):
+                torch.testing.assert_close(layer(x), plain(x))
+                torch.testing.assert_close(copy.deepcopy(layer)(x), plain(x))
+        return len(layer._forward_hooks), len(layer._forward_pre_hooks)
+
+    assert tessera.run_ranks(2, body) == [(1, 1)] * 2
+
+
+def test_a_whole_input_where_a_part_is_expected():
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        layer = tessera.parallelize_module(nn.Linear(4, 6), mesh, tessera.RowwiseParallel())
+        with pytest.raises(tessera.InvalidArgument, match=r"input_layouts=Replicate\(\) takes whole ones"):
+            layer(torch.ones(3, 4))
+        return True
+
+    assert all(tessera.run_ranks(2, body))
+
+
 def test_two_stars_stand_for_several_levels():
     def body(rank):
         mesh = tessera.init_device_mesh("tp=2")
