@@ -8,7 +8,7 @@ from .registry import MODELS, define_torchvision_ops, is_installed
 
 define_torchvision_ops()
 
-from . import diffusion, images, language, sound  # noqa: E402, F401 - they register their models
+from . import diffusion, images, language, more, sound  # noqa: E402, F401 - they register their models
 
 #: What no library trains with parameters in bfloat16 and buffers in float32, and why.
 REFUSED = {"swinv2": "its position bias feeds a float32 buffer to a linear layer"}
