@@ -20,15 +20,18 @@ FORMS = {"raw": lambda program: program, "infer": lambda program: program.run_de
 class Decoder(nn.Module):
     """One token at a time; how a cache is written differs from model to model."""
 
-    def __init__(self, write):
+    def __init__(self, write, registered=True):
         super().__init__()
         width = HEADS * SIZE
         self.write = write
         self.embed = nn.Embedding(WORDS, width)
         self.query, self.key = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
         self.value, self.out = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
-        self.register_buffer("keys", torch.zeros(2, HEADS, LENGTH, SIZE))
-        self.register_buffer("values", torch.zeros(2, HEADS, LENGTH, SIZE))
+        self.cache = {}  # of a tensor that no module registers torch.export makes a constant
+        for name in ("keys", "values"):
+            cache = torch.zeros(2, HEADS, LENGTH, SIZE, dtype=torch.double)
+            self.register_buffer(name, cache if registered else None)
+            self.cache[name] = cache
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def forward(self, token, position):
@@ -37,11 +40,13 @@ class Decoder(nn.Module):
         def heads(layer):
             return layer(x).view(x.shape[0], 1, HEADS, SIZE).transpose(1, 2)
 
-        self.write(self.keys, position, heads(self.key))
-        self.write(self.values, position, heads(self.value))
+        keys = self.cache["keys"] if self.keys is None else self.keys
+        values = self.cache["values"] if self.values is None else self.values
+        self.write(keys, position, heads(self.key))
+        self.write(values, position, heads(self.value))
         self.steps += 1
         seen = (torch.arange(LENGTH) <= position)[None, None, None]
-        y = nn.functional.scaled_dot_product_attention(heads(self.query), self.keys, self.values, attn_mask=seen)
+        y = nn.functional.scaled_dot_product_attention(heads(self.query), keys, values, attn_mask=seen)
         return self.out(y.transpose(1, 2).flatten(2)), self.steps.clone()
 
 
@@ -117,6 +122,14 @@ def test_a_cache_is_sharded_by_heads_and_takes_no_collective(tmp_path, write, fo
     report = shard(tmp_path, "tp=3", MEGATRON)
     assert placed(report, "keys") == placed(report, "values") == "S1"
     assert report["collectives"] == 1
+
+
+def test_a_cache_that_no_module_registers_is_sharded_too(tmp_path):
+    model = Decoder(by_index_copy, registered=False).eval()
+    export(model, (torch.tensor([[3], [7]]), torch.tensor([2])), "raw", tmp_path / "model.pt2")
+    report = shard(tmp_path, "tp=3", MEGATRON)
+    assert report["collectives"] == 1
+    assert sum(weight["placements"] == "S1" and weight["type"] == "f64 2x12x8x4" for weight in report["weights"]) == 2
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -161,9 +161,9 @@ WrittenValues find_written(const ExportedProgram& program,
   WrittenValues out{std::vector<bool>(count), std::vector<bool>(count), {}};
   for (uint32_t v = 0; v < count; ++v) out.whole_only[v] = written[lifetimes.set_of({v})];
   for (const auto& input : program.signature.inputs) {
-    if (input.kind != program::InputKind::buffer || !input.arg ||
-        input.arg->kind != ArgKind::tensor)
-      continue;
+    const bool is_held = input.kind == program::InputKind::buffer ||
+                         input.kind == program::InputKind::tensor_constant;
+    if (!is_held || !input.arg || input.arg->kind != ArgKind::tensor) continue;
     const auto buffer = input.arg->as<ValueId>();
     bool updated = written[lifetimes.set_of(buffer)];
     for (size_t i = 0; i < program.signature.outputs.size(); ++i) {

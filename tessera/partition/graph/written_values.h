@@ -8,8 +8,9 @@
 /// What a program writes to, and which of it may be sharded.
 ///
 /// A write changes memory: a copy of it that is made for a reader in another sharding would miss
-/// the write. So what is written stays whole, except for buffers that keep state from run to run
-/// (keys and values of earlier tokens) and are written in a way that can be followed:
+/// the write. So what is written stays whole, except for buffers (and tensors that no module
+/// registered, which are constants of the program) that keep state from run to run, as the keys and
+/// values of earlier tokens, and are written in a way that can be followed:
 ///
 ///   keys.index_copy_(2, position, k); attention(q, keys)     one name for each content: state
 ///   view = keys.view(...); keys.add_(k); view                the view sees the write: whole
