@@ -45,11 +45,15 @@ class ShardedMeta {
   }
   /// Provides the value that ops compute with; nullptr: the local tensor is that value.
   const std::shared_ptr<LazyLocal>& lazy() const { return lazy_; }
+  /// Its shape changed in place while it had views (dispatch/reshaped_bases.h).
+  bool was_reshaped() const { return was_reshaped_; }
+  void set_reshaped() { was_reshaped_ = true; }
 
  private:
   at::Tensor local_;
   Sharding sharding_;
   bool is_copy_ = false;
+  bool was_reshaped_ = false;
   std::shared_ptr<LazyLocal> lazy_;
   std::shared_ptr<const ViewOrigin> origin_;
 };

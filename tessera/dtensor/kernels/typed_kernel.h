@@ -16,6 +16,7 @@
 #include "tessera/dtensor/dispatch/call_key.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
 #include "tessera/dtensor/dispatch/local_call.h"
+#include "tessera/dtensor/dispatch/reshaped_bases.h"
 #include "tessera/dtensor/dispatch/write_count.h"
 #include "tessera/dtensor/lazy.h"
 
@@ -227,6 +228,7 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
     if (any_gathered_views() && (kInPlace || kWritesLists || (reads_gathered_view(args) || ...))) {
       return nullptr;
     }
+    if ((kInPlace || kWritesLists) && any_reshaped_bases()) return nullptr;
     const auto& first = first_of(args...);
     if constexpr (kInPlace) {
       if (is_refused_as_written(first)) return nullptr;

@@ -7,9 +7,9 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
+#include "tessera/dtensor/dispatch/reshaped_bases.h"
 #include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/ops/install.h"
-#include "tessera/dtensor/view_origin.h"
 
 /// t_, transpose_ and similar ops change a tensor's shape in place. Takes the equivalent view, and
 /// makes the tensor become it.
@@ -18,7 +18,8 @@
 ///
 ///   a view is transposed       its function gets the transposition as its last step
 ///   a base is transposed       the functions of its views would be applied to another shape, and
-///                              they cannot be found from here: refused, if there may be any
+///                              they cannot be found from here: refused, if there may be any and a
+///                              gradient is recorded, now or later (dispatch/reshaped_bases.h)
 namespace tessera::dtensor {
 namespace {
 
@@ -74,12 +75,12 @@ void extend_view_function(const at::Tensor& self, const c10::OperatorHandle& op,
   info = torch::autograd::ViewInfo(info.base_, std::move(function), info.rev_view_fn());
 }
 
-/// Memory that the local tensor alone refers to has no views but gathered ones.
+bool is_base_with_views(const at::Tensor& self) {
+  return view_meta(self) == nullptr && may_have_views(self);
+}
+
 void refuse_views_of(const OpEntry& entry, const at::Tensor& self) {
-  const at::Tensor& local = sharded_meta(self)->local();
-  const bool may_have_views = (local.has_storage() && local.storage().use_count() > 1) ||
-                              has_gathered_views(*sharded_meta(self));
-  if (!may_have_views || !self.requires_grad() || view_meta(self) != nullptr) return;
+  if (!self.requires_grad() || !is_base_with_views(self)) return;
   throw NotSupported(join_text(
       entry.name, " of ", sharded_meta(self)->sharding(),
       ", which requires grad and shares its memory with views: their derivatives would be taken "
@@ -91,6 +92,7 @@ bool become_view(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack)
   const at::Tensor self = stack[stack.size() - entry.args.size()].toTensor();
   const auto view = std::ranges::find(kViews, entry.name, &InPlaceView::op);
   refuse_views_of(entry, self);
+  const bool has_views = is_base_with_views(self);
   const Stack args(stack.end() - static_cast<int64_t>(entry.args.size()) + 1, stack.end());
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(view->view, view->overload);
   op.callBoxed(&stack);
@@ -98,7 +100,9 @@ bool become_view(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack)
   const ShardedMeta* meta = sharded_meta(result);
   require(!meta->is_copy_of_view(), entry.name, " of ", sharded_meta(self)->sharding(),
           " would have to gather it; redistribute it first, or use the form that returns a view");
+  const bool is_reshaped = sharded_meta(self)->was_reshaped() || has_views;
   become(self, meta->local(), meta->sharding());
+  if (is_reshaped) note_reshaped_base(self);
   self.unsafeGetTensorImpl()->set_storage_offset(result.storage_offset());
   extend_view_function(self, op, args);
   torch::jit::push(stack, self);

@@ -75,5 +75,34 @@ TEST(InPlaceViews, OfABaseWithViewsAreRefused) {
   });
 }
 
+/// Without a gradient nothing is taken from the base again; a later write that records one is an
+/// error.
+TEST(InPlaceViews, OfABaseWithViewsAreRefusedWhereALaterWriteRecordsAGradient) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const at::Tensor full = test_numbers({4, 4}, 1);
+    for (const char* placements : {"R", "S0"}) {
+      const at::Tensor w = spread(test_numbers({4, 4}, 2), mesh, placements).requires_grad_();
+      const at::Tensor y = spread(full, mesh, placements) * 1;
+      const at::Tensor expected = full.t() * 3;
+      {
+        const at::Tensor v = y.narrow(1, 0, 2);
+        y.transpose_(0, 1);
+        y.mul_(3);  // records nothing
+        EXPECT_THROW(y.mul_(w), NotSupported) << placements;
+        EXPECT_THROW(v.mul_(w.narrow(1, 0, 2)), NotSupported) << placements;
+        EXPECT_THROW(at::_foreach_mul_({y, v}, {w, w.narrow(1, 0, 2)}), NotSupported) << placements;
+        EXPECT_TRUE(at::equal(full_tensor(v), expected.t().narrow(1, 0, 2))) << placements;
+        const at::NoGradGuard no_grad;
+        y.mul_(w).div_(w);
+      }
+      EXPECT_TRUE(at::allclose(full_tensor(y), expected)) << placements;
+      y.mul_(w);  // the view is gone
+      y.sum().backward();
+      EXPECT_TRUE(at::allclose(full_tensor(w.grad()), expected)) << placements;
+    }
+  });
+}
+
 }  // namespace in_place_views_test
 }  // namespace tessera
