@@ -108,6 +108,24 @@ def seeds(mesh):
     assert torch.equal(tessera.to_local(y), tessera.full_tensor(tessera.redistribute(y, [Shard(0)])))
 
 
+def forward_mode(mesh):
+    """On processes alone: libtorch's levels of such derivatives belong to the process, not to a thread."""
+    full = torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(4, 6)
+
+    def f(t):
+        return (t.sin() @ t.t()).sum(0)
+
+    of = {
+        "jvp": lambda x: torch.func.jvp(f, (x,), (x * 0.5,))[1],
+        "jacfwd": torch.func.jacfwd(f),
+        "hessian": torch.func.hessian(lambda t: f(t).sum()),
+    }
+    for name, derivative in of.items():
+        for placement in (Replicate(), Shard(0), Shard(1)):
+            x = tessera.distribute_tensor(full, mesh, [placement])
+            torch.testing.assert_close(tessera.full_tensor(derivative(x)), derivative(full), msg=name)
+
+
 BODIES = [view_writes, no_gradient, plain_tensors, seeds]
 
 
@@ -116,13 +134,27 @@ def test_on_thread_ranks(ranks, body):
     ranks(2, lambda _: body(tessera.init_device_mesh("tp=2")))
 
 
+def test_forward_mode_is_refused_on_thread_ranks():
+    """One rank at a time: the level that one has entered is visible to all."""
+
+    def main(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        x = tessera.distribute_tensor(torch.ones(4, 6), mesh, "S0", src_data_rank=None)
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="forward-mode derivatives .* on thread ranks"):
+                torch.func.jvp(torch.sin, (x,), (x,))
+
+    tessera.run_ranks(2, main)
+    assert torch.func.jvp(torch.sin, (torch.zeros(2),), (torch.ones(2),))[1].tolist() == [1.0, 1.0]
+
+
 def test_on_processes(torchrun):
     torchrun(
         2,
         """
         import autograd_test, tessera
         mesh = tessera.init_device_mesh("tp=2")
-        for body in autograd_test.BODIES:
+        for body in [*autograd_test.BODIES, autograd_test.forward_mode]:
             body(mesh)
         """,
     )

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "tessera/base/errors.h"
+#include "tessera/comm/world.h"
 #include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
@@ -44,6 +45,26 @@ bool is_same_size(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor other = torch::jit::pop(stack).toTensor();
   const at::Tensor self = torch::jit::pop(stack).toTensor();
   torch::jit::push(stack, self.sizes() == other.sizes());
+  return true;
+}
+
+/// libtorch asks this whenever it gives a tensor a tangent (forward-mode derivatives). Sharded
+/// tensors are addressed by no memory, so sizes and strides, which it compares as well, decide. Its
+/// levels of such derivatives are one list for all threads of a process: thread ranks would take
+/// and end each other's.
+bool has_same_storage_numel(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
+  const at::Tensor tangent = torch::jit::peek(stack, 1, 2).toTensor();
+  const ShardedMeta* meta = sharded_meta(torch::jit::peek(stack, 0, 2).toTensor());
+  if (meta == nullptr || sharded_meta(tangent) == nullptr) return false;
+  const comm::RankWorld& world = comm::world_of(meta->sharding().mesh());
+  if (world.kind() == comm::RankWorld::Kind::threads && world.size() > 1) {
+    throw NotSupported(
+        "forward-mode derivatives (jvp, jacfwd, hessian, forward_ad) on thread ranks: libtorch has "
+        "one list of their levels for all threads of a process; run the ranks as processes "
+        "(tessera launch), or use reverse mode (vjp, jacrev)");
+  }
+  torch::jit::drop(stack, 2);
+  torch::jit::push(stack, true);
   return true;
 }
 
@@ -178,6 +199,7 @@ void install_whole_ops() {
   set_decomposition("aten::dist", dist);
   set_decomposition("aten::as_strided", as_strided);
   set_decomposition("aten::is_same_size", is_same_size);
+  set_decomposition("aten::_has_same_storage_numel", has_same_storage_numel);
   set_decomposition("aten::_nested_tensor_from_mask_left_aligned", is_mask_left_aligned);
   for (const char* op : {"aten::set_.source_Tensor", "aten::set_.source_Storage", "aten::set_",
                          "aten::set_.source_Storage_storage_offset"}) {
