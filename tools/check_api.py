@@ -20,6 +20,7 @@ EXTENSION = {
     "tessera::ProgressBar",
     "tessera::matches_path",
     "tessera::placements_in_mesh_order",
+    "tessera::checkpoint::on_all_ranks",
     "tessera::comm::adopt_mesh",
     "tessera::comm::end_process_world",
     "tessera::comm::process_environment",

@@ -4,6 +4,7 @@
 
 #include "bind/bind.h"
 #include "tessera/base/progress_bar.h"
+#include "tessera/checkpoint/agree.h"
 #include "tessera/checkpoint/async_save.h"
 #include "tessera/checkpoint/chunks.h"
 #include "tessera/checkpoint/load.h"
@@ -16,19 +17,35 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 
+/// An int, or a scalar of numpy, which is of no class of Python's.
+bool is_integer(py::handle object) {
+  return py::isinstance<py::int_>(object) ||
+         py::isinstance(object, py::module_::import("numbers").attr("Integral"));
+}
+
+std::string to_utf8(py::handle text, const std::string& name) {
+  try {
+    return text.cast<std::string>();
+  } catch (const std::exception&) {
+    PyErr_Clear();
+    throw InvalidArgument(
+        join_text(name, ": a text with a half of a surrogate pair, which UTF-8 does not have"));
+  }
+}
+
 PlainValue to_plain(py::handle object, const std::string& name, int depth = 0) {
   require(depth < kMaxDepth, name, ": lists and dicts nested deeper than ", kMaxDepth);
   if (object.is_none()) return {};
   if (py::isinstance<py::bool_>(object)) return object.cast<bool>();
-  if (py::isinstance<py::int_>(object)) {
+  if (is_integer(object)) {
     try {
-      return object.cast<int64_t>();
+      return py::int_(py::reinterpret_borrow<py::object>(object)).cast<int64_t>();
     } catch (const py::cast_error&) {
       throw InvalidArgument(join_text(name, ": a whole number of more than 64 bits"));
     }
   }
   if (py::isinstance<py::float_>(object)) return object.cast<double>();
-  if (py::isinstance<py::str>(object)) return object.cast<std::string>();
+  if (py::isinstance<py::str>(object)) return to_utf8(object, name);
   if (py::isinstance<py::bytes>(object)) return PlainValue::bytes(object.cast<std::string>());
   const bool is_tuple = py::isinstance<py::tuple>(object);
   if (is_tuple || py::isinstance<py::list>(object)) {
@@ -86,6 +103,26 @@ State to_state(const py::dict& given) {
   return state;
 }
 
+/// Nested values of Python by their names, and the path of each name.
+struct Flattened {
+  State state;
+  std::map<std::string, dcp::Path> paths;
+};
+
+/// `flatten` gives a dict of values and one of paths. An error of it, or a value that no checkpoint
+/// holds, is an error of all ranks: the others would wait for this one in what follows.
+Flattened flatten_on_all_ranks(const py::object& flatten, comm::RankWorld& world) {
+  Flattened out;
+  const py::gil_scoped_release no_gil;
+  checkpoint::on_all_ranks(world, [&] {
+    const py::gil_scoped_acquire gil;
+    const py::tuple given = flatten();
+    out.state = to_state(given[0]);
+    out.paths = given[1].cast<std::map<std::string, dcp::Path>>();
+  });
+  return out;
+}
+
 py::list boxes_list(const std::vector<Box>& boxes) {
   py::list out;
   for (const Box& box : boxes) {
@@ -102,26 +139,24 @@ std::function<void(uint64_t, uint64_t)> bar_of(const char* what, const comm::Ran
   return [bar](uint64_t bytes, uint64_t total) { bar->show(bytes, total); };
 }
 
-SaveOptions save_options(std::map<std::string, dcp::Path> paths,
+SaveOptions save_options(const std::map<std::string, dcp::Path>& paths,
                          std::shared_ptr<comm::RankWorld> world) {
   auto bar = bar_of("saving", *world);
-  return {.world = std::move(world), .paths = std::move(paths), .on_progress = std::move(bar)};
+  return {.world = std::move(world), .paths = paths, .on_progress = std::move(bar)};
 }
 
-void save_state(const py::dict& given, const std::filesystem::path& directory,
-                std::map<std::string, dcp::Path> paths, std::shared_ptr<comm::RankWorld> world) {
-  const State state = to_state(given);
-  const SaveOptions options = save_options(std::move(paths), std::move(world));
+void save_state(const py::object& flatten, const std::filesystem::path& directory,
+                std::shared_ptr<comm::RankWorld> world) {
+  const auto [state, paths] = flatten_on_all_ranks(flatten, *world);
+  const SaveOptions options = save_options(paths, std::move(world));
   const py::gil_scoped_release no_gil;
   save(state, directory, options);
 }
 
-void save_step_state(const py::dict& given, const std::filesystem::path& root, int64_t step,
-                     int keep, std::map<std::string, dcp::Path> paths,
-                     std::shared_ptr<comm::RankWorld> world) {
-  const State state = to_state(given);
-  const SaveStepOptions options = {.save = save_options(std::move(paths), std::move(world)),
-                                   .keep = keep};
+void save_step_state(const py::object& flatten, const std::filesystem::path& root, int64_t step,
+                     int keep, std::shared_ptr<comm::RankWorld> world) {
+  const auto [state, paths] = flatten_on_all_ranks(flatten, *world);
+  const SaveStepOptions options = {.save = save_options(paths, std::move(world)), .keep = keep};
   const py::gil_scoped_release no_gil;
   save_step(state, root, step, options);
 }
@@ -132,10 +167,10 @@ void bind_async_saver(py::module_& m) {
         return std::make_unique<AsyncSaver>(AsyncSaver::Options{refuse_when_busy});
       }))
       .def("save",
-           [](AsyncSaver& saver, const py::dict& given, const std::filesystem::path& directory,
-              std::map<std::string, dcp::Path> paths, std::shared_ptr<comm::RankWorld> world) {
-             const State state = to_state(given);
-             const SaveOptions options = save_options(std::move(paths), std::move(world));
+           [](AsyncSaver& saver, const py::object& flatten, const std::filesystem::path& directory,
+              std::shared_ptr<comm::RankWorld> world) {
+             const auto [state, paths] = flatten_on_all_ranks(flatten, *world);
+             const SaveOptions options = save_options(paths, std::move(world));
              const py::gil_scoped_release no_gil;
              saver.save(state, directory, options);
            })
@@ -143,9 +178,9 @@ void bind_async_saver(py::module_& m) {
       .def("busy", &AsyncSaver::busy);
 }
 
-py::tuple load_state(const py::dict& given, const std::filesystem::path& directory,
+py::tuple load_state(const py::object& flatten, const std::filesystem::path& directory,
                      const LoadOptions& options) {
-  State state = to_state(given);
+  State state = flatten_on_all_ranks(flatten, *options.world).state;
   LoadReport report;
   {
     const py::gil_scoped_release no_gil;
@@ -176,21 +211,18 @@ void bind_checkpoint(py::module_& m) {
     return step_path(root, step).string();
   });
   bind_async_saver(m);
-  m.def(
-      "save_safetensors",
-      [](const std::map<std::string, at::Tensor>& tensors, const std::filesystem::path& path,
-         uint64_t max_file_bytes, std::shared_ptr<comm::RankWorld> world) {
-        const State state(tensors.begin(), tensors.end());
-        save_safetensors(state, path,
-                         {.world = std::move(world), .max_file_bytes = max_file_bytes});
-      },
-      NoGil());
+  m.def("save_safetensors", [](const py::object& flatten, const std::filesystem::path& path,
+                               uint64_t max_file_bytes, std::shared_ptr<comm::RankWorld> world) {
+    const State state = flatten_on_all_ranks(flatten, *world).state;
+    const py::gil_scoped_release no_gil;
+    save_safetensors(state, path, {.world = std::move(world), .max_file_bytes = max_file_bytes});
+  });
   m.def("load_state",
-        [](const py::dict& state, const std::filesystem::path& directory, bool allow_missing,
+        [](const py::object& flatten, const std::filesystem::path& directory, bool allow_missing,
            bool allow_unexpected, std::vector<std::pair<std::string, std::string>> renames,
            bool cast, bool verify, std::shared_ptr<comm::RankWorld> world) {
           auto bar = bar_of("loading", *world);
-          return load_state(state, directory,
+          return load_state(flatten, directory,
                             {.world = std::move(world),
                              .allow_missing = allow_missing,
                              .allow_unexpected = allow_unexpected,

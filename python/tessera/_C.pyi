@@ -438,43 +438,28 @@ def write_items(
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]: ...
 def chunk_list(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]: ...
 def tensor_shard(tensor: torch.Tensor, offset: Sequence[int]) -> torch.Tensor: ...
-def save_state(
-    state: dict[str, Any],
-    directory: str | os.PathLike[str],
-    paths: dict[str, tuple[str | int, ...]],
-    world: World,
-) -> None: ...
-def save_step(
-    state: dict[str, Any],
-    root: str | os.PathLike[str],
-    step: int,
-    keep: int,
-    paths: dict[str, tuple[str | int, ...]],
-    world: World,
-) -> None: ...
+
+_Flatten = Callable[[], tuple[dict[str, Any], dict[str, tuple[str | int, ...]]]]
+
+def save_state(flatten: _Flatten, directory: str | os.PathLike[str], world: World) -> None: ...
+def save_step(flatten: _Flatten, root: str | os.PathLike[str], step: int, keep: int, world: World) -> None: ...
 def latest_step(root: str | os.PathLike[str]) -> int | None: ...
 def step_path(root: str | os.PathLike[str], step: int) -> str: ...
 
 class AsyncSaver:
     def __init__(self, refuse_when_busy: bool) -> None: ...
-    def save(
-        self,
-        state: dict[str, Any],
-        directory: str | os.PathLike[str],
-        paths: dict[str, tuple[str | int, ...]],
-        world: World,
-    ) -> None: ...
+    def save(self, flatten: _Flatten, directory: str | os.PathLike[str], world: World) -> None: ...
     def wait(self) -> None: ...
     def busy(self) -> bool: ...
 
 def save_safetensors(
-    tensors: dict[str, torch.Tensor],
+    flatten: _Flatten,
     path: str | os.PathLike[str],
     max_file_bytes: int,
     world: World,
 ) -> None: ...
 def load_state(
-    state: dict[str, Any],
+    flatten: _Flatten,
     directory: str | os.PathLike[str],
     allow_missing: bool,
     allow_unexpected: bool,

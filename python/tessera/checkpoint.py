@@ -109,16 +109,14 @@ def save(state: Mapping[str, Any], directory: str | os.PathLike[str]) -> None:
         >>> tessera.run_ranks(2, show)[1]
         {'model': {'w': tensor([0., 1., 2., 3.])}, 'step': 3}
     """
-    flat, paths = _flatten(state)
-    _C.save_state(flat, directory, paths, current_world())
+    _C.save_state(lambda: _flatten(state), directory, current_world())
 
 
 def save_step(
     state: Mapping[str, Any], root: str | os.PathLike[str], step: int, *, keep: int = 0
 ) -> None:
     """save() to root/step_<step>; of the checkpoints there the last `keep` stay, with 0 all of them."""
-    flat, paths = _flatten(state)
-    _C.save_step(flat, root, step, keep, paths, current_world())
+    _C.save_step(lambda: _flatten(state), root, step, keep, current_world())
 
 
 def latest_step(root: str | os.PathLike[str]) -> int | None:
@@ -140,8 +138,7 @@ class AsyncSaver:
         self._saver = _C.AsyncSaver(refuse_when_busy)
 
     def save(self, state: Mapping[str, Any], directory: str | os.PathLike[str]) -> None:
-        flat, paths = _flatten(state)
-        self._saver.save(flat, directory, paths, current_world())
+        self._saver.save(lambda: _flatten(state), directory, current_world())
 
     def wait(self) -> None:
         """Blocks until the checkpoint is in place, on every rank."""
@@ -160,7 +157,7 @@ def save_safetensors(
 ) -> None:
     """Writes tensors, plain or sharded, as safetensors: one file if the path ends so, else a directory as
     transformers makes it. Every rank calls it and writes its parts; nothing is gathered. load() reads it."""
-    _C.save_safetensors(dict(tensors), path, max_file_bytes, current_world())
+    _C.save_safetensors(lambda: (dict(tensors), {}), path, max_file_bytes, current_world())
 
 
 def load(
@@ -178,9 +175,8 @@ def load(
     `renames` are regular expressions for names of the checkpoint and what they become, or globs
     ({"glob:module.*.weight": "layers.*.w"}). All errors, damaged files among them, come on every rank and
     before anything has changed."""
-    flat, paths = _flatten(state)
     missing, unexpected, values = _C.load_state(
-        flat,
+        lambda: _flatten(state),
         directory,
         allow_missing,
         allow_unexpected,
@@ -189,6 +185,7 @@ def load(
         verify,
         current_world(),
     )
+    _, paths = _flatten(state)
     for name, value in values.items():
         if name not in missing:
             _set(state, paths[name], value)

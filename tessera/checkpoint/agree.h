@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/api.h"
 #include "tessera/comm/world.h"
 
 namespace tessera::checkpoint {
@@ -15,6 +16,6 @@ std::vector<std::string> all_gather_text(comm::RankWorld& world, const std::stri
 /// Runs `body` and waits for all ranks to do so. If it throws on any rank, every rank throws: the
 /// one that failed its own error, the others a PeerError with the text of the first. In a world of
 /// several ranks all of these texts begin with the rank that failed.
-void on_all_ranks(comm::RankWorld& world, const std::function<void()>& body);
+TESSERA_API void on_all_ranks(comm::RankWorld& world, const std::function<void()>& body);
 
 }  // namespace tessera::checkpoint

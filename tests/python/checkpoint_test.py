@@ -270,6 +270,49 @@ def test_nested_states_come_back_and_errors_name_what_does_not_fit(tmp_path):
     assert half["a"][7].sum() == 3
 
 
+def test_a_value_that_one_rank_cannot_save_is_an_error_on_all(ranks, tmp_path):
+    """None of them waits for the rank that gave up."""
+
+    class Own:
+        pass
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        w = distribute_tensor(torch.arange(4.0), mesh, "S0")
+        saver = tessera.AsyncSaver()
+        texts = []
+        for bad in (Own(), {1, 2}, [torch.ones(1), Own()], "\ud800", 2**64):
+            state = {"w": w, "bad": bad if rank == 1 else 1}
+            for call in (
+                lambda: tessera.save(state, tmp_path / "c"),
+                lambda: tessera.save_step(state, tmp_path / "run", 1),
+                lambda: tessera.save_safetensors(state, tmp_path / "m"),
+                lambda: saver.save(state, tmp_path / "c"),
+                lambda: tessera.load(state, tmp_path / "c"),
+            ):
+                with pytest.raises(tessera.Error if rank == 1 else tessera.PeerError, match="rank 1: .*bad") as caught:
+                    call()
+                texts.append(str(caught.value))
+        twice = {"w": w, "a.b": 1, "a": {"b": 2}} if rank == 1 else {"w": w}
+        with pytest.raises(tessera.InvalidArgument if rank == 1 else tessera.PeerError, match="the name a.b"):
+            tessera.save(twice, tmp_path / "c")
+        tessera.save({"w": w}, tmp_path / "c")
+        return texts
+
+    first, second = ranks(2, body)
+    assert first == second
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    tessera.save({"n": numpy.int64(-3), "u": numpy.uint8(200), "x": numpy.float64(0.5)}, tmp_path / "c")
+    state = {"n": None, "u": None, "x": None}
+    tessera.load(state, tmp_path / "c")
+    assert state == {"n": -3, "u": 200, "x": 0.5} and type(state["n"]) is int
+    with pytest.raises(tessera.NotSupported, match="a is a ndarray"):
+        tessera.save({"a": numpy.zeros(1, dtype=numpy.int64)}, tmp_path / "c")
+
+
 def test_a_message_quotes_damaged_bytes_of_any_value(tmp_path):
     tessera.save({"n": 1}, tmp_path / "c")
     checksums = tmp_path / "c" / "checksums.json"
