@@ -54,7 +54,7 @@ them if --tensors-only says so.
 Examples
   tessera checkpoint convert step_100 model.safetensors --tensors-only
   tessera checkpoint convert model.safetensors step_0 --to dcp
-Exit codes: 0 written, 2 it cannot be read, converted or written.)";
+Exit codes: 0 written, 1 it cannot be written, 2 it cannot be read or converted.)";
 
 constexpr const char* kCheckpointReshardFooter = R"(
 Loading needs no resharding: any number of ranks reads any checkpoint. This is for readers that
@@ -62,7 +62,7 @@ expect one file for each of their ranks.
 
 Examples
   tessera checkpoint reshard step_100 parts -n 8
-Exit codes: 0 written, 2 it cannot be read or written.)";
+Exit codes: 0 written, 1 it cannot be written, 2 it cannot be read.)";
 
 struct CheckpointOptions {
   std::string path;
@@ -234,7 +234,7 @@ void copy_tensors(StoredState& stored, const std::string& target,
   try {
     copy_as_safetensors(stored, target, how);
   } catch (const NotSupported& error) {
-    throw NotSupported(join_text(error.what(), "; --tensors-only leaves out what is none"));
+    throw InvalidArgument(join_text(error.what(), "; --tensors-only leaves out what is none"));
   }
 }
 
@@ -297,7 +297,8 @@ void add_checkpoint(CLI::App& app) {
   verb = add_verb(group, "diff", "What two of them do not have in common; exit code 1 if anything",
                   kCheckpointDiffFooter, options, diff);
   verb->add_option("other", options->other, "the other checkpoint")->required();
-  verb->add_option("--tolerance", options->tolerance, "elements may differ by this much");
+  verb->add_option("--tolerance", options->tolerance, "elements may differ by this much")
+      ->check(CLI::NonNegativeNumber);
   verb->add_flag("--json", options->json, "machine-readable output");
   verb = add_verb(group, "convert", "Writes it in the other format", kCheckpointConvertFooter,
                   options, convert);

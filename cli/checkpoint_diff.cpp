@@ -6,6 +6,7 @@
 #include "tessera/base/shape.h"
 #include "tessera/checkpoint/stored/stored_box.h"
 #include "tessera/dcp/check.h"
+#include "tessera/files/pickle/plain_pickle.h"
 
 namespace tessera::cli {
 namespace {
@@ -21,6 +22,13 @@ std::string kind_text(const dcp::Entry& entry) {
                    shape_text(tensor->shape));
 }
 
+/// The same for two NaN.
+std::string pickled(const files::PlainValue& value) {
+  files::PickleWriter out;
+  write(out, value);
+  return out.finish();
+}
+
 /// The differences of two tensors so far.
 struct TensorDifference {
   int64_t count = 0;
@@ -30,8 +38,14 @@ struct TensorDifference {
     const at::ScalarType wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
     const at::Tensor x = a.to(wide);
     const at::Tensor y = b.to(wide);
-    const at::Tensor both_nan = x.isnan().logical_and(y.isnan());
-    const at::Tensor gap = (x - y).abs().masked_fill(both_nan.logical_or(x.eq(y)), 0);
+    at::Tensor gap = (x - y).abs();
+    if (a.is_floating_point() || a.is_complex()) {
+      const at::Tensor both_nan = x.isnan().logical_and(y.isnan());
+      gap.masked_fill_(both_nan.logical_or(x.eq(y)), 0);
+    } else {  // whole numbers beyond 2^53 that differ may have one double
+      const at::Tensor same = a.to(at::kLong).eq(b.to(at::kLong));
+      gap.clamp_min_(1).masked_fill_(same, 0);
+    }
     const at::Tensor differs = gap.le(tolerance).logical_not();  // a NaN on one side differs too
     const auto found = differs.sum().item<int64_t>();
     if (found == 0) return;
@@ -59,18 +73,28 @@ class Comparison {
       return join_text(kind_text(in_a), " and ", kind_text(in_b));
     }
     if (const auto* value = std::get_if<dcp::ValueEntry>(&in_a)) {
-      const auto first = a_.read_value(name, *value);
-      const auto second = b_.read_value(name, std::get<dcp::ValueEntry>(in_b));
-      return first == second ? "" : join_text(first, " and ", second);
+      return values(name, *value, std::get<dcp::ValueEntry>(in_b));
     }
     return tensors(name, std::get<dcp::TensorEntry>(in_a), std::get<dcp::TensorEntry>(in_b));
   }
 
  private:
+  std::string values(const std::string& name, const dcp::ValueEntry& in_a,
+                     const dcp::ValueEntry& in_b) {
+    try {
+      const auto first = a_.read_value(name, in_a);
+      const auto second = b_.read_value(name, in_b);
+      const bool same = first == second || pickled(first) == pickled(second);
+      return same ? "" : join_text(first, " and ", second);
+    } catch (const Error& error) {  // of a class of Python's
+      return join_text("cannot be compared: ", error.what());
+    }
+  }
+
   std::string tensors(const std::string& name, const dcp::TensorEntry& in_a,
                       const dcp::TensorEntry& in_b) {
-    dcp::check_chunks(name, in_a, a_.path().string());
-    dcp::check_chunks(name, in_b, b_.path().string());
+    dcp::check_chunks(name, in_a, a_.description().string());
+    dcp::check_chunks(name, in_b, b_.description().string());
     const int64_t numel = numel_of(in_a.shape);
     if (numel == 0) return "";
     const DType type_a = dtype_of(a_, name, in_a);

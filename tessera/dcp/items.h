@@ -46,4 +46,8 @@ TensorItem read_tensor_item(const std::shared_ptr<const files::MappedFile>& file
 files::PlainValue read_value_item(const std::shared_ptr<const files::MappedFile>& file,
                                   const StoredItem& item);
 
+/// Throws InvalidArgument if the item is damaged. Its value is not read and may be of any class.
+void verify_value_item(const std::shared_ptr<const files::MappedFile>& file,
+                       const StoredItem& item);
+
 }  // namespace tessera::dcp

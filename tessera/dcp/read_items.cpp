@@ -147,6 +147,12 @@ TensorItem read_tensor_item(const std::shared_ptr<const files::MappedFile>& file
   return item;
 }
 
+void verify_value_item(const std::shared_ptr<const files::MappedFile>& file,
+                       const StoredItem& stored) {
+  const ZipReader zip = open_item(file, stored);
+  pickle_bytes(zip, root_folder(zip));
+}
+
 files::PlainValue read_value_item(const std::shared_ptr<const files::MappedFile>& file,
                                   const StoredItem& stored) {
   const ZipReader zip = open_item(file, stored);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -63,6 +64,25 @@ TEST(CheckpointVerb, TellsWhatDiffers) {
   EXPECT_NE(found.out.find("bias  3 of 3 elements differ, by up to 0.5"), std::string::npos)
       << found.out;
   EXPECT_EQ(run_cli({"checkpoint", "diff", a, b, "--tolerance", "0.5"}).exit_code, 0);
+  EXPECT_EQ(run_cli({"checkpoint", "diff", a, b, "--tolerance", "-1"}).exit_code, 2);
+}
+
+/// Not as doubles: beyond 2^53 neighbours have the same one. NaN is the same as NaN.
+TEST(CheckpointVerb, ComparesWholeNumbersExactlyAndNaNWithNaN) {
+  const TempDir dir;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto save_number = [&](const std::string& name, int64_t number) {
+    save({{"n", at::full({3}, number, at::kLong)},
+          {"x", at::full({2}, nan)},
+          {"v", PlainValue::list({PlainValue(nan)})}},
+         dir / name);
+  };
+  save_number("a", int64_t{1} << 60);
+  save_number("b", (int64_t{1} << 60) + 1);
+  const std::string a = (dir / "a").string(), b = (dir / "b").string();
+  EXPECT_EQ(run_cli({"checkpoint", "diff", a, a}).out, "no difference\n");
+  EXPECT_EQ(run_cli({"checkpoint", "diff", a, b}).out, "n  3 of 3 elements differ, by up to 1\n");
+  EXPECT_EQ(run_cli({"checkpoint", "diff", a, b, "--tolerance", "1"}).exit_code, 0);
 }
 
 TEST(CheckpointVerb, ConvertsAndReshards) {
@@ -71,7 +91,7 @@ TEST(CheckpointVerb, ConvertsAndReshards) {
   const std::string a = (dir / "a").string();
   const std::string file = (dir / "m.safetensors").string();
   const auto refused = run_cli({"checkpoint", "convert", a, file});
-  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.exit_code, 2);
   EXPECT_NE(refused.err.find("step is no tensor"), std::string::npos) << refused.err;
   EXPECT_NE(refused.err.find("--tensors-only"), std::string::npos) << refused.err;
   EXPECT_EQ(run_cli({"checkpoint", "verify", (dir / "none").string()}).exit_code, 2);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <random>
 
 #include "tessera/dcp/check.h"
@@ -9,6 +10,7 @@
 #include "tessera/dcp/items.h"
 #include "tessera/files/block_sums.h"
 #include "tessera/files/pickle/pickle_writer.h"
+#include "tessera/files/zip_writer.h"
 #include "tests/support_pure/expect_error.h"
 #include "tests/support_pure/temp_dir.h"
 
@@ -208,6 +210,25 @@ TEST(Items, ComeBackAsTheyWereWritten) {
   VerifiedFile damaged(file, FileSums{file->bytes().size(), {sums.values()[0] ^ 1}});
   expect_error<InvalidArgument>([&] { damaged.verify(tensor.offset, 4); }, {"damaged"});
   EXPECT_THROW(VerifiedFile(file, FileSums{1, {0}}), InvalidArgument);
+}
+
+/// A value of a class that is not read here is not damaged for that.
+TEST(Items, OfAnyClassCanBeVerified) {
+  const TempDir dir;
+  files::PickleWriter pickle;
+  pickle.global("numpy", "ndarray").mark().tuple().reduce();
+  files::OutputFile out(dir / "f");
+  files::ZipWriter zip(out);
+  zip.add("archive/data.pkl", pickle.finish());
+  zip.finish();
+  const StoredItem item{"f", 0, out.position()};
+  out.close();
+  verify_value_item(files::MappedFile::open(dir / "f"), item);
+  expect_error<InvalidArgument>([&] { read_value_item(files::MappedFile::open(dir / "f"), item); },
+                                {"numpy.ndarray"});
+  std::fstream(dir / "f", std::ios::in | std::ios::out).seekp(70).put('!');
+  expect_error<InvalidArgument>(
+      [&] { verify_value_item(files::MappedFile::open(dir / "f"), item); }, {"data.pkl"});
 }
 
 TEST(Checksums, ComeBackAsTheyWereWritten) {
