@@ -160,26 +160,47 @@ class LoadProgress {
   uint64_t done_ = 0;
 };
 
-/// What this rank takes of one tensor: verified, not yet copied.
-void plan_copies(const std::string& name, const at::Tensor& tensor, const dcp::TensorEntry& stored,
-                 StoredState& stored_state, const LoadOptions& options, LoadProgress& progress,
-                 std::vector<Copy>& out) {
+/// What this rank takes of one chunk.
+struct Part {
+  std::string name;  ///< in the checkpoint
+  const dcp::Chunk* chunk;
+  Box box;
+  at::Tensor target;
+};
+
+void append_parts(const std::string& name, const at::Tensor& tensor, const dcp::TensorEntry& stored,
+                  const StoredState& stored_state, std::vector<Part>& out) {
   dcp::check_chunks(name, stored, stored_state.description().string());
   for (const auto& held : chunk_list(tensor)) {
     for (const auto& chunk : stored.chunks) {
-      const auto part = checkpoint::intersection(held, chunk.box);
-      if (!part) continue;
-      at::Tensor source = stored_state.read(name, chunk, *part);
-      const at::Tensor target = tensor_box(tensor, *part);
-      // The metadata may lack the type, or be wrong about it.
-      const std::string wrong =
-          options.cast ? ""
-                       : dtype_mismatch(name, static_cast<DType>(source.scalar_type()), target);
-      require(wrong.empty(), "load: ", wrong);
-      progress.add(target);
-      out.push_back({target, std::move(source)});
+      const auto box = checkpoint::intersection(held, chunk.box);
+      if (box) out.push_back({name, &chunk, *box, tensor_box(tensor, *box)});
     }
   }
+}
+
+/// Verifies all parts. While one is verified, the next are read from the device.
+std::vector<Copy> plan_copies(const std::vector<Part>& parts, StoredState& stored_state,
+                              const LoadOptions& options, LoadProgress& progress) {
+  constexpr int64_t kAhead = int64_t{64} << 20;
+  std::vector<Copy> out;
+  size_t next = 0;
+  int64_t ahead = 0;
+  for (const auto& [name, chunk, box, target] : parts) {
+    for (; next < parts.size() && ahead < kAhead; ++next) {
+      stored_state.prefetch(parts[next].name, *parts[next].chunk, parts[next].box);
+      ahead += static_cast<int64_t>(parts[next].target.nbytes());
+    }
+    at::Tensor source = stored_state.read(name, *chunk, box);
+    ahead -= static_cast<int64_t>(target.nbytes());
+    // The metadata may lack the type, or be wrong about it.
+    const std::string wrong =
+        options.cast ? "" : dtype_mismatch(name, static_cast<DType>(source.scalar_type()), target);
+    require(wrong.empty(), "load: ", wrong);
+    progress.add(target);
+    out.push_back({target, std::move(source)});
+  }
+  return out;
 }
 
 /// What a load will do on this rank; the mapped files stay as they are, whatever replaces them.
@@ -199,17 +220,18 @@ Planned plan_rank(const State& state, const fs::path& directory, const LoadOptio
   out.report = compare(state, entries, options);
   require_fit(out.report, options, directory);
   out.progress = std::make_shared<LoadProgress>(state, options);
+  std::vector<Part> parts;
   for (const auto& [name, value] : state) {
     const auto found = entries.find(name);
     if (found == entries.end()) continue;
     const auto& [stored_name, entry] = found->second;
     if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
-      plan_copies(stored_name, *tensor, std::get<dcp::TensorEntry>(*entry), *stored, options,
-                  *out.progress, out.copies);
+      append_parts(stored_name, *tensor, std::get<dcp::TensorEntry>(*entry), *stored, parts);
     } else {
       out.values.emplace(name, stored->read_value(stored_name, std::get<dcp::ValueEntry>(*entry)));
     }
   }
+  out.copies = plan_copies(parts, *stored, options, *out.progress);
   return out;
 }
 
@@ -264,7 +286,7 @@ LoadReport load(State& state, const fs::path& directory, const LoadOptions& opti
   }
   checkpoint::on_all_ranks(*world, [&] {
     for (const auto& copy : planned.copies) {
-      checkpoint::copy_elements(copy.target, copy.source);
+      checkpoint::copy_and_release(copy.target, copy.source);
       planned.progress->add(copy.target);
     }
   });

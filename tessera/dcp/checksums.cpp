@@ -1,5 +1,6 @@
 #include "tessera/dcp/checksums.h"
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -90,6 +91,8 @@ void VerifiedFile::verify(uint64_t offset, uint64_t length) {
             " is damaged: bytes ", i * BlockSums::kBlock, " to ", (i + 1) * BlockSums::kBlock,
             " do not have the checksum that was stored with them");
     verified_[i] = true;
+    const auto rest = file_->bytes().subspan(i * BlockSums::kBlock);
+    files::release_pages(rest.first(std::min<uint64_t>(rest.size(), BlockSums::kBlock)));
   }
 }
 

@@ -47,7 +47,8 @@ class VerifiedFile {
   const std::shared_ptr<const files::MappedFile>& file() const { return file_; }
   bool has_sums() const { return sums_.has_value(); }
   /// Throws InvalidArgument that names the file and the bytes if a block of this range is damaged.
-  /// Reads each block once, however often it is asked for.
+  /// Reads each block once, however often it is asked for. What is read does not stay in the memory
+  /// of this process.
   void verify(uint64_t offset, uint64_t length);
 
  private:

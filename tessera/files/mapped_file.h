@@ -32,6 +32,9 @@ class TESSERA_API MappedFile {
   /// Error if the file has become shorter.
   void read(std::span<const std::byte> part, std::byte* to) const;
 
+  /// Starts to read a part of bytes() from the device and does not wait for it.
+  void prefetch(std::span<const std::byte> part) const;
+
  private:
   MappedFile(std::string path, int fd, std::byte* data, size_t size);
 
@@ -40,5 +43,9 @@ class TESSERA_API MappedFile {
   std::byte* data_;
   size_t size_;
 };
+
+/// Removes the pages inside of `part` from the memory of this process; the page cache keeps them,
+/// and an access maps them again. Only for bytes of a MappedFile that were not written to.
+void release_pages(std::span<const std::byte> part);
 
 }  // namespace tessera::files

@@ -1,16 +1,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <malloc.h>
-
-#include <atomic>
-#include <fstream>
-#include <thread>
 
 #include "tessera/checkpoint/copy_stored.h"
 #include "tessera/checkpoint/save.h"
 #include "tessera/checkpoint/stored/stored_box.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tests/checkpoint/memory_growth.h"
 #include "tests/support_pure/temp_dir.h"
 
 namespace tessera::checkpoint {
@@ -18,34 +14,8 @@ namespace copy_memory_test {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
+using test::growth_during;
 using test::TempDir;
-
-/// Memory of this process that is not of files, in bytes.
-int64_t anonymous_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("RssAnon:")) return std::stoll(line.substr(8)) * 1024;
-  }
-  return 0;
-}
-
-/// The most that it grows while `work` runs, by many samples.
-int64_t growth_during(const std::function<void()>& work) {
-  ::malloc_trim(0);
-  const int64_t before = anonymous_bytes();
-  std::atomic<int64_t> most = before;
-  std::atomic<bool> done = false;
-  std::thread sampler([&] {
-    while (!done) {
-      most = std::max<int64_t>(most, anonymous_bytes());
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  });
-  work();
-  done = true;
-  sampler.join();
-  return most - before;
-}
 
 // One tensor of 160 MiB in four chunks, copied through a buffer of 16.
 TEST(CopyMemory, IsABufferAndNotATensor) {
@@ -58,9 +28,12 @@ TEST(CopyMemory, IsABufferAndNotATensor) {
   });
   const auto stored = open_stored(dir / "a", {});
   constexpr int64_t kMost = int64_t{64} << 20;
-  EXPECT_LT(growth_during([&] { copy_resharded(*stored, dir / "b", 3, {}); }), kMost);
-  EXPECT_LT(growth_during([&] { copy_as_safetensors(*stored, dir / "m.safetensors", {}); }), kMost);
-  EXPECT_LT(growth_during([&] { copy_as_checkpoint(*stored, dir / "c", {}); }), kMost);
+  constexpr std::string_view kAnonymous = "RssAnon:";
+  EXPECT_LT(growth_during(kAnonymous, [&] { copy_resharded(*stored, dir / "b", 3, {}); }), kMost);
+  EXPECT_LT(
+      growth_during(kAnonymous, [&] { copy_as_safetensors(*stored, dir / "m.safetensors", {}); }),
+      kMost);
+  EXPECT_LT(growth_during(kAnonymous, [&] { copy_as_checkpoint(*stored, dir / "c", {}); }), kMost);
   const auto copied = open_stored(dir / "b", {});
   const auto& entry = std::get<dcp::TensorEntry>(copied->metadata().entries.at("w"));
   const at::Tensor edge =

@@ -76,16 +76,25 @@ at::Tensor CheckpointReader::read(const std::string& name, const dcp::Chunk& chu
   }
 }
 
-at::Tensor CheckpointReader::read_part(const std::string& name, const dcp::Chunk& chunk,
-                                       const Box& part) {
-  dcp::VerifiedFile& file = open(chunk.item.file);
+void CheckpointReader::prefetch(const std::string& name, const dcp::Chunk& chunk, const Box& part) {
+  try {
+    const auto [offset, length] = touched(open_item(name, chunk).item, chunk, part);
+    const auto& file = open(chunk.item.file).file();
+    file->prefetch(file->bytes().subspan(offset, length));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(join_text(name, ": ", error.what()));
+  }
+}
+
+CheckpointReader::OpenedItem& CheckpointReader::open_item(const std::string& name,
+                                                          const dcp::Chunk& chunk) {
+  const dcp::VerifiedFile& file = open(chunk.item.file);
   const auto key = std::pair(chunk.item.file, chunk.item.offset);
   auto found = items_.find(key);
-  const bool is_new = found == items_.end();
-  if (is_new) {
-    found = items_.emplace(key, dcp::read_tensor_item(file.file(), chunk.item)).first;
+  if (found == items_.end()) {
+    found = items_.emplace(key, OpenedItem{dcp::read_tensor_item(file.file(), chunk.item)}).first;
   }
-  const dcp::TensorItem& item = found->second;
+  const dcp::TensorItem& item = found->second.item;
   bool same = item.sizes.size() == chunk.box.begin.size();
   for (size_t d = 0; same && d < item.sizes.size(); ++d) {
     same = item.sizes[d] == chunk.box.end[d] - chunk.box.begin[d];
@@ -93,13 +102,35 @@ at::Tensor CheckpointReader::read_part(const std::string& name, const dcp::Chunk
   require(
       same, file.file()->path(), " at byte ", chunk.item.offset, ": an item of ",
       [&] { return shape_text(item.sizes); }, " where a chunk of ", name, " is said to be");
+  return found->second;
+}
+
+void CheckpointReader::verify_item(const std::string& name, const dcp::VerifiedFile& file,
+                                   const dcp::TensorItem& item) {
+  constexpr size_t kPart = size_t{1} << 20;
+  auto left = file.file()->bytes().subspan(item.record_offset, item.record_size);
+  uint32_t sum = 0;
+  while (!left.empty()) {
+    const auto part = left.first(std::min(left.size(), kPart));
+    sum = files::crc32(part, sum);
+    files::release_pages(part);
+    left = left.subspan(part.size());
+  }
+  require(sum == item.record_crc, file.file()->path(), ": ", name,
+          " is damaged: its bytes do not have the checksum that was stored with them");
+}
+
+at::Tensor CheckpointReader::read_part(const std::string& name, const dcp::Chunk& chunk,
+                                       const Box& part) {
+  OpenedItem& opened = open_item(name, chunk);
+  const dcp::TensorItem& item = opened.item;
+  dcp::VerifiedFile& file = open(chunk.item.file);
   const auto [offset, length] = touched(item, chunk, part);
   if (file.has_sums()) {
     file.verify(offset, length);
-  } else if (options_.verify && is_new) {
-    const auto record = file.file()->bytes().subspan(item.record_offset, item.record_size);
-    require(files::crc32(record) == item.record_crc, file.file()->path(), ": ", name,
-            " is damaged: its bytes do not have the checksum that was stored with them");
+  } else if (options_.verify && !opened.verified) {
+    verify_item(name, file, item);
+    opened.verified = true;
   }
   std::vector<int64_t> sizes;
   for (size_t d = 0; d < part.begin.size(); ++d) sizes.push_back(part.end[d] - part.begin[d]);
@@ -118,6 +149,14 @@ files::PlainValue CheckpointReader::read_value(const std::string& name,
       file.verify(entry.item.offset, entry.item.length);
     }
     return dcp::read_value_item(file.file(), entry.item);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(join_text(name, ": ", error.what()));
+  }
+}
+
+void CheckpointReader::verify_value(const std::string& name, const dcp::ValueEntry& entry) {
+  try {
+    dcp::verify_value_item(open(entry.item.file).file(), entry.item);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(join_text(name, ": ", error.what()));
   }
@@ -149,7 +188,7 @@ void CheckpointReader::verify_all(const OnProgress& on_progress) {
   }
   for (const auto& [name, entry] : metadata_.entries) {
     if (const auto* value = std::get_if<dcp::ValueEntry>(&entry)) {
-      read_value(name, *value);
+      verify_value(name, *value);
       continue;
     }
     const auto& tensor = std::get<dcp::TensorEntry>(entry);

@@ -28,11 +28,22 @@ class CheckpointReader final : public StoredState {
   std::string digest() const override { return digest_; }
   bool has_checksums() const override { return has_checksums_; }
   at::Tensor read(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
+  void prefetch(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
   files::PlainValue read_value(const std::string& name, const dcp::ValueEntry& entry) override;
   void verify_all(const OnProgress& on_progress) override;
 
  private:
+  struct OpenedItem {
+    dcp::TensorItem item;
+    bool verified = false;  ///< by its own checksum, where the file has none
+  };
+
   at::Tensor read_part(const std::string& name, const dcp::Chunk& chunk, const Box& part);
+  /// The item of a chunk, which has the chunk's shape.
+  OpenedItem& open_item(const std::string& name, const dcp::Chunk& chunk);
+  void verify_item(const std::string& name, const dcp::VerifiedFile& file,
+                   const dcp::TensorItem& item);
+  void verify_value(const std::string& name, const dcp::ValueEntry& entry);
   dcp::VerifiedFile& open(const std::string& file);
 
   std::filesystem::path directory_;
@@ -42,7 +53,7 @@ class CheckpointReader final : public StoredState {
   dcp::Checksums checksums_;
   dcp::Metadata metadata_;
   std::map<std::string, dcp::VerifiedFile> files_;
-  std::map<std::pair<std::string, uint64_t>, dcp::TensorItem> items_;
+  std::map<std::pair<std::string, uint64_t>, OpenedItem> items_;
 };
 
 }  // namespace tessera::checkpoint

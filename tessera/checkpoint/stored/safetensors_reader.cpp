@@ -102,6 +102,17 @@ at::Tensor SafetensorsReader::read(const std::string& name, const dcp::Chunk& ch
       at::TensorOptions(static_cast<at::ScalarType>(entry->dtype)));
 }
 
+void SafetensorsReader::prefetch(const std::string& name, const dcp::Chunk& chunk,
+                                 const Box& part) {
+  const at::Tensor elements = read(name, chunk, part);
+  int64_t span = 1;
+  for (int64_t d = 0; d < elements.dim(); ++d) span += (elements.size(d) - 1) * elements.stride(d);
+  const auto* const first = static_cast<const std::byte*>(elements.const_data_ptr());
+  files_.at(chunk.item.file)
+      .file()
+      ->prefetch({first, static_cast<size_t>(span * elements.element_size())});
+}
+
 files::PlainValue SafetensorsReader::read_value(const std::string& name, const dcp::ValueEntry&) {
   throw InternalError(join_text(name, " is a value, which safetensors does not have"));
 }

@@ -65,4 +65,26 @@ void copy_elements(const at::Tensor& target, const at::Tensor& source) {
   }
 }
 
+void copy_and_release(const at::Tensor& target, const at::Tensor& source) {
+  if (source.numel() == 0) return;
+  int64_t slowest = -1, elements = 1;  // from the first in memory to the last
+  for (int64_t d = 0; d < source.dim(); ++d) {
+    elements += (source.size(d) - 1) * source.stride(d);
+    const bool varies = source.size(d) > 1 && source.stride(d) > 0;
+    if (varies && (slowest < 0 || source.stride(d) > source.stride(slowest))) slowest = d;
+  }
+  const int64_t width = source.element_size();
+  if (elements * width <= kBounce || slowest < 0) {
+    copy_elements(target, source);
+    files::release_pages({static_cast<const std::byte*>(source.const_data_ptr()),
+                          static_cast<size_t>(elements * width)});
+    return;
+  }
+  const int64_t rows = std::max<int64_t>(1, kBounce / (source.stride(slowest) * width));
+  for (int64_t row = 0; row < source.size(slowest); row += rows) {
+    const int64_t count = std::min(rows, source.size(slowest) - row);
+    copy_and_release(target.narrow(slowest, row, count), source.narrow(slowest, row, count));
+  }
+}
+
 }  // namespace tessera::checkpoint

@@ -38,6 +38,8 @@ class StoredState {
   /// The elements of `part`, a box inside the chunk, as a tensor over the mapped file; it keeps the
   /// file mapped. Not aligned where the file is not: see copy_elements.
   virtual at::Tensor read(const std::string& name, const dcp::Chunk& chunk, const Box& part) = 0;
+  /// Starts to read what read() will, and does not wait for it.
+  virtual void prefetch(const std::string& name, const dcp::Chunk& chunk, const Box& part) = 0;
   virtual files::PlainValue read_value(const std::string& name, const dcp::ValueEntry& entry) = 0;
   /// Reads every byte that has a checksum; throws InvalidArgument for the first that is damaged.
   /// `on_progress` may be empty: bytes that have been read, of all.
@@ -53,5 +55,8 @@ std::unique_ptr<StoredState> open_stored(const std::filesystem::path& path,
 
 /// Writes the elements of `source`, as StoredState gives them, into `target`, converting them.
 void copy_elements(const at::Tensor& target, const at::Tensor& source);
+/// The same for large tensors that are read once: at most about 16 MiB of the mapped file are in
+/// the memory of this process at a time.
+void copy_and_release(const at::Tensor& target, const at::Tensor& source);
 
 }  // namespace tessera::checkpoint
