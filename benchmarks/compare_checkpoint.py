@@ -5,19 +5,22 @@
         [--rounds 3] [--folder /tmp]
 
 The state is 16 float32 matrices, sharded by rows. A save ends when the bytes are on the device (DCP's
-default does not promise that; it is timed with and without its sync_files). `first load` is the one after
+default does not promise that; it is timed with and without its sync_files). `new` is to a directory that
+does not exist, as most saves are; `again` replaces the one that is there. `first load` is the one after
 the save: what was saved past the page cache comes from the device then, what was saved through it from
-memory. The other loads read files that are in the page cache, of both. Each figure is the median of the
-rounds, which take turns, with the least and the most.
+memory. The other loads read files that are in the page cache, of both. Before each call everything that
+was written before is synced, so that no call pays for another's. Each figure is the median of the rounds,
+which take turns, with the least and the most.
 
 The bare lines are what the machine gives: the same bytes by the same number of processes, written from
-memory by write(2) and fsync, and read by read(2) into memory, with nothing else done. Where a save is as
-fast as that, the disk is the limit, and nothing that writes all bytes can be faster.
+memory by write(2) and fsync, through the page cache and past it (O_DIRECT), and read by read(2) into
+memory, with nothing else done. Where a save is as fast as the better of them, the disk is the limit.
 """
 
 from __future__ import annotations
 
 import argparse
+import mmap
 import os
 import pathlib
 import shutil
@@ -29,6 +32,7 @@ from collections.abc import Callable
 
 MATRICES = 16
 COLUMNS = 1024
+BLOCK = 4 << 20
 
 
 def arguments() -> argparse.Namespace:
@@ -81,7 +85,20 @@ def main() -> None:
         writer = dcp.FileSystemWriter(root / "theirs", sync_files=sync)
         dcp.save(other, storage_writer=writer)
 
+    def removed(folder: str) -> None:
+        if rank == 0:
+            shutil.rmtree(root / folder, ignore_errors=True)
+
     bare = root / f"bare_{rank}"
+    block = mmap.mmap(-1, BLOCK)  # aligned, as O_DIRECT asks for
+    block.write(os.urandom(BLOCK))
+
+    def bare_write_direct() -> None:
+        file = os.open(bare, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT)
+        for _ in range(rows * COLUMNS * 4 * MATRICES // ranks // BLOCK):
+            os.write(file, block)
+        os.fsync(file)
+        os.close(file)
 
     def bare_write() -> None:
         with open(bare, "wb", buffering=0) as file:
@@ -105,9 +122,17 @@ def main() -> None:
 
     calls: list[tuple[str, Callable[[], object]]] = [
         ("bare write + fsync", bare_write),
-        ("tessera.save (synced)", lambda: tessera.save(mine, root / "ours")),
-        ("dcp.save, sync_files", lambda: dcp_save(True)),
-        ("dcp.save, not synced", lambda: dcp_save(False)),
+        ("", lambda: bare.unlink()),
+        ("bare write, O_DIRECT", bare_write_direct),
+        ("", lambda: removed("theirs")),
+        ("dcp.save, new, sync_files", lambda: dcp_save(True)),
+        ("dcp.save, again, sync_files", lambda: dcp_save(True)),
+        ("", lambda: removed("theirs")),
+        ("dcp.save, new, not synced", lambda: dcp_save(False)),
+        ("dcp.save, again, not synced", lambda: dcp_save(False)),
+        ("", lambda: removed("ours")),
+        ("tessera.save, new", lambda: tessera.save(mine, root / "ours")),
+        ("tessera.save, again", lambda: tessera.save(mine, root / "ours")),
         ("tessera, first load", lambda: tessera.load(mine, root / "ours")),
         ("dcp, first load", lambda: dcp.load(other, checkpoint_id=root / "theirs")),
         ("", read_all),
@@ -122,6 +147,9 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name, _ in calls}
     for _ in range(options.rounds):
         for name, call in calls:
+            dist.barrier()
+            if rank == 0:
+                os.sync()
             dist.barrier()
             start = time.perf_counter()
             call()
