@@ -7,6 +7,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/files/block_sums.h"
 #include "tessera/files/json_cursor.h"
+#include "tessera/files/release_pages.h"
 
 namespace tessera::dcp {
 namespace {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <system_error>
 #include <utility>
 
@@ -75,14 +74,6 @@ void MappedFile::read(std::span<const std::byte> part, std::byte* to) const {
 
 void MappedFile::prefetch(std::span<const std::byte> part) const {
   ::posix_fadvise(fd_, part.data() - data_, static_cast<off_t>(part.size()), POSIX_FADV_WILLNEED);
-}
-
-void release_pages(std::span<const std::byte> part) {
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(part.data());
-  const uintptr_t first = (begin + page - 1) / page * page;
-  const uintptr_t last = (begin + part.size()) / page * page;
-  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 }  // namespace tessera::files

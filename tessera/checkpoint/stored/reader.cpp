@@ -7,6 +7,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dcp/check.h"
 #include "tessera/files/crc32.h"
+#include "tessera/files/release_pages.h"
 
 namespace tessera::checkpoint {
 namespace {

@@ -10,6 +10,7 @@
 #include "tessera/checkpoint/stored/reader.h"
 #include "tessera/checkpoint/stored/safetensors_reader.h"
 #include "tessera/checkpoint/stored/tensor_bytes.h"
+#include "tessera/files/release_pages.h"
 
 namespace tessera::checkpoint {
 namespace {
