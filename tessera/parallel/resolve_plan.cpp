@@ -97,8 +97,11 @@ at::Tensor own_weight(const StyledModule& styled) {
 }
 
 OpFamily family_of(const StyledModule& styled, const at::Tensor& weight) {
-  if (styled.module->as<torch::nn::EmbeddingImpl>() != nullptr ||
-      styled.module->as<torch::nn::EmbeddingBagImpl>() != nullptr) {
+  const auto* table = styled.module->as<torch::nn::EmbeddingImpl>();
+  const auto* bags = styled.module->as<torch::nn::EmbeddingBagImpl>();
+  if (table != nullptr || bags != nullptr) {
+    require(!(table != nullptr ? table->options.sparse() : bags->options.sparse()), styled,
+            ": sparse gradients of a sharded weight are not supported; set sparse(false)");
     return OpFamily::embedding;
   }
   if (weight.dim() == 1) return OpFamily::norm;

@@ -45,6 +45,14 @@ TEST(Plan, AModuleWithoutAWeightIsAnError) {
   expect_error({{"mlp.up", SequenceParallel()}}, {"is for LayerNorm"});
 }
 
+TEST(Plan, SparseGradientsAreAnError) {
+  const auto make = [] {
+    torch::nn::Sequential net(torch::nn::Embedding(torch::nn::EmbeddingOptions(8, 4).sparse(true)));
+    return net.ptr();
+  };
+  expect_error({{"0", RowwiseParallel()}}, {"sparse(false)"}, 2, make);
+}
+
 TEST(Plan, HeadsAndPartsMustDivide) {
   expect_error({{"attention.qkv", ColwiseParallel({.parts = 3, .heads = 9})}},
                {"24 outputs are not 9 equal heads"});
