@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/overlap.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
