@@ -159,6 +159,19 @@ std::optional<std::string> tensor_difference(const at::Tensor& a, int rank_a, co
                    with_device(b));
 }
 
+std::optional<std::string> tensors_difference(const Call& a, int rank_a, const Call& b,
+                                              int rank_b) {
+  if (!shapes_agree_by_place(a.what)) {
+    return tensor_difference(*a.lead(), rank_a, *b.lead(), rank_b, false);
+  }
+  const auto& row_a = a.inputs.empty() ? a.outputs : a.inputs;
+  const auto& row_b = b.inputs.empty() ? b.outputs : b.inputs;
+  for (size_t i = 0; i < row_a.size(); ++i) {
+    if (auto found = tensor_difference(row_a[i], rank_a, row_b[i], rank_b, true)) return found;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 size_t Call::parts() const {
@@ -219,15 +232,13 @@ std::optional<std::string> difference(const Call& a, int rank_a, const Call& b, 
                      b.parts(), " tensors");
   }
   if (a.lead() == nullptr || b.lead() == nullptr) return std::nullopt;
-  if (!shapes_agree_by_place(a.what)) {
-    return tensor_difference(*a.lead(), rank_a, *b.lead(), rank_b, false);
-  }
-  const auto& row_a = a.inputs.empty() ? a.outputs : a.inputs;
-  const auto& row_b = b.inputs.empty() ? b.outputs : b.inputs;
-  for (size_t i = 0; i < row_a.size(); ++i) {
-    if (auto found = tensor_difference(row_a[i], rank_a, row_b[i], rank_b, true)) return found;
-  }
-  return std::nullopt;
+  if (auto found = tensors_difference(a, rank_a, b, rank_b)) return found;
+  if (a.history == b.history) return std::nullopt;
+  return join_text(
+      "ranks ", rank_a, " and ", rank_b,
+      " call it for different ops: one of them gathered a tensor again whose copy the other still "
+      "uses, because one rank alone wrote to its local part, through to_local(x) or x.data; write "
+      "to the sharded tensor, or on all ranks");
 }
 
 Piece given(const Call& call, int to, int size, size_t part) {

@@ -26,6 +26,7 @@ struct Call {
   /// all_to_all_single: elements sent to (received from) each index, as prefix sums of size n+1.
   std::vector<int64_t> input_offsets{};
   std::vector<int64_t> output_offsets{};
+  uint64_t history = 0;   ///< all ranks have the same (call_matching.h)
   std::string mistake{};  ///< an error found while the call was assembled
 
   /// How many tensors a coalesced form has; 1 otherwise.

@@ -4,15 +4,15 @@
 
 namespace tessera::comm {
 
-/// A backend that can mark its messages with what the call is, so that ranks in different calls
-/// never take each other's bytes: their calls block until the timeout instead. Implemented by
-/// Gloo's (transport/gloo.h describes what happens otherwise).
+/// A backend that compares what its ranks call, so that ranks in different calls never take each
+/// other's bytes. Gloo's marks its messages, and calls that do not match block until the timeout
+/// (transport/gloo.h describes what happens otherwise); that of thread ranks compares the calls.
 class CallMatching {
  public:
   virtual ~CallMatching() = default;
 
-  /// Sets the digest() of the next collective.
-  virtual void announce(uint32_t digest) = 0;
+  /// Sets the digest() of the next collective, and a number that all its ranks must have in common.
+  virtual void announce(uint32_t digest, uint64_t history) = 0;
 };
 
 }  // namespace tessera::comm

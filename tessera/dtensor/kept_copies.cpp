@@ -15,6 +15,8 @@
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/dtensor/value_stamp.h"
 #include "tessera/exec/redistribute.h"
+#include "tessera/exec/reuse_mark.h"
+#include "tessera/mesh/per_mesh.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -57,9 +59,10 @@ CopyTable& copy_table() {
 }
 
 /// In the order in which they were made, those of freed tensors included: what is kept must depend
-/// on the program alone, because all ranks must find the same copies. An address may be reused, so
-/// ids distinguish tensors.
-thread_local std::deque<std::pair<const c10::TensorImpl*, uint64_t>> kept_by_thread;
+/// on the program's ops over these axes of the mesh alone, because all ranks along them must find
+/// the same copies. An address may be reused, so ids distinguish tensors.
+using KeptTensors = std::deque<std::pair<const c10::TensorImpl*, uint64_t>>;
+thread_local PerMesh<KeptTensors> kept_by_thread;
 
 void drop_if_same(const c10::TensorImpl* tensor, uint64_t id) {
   CopyTable& table = copy_table();
@@ -94,7 +97,11 @@ at::Tensor find_copy(const at::Tensor& tensor, const Wanted& wanted) {
   if (at == table.tensors.end() || !are_valid(at->second, tensor)) return {};
   for (const KeptCopy& copy : at->second.made) {
     if (!wanted(copy.sharding)) continue;
-    if (at::Tensor found = copy.get(); found.defined()) return found;
+    at::Tensor found = copy.get();
+    if (!found.defined()) continue;
+    const Sharding& from = sharded_meta(tensor)->sharding();
+    if (copy.sharding != from) exec::count_reuse(from, copy.sharding);
+    return found;
   }
   return {};
 }
@@ -120,10 +127,12 @@ void keep_copy(const at::Tensor& tensor, const Sharding& to, const at::Tensor& c
     table.count = table.tensors.size();
   }
   if (new_id == 0) return;
-  kept_by_thread.emplace_back(impl, new_id);
-  while (kept_by_thread.size() > kMostTensors) {
-    const auto [oldest, id] = kept_by_thread.front();
-    kept_by_thread.pop_front();
+  KeptTensors& kept =
+      kept_by_thread.of(to.mesh(), exec::moved_axes(sharded_meta(tensor)->sharding(), to));
+  kept.emplace_back(impl, new_id);
+  while (kept.size() > kMostTensors) {
+    const auto [oldest, id] = kept.front();
+    kept.pop_front();
     drop_if_same(oldest, id);
   }
 }

@@ -13,10 +13,12 @@
 ///   q + k, backward       both gradients arrive at the copy, are added there, and go back as one
 ///
 /// A copy is dropped when its tensor is freed or written to, and when its thread keeps
-/// kMostTensors newer ones. Tensors of inference mode have no version, so nothing is kept for them.
+/// kMostTensors newer ones of the mesh. A rank that alone wrote to its local part finds no copy
+/// where the others do: their next collective is an error (exec/reuse_mark.h). Tensors of inference
+/// mode have no version, so nothing is kept for them.
 namespace tessera::dtensor {
 
-/// Tensors per thread with kept copies. A copy is used by the next few ops or not at all.
+/// Tensors per thread and mesh with kept copies. A copy is used by the next few ops or not at all.
 constexpr size_t kMostTensors = 16;
 
 /// redistribute(tensor, to) with the strides of `to`, or the kept copy of an earlier call. `to` may

@@ -3,6 +3,8 @@
 #include <array>
 
 #include "tessera/dtensor/value_stamp.h"
+#include "tessera/exec/reuse_mark.h"
+#include "tessera/mesh/per_mesh.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -25,13 +27,19 @@ constinit thread_local bool keeps_any = false;
 /// Filled in turn. A slot stays taken when its tensor is freed, since ranks may free theirs at
 /// different times; only its memory is released.
 struct LastGathers {
-  ~LastGathers() { keeps_any = false; }  // tensors may be freed after this, at thread exit
-
   std::array<KeptGather, kMostGathers> slots;
   size_t next = 0;
 };
 
-thread_local LastGathers last_gathers;
+struct GathersOfThread : PerMesh<LastGathers> {
+  ~GathersOfThread() { keeps_any = false; }  // tensors may be freed after this, at thread exit
+};
+
+thread_local GathersOfThread last_gathers;
+
+LastGathers& gathers_over(const at::Tensor& tensor, const Sharding& to) {
+  return last_gathers.of(to.mesh(), exec::moved_axes(sharded_meta(tensor)->sharding(), to));
+}
 
 bool is_current(const KeptGather& kept, const at::Tensor& tensor) {
   return kept.stamp == value_stamp(tensor) &&
@@ -60,7 +68,7 @@ bool can_keep_gather_of(const at::Tensor& tensor, const Sharding& to) {
 at::Tensor find_gather(const at::Tensor& tensor, const Sharding& to) {
   if (!keeps_any || !can_keep_gather_of(tensor, to)) return {};
   at::Tensor found;
-  for (KeptGather& kept : last_gathers.slots) {
+  for (KeptGather& kept : gathers_over(tensor, to).slots) {
     if (!kept.local.defined()) continue;
     if (kept.of.expired()) {  // freed by another thread
       kept.local.reset();
@@ -72,12 +80,13 @@ at::Tensor find_gather(const at::Tensor& tensor, const Sharding& to) {
       }
     }
   }
+  if (found.defined()) exec::count_reuse(sharded_meta(tensor)->sharding(), to);
   return found;
 }
 
 void keep_gather(const at::Tensor& tensor, const Sharding& to, const at::Tensor& local) {
   if (!can_keep_gather_of(tensor, to) || local.is_inference()) return;
-  LastGathers& last = last_gathers;
+  LastGathers& last = gathers_over(tensor, to);
   keeps_any = true;
   last.slots[last.next] = {.of = WeakImpl(tensor.getIntrusivePtr()),
                            .address = tensor.unsafeGetTensorImpl(),
@@ -90,9 +99,11 @@ void keep_gather(const at::Tensor& tensor, const Sharding& to, const at::Tensor&
 
 void drop_gathers(const c10::TensorImpl* tensor) noexcept {
   if (!keeps_any) return;
-  for (KeptGather& kept : last_gathers.slots) {
-    if (kept.address == tensor) kept.local.reset();
-  }
+  last_gathers.for_each([&](LastGathers& last) {
+    for (KeptGather& kept : last.slots) {
+      if (kept.address == tensor) kept.local.reset();
+    }
+  });
 }
 
 }  // namespace tessera::dtensor

@@ -15,9 +15,11 @@
 /// gradients are. A gather needs no such care, because the gradients of its uses are Partial, and
 /// are added up before they are reduced.
 ///
-/// Bounded: each thread keeps its last kMostGathers. A copy is used while neither the tensor nor
-/// the copy was written to. Whether one is found depends on the ops of the thread alone, so all
-/// ranks find the same. Tensors of inference mode have no version, so nothing is kept for them.
+/// Bounded: each thread keeps its last kMostGathers of each mesh and its axes. A copy is used while
+/// neither the tensor nor the copy was written to. Whether one is found depends on the ops of the
+/// thread over these axes alone, so all ranks along them find the same; where they do not, because
+/// one of them wrote to its local part alone, the next collective is an error (exec/reuse_mark.h).
+/// Tensors of inference mode have no version, so nothing is kept for them.
 namespace tessera::dtensor {
 
 /// The inputs of one layer's projections are gathered at about the same time, and so are the

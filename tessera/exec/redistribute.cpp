@@ -12,6 +12,8 @@
 #include "tessera/exec/buffers.h"
 #include "tessera/exec/collectives.h"
 #include "tessera/exec/program.h"
+#include "tessera/exec/reuse_mark.h"
+#include "tessera/observe/call_history.h"
 
 namespace tessera::exec {
 namespace {
@@ -111,6 +113,12 @@ struct LocalState {
   }
 };
 
+/// A move without messages may be that of one rank alone.
+uint64_t mark_of(const Program& program, const Sharding& from, const Sharding& to) {
+  const auto talks = [](const Action& action) { return action.group != nullptr; };
+  return std::ranges::any_of(program.actions(), talks) ? take_reuse_mark(from, to) : 0;
+}
+
 }  // namespace
 
 struct Pending::State {
@@ -154,6 +162,7 @@ at::Tensor redistribute(const at::Tensor& given, const Sharding& from, const Sha
   const auto program = cached_program(from, to);
   const at::ScalarType wire = wire_dtype(from, local.scalar_type(), then, options);
   LocalState local_state(local, wire, options);
+  const comm::CallHistory history(mark_of(*program, from, to));
   local_state.take(program->actions(), options.may_alias);
   const at::Tensor& value = local_state.value;
   if (value.scalar_type() != then) return value.to(then);
@@ -180,6 +189,7 @@ Pending redistribute_async(const at::Tensor& given, const Sharding& from, const 
   const auto before = static_cast<size_t>(actions.rend() - last) - 1;
   LocalState local_state(local, wire_dtype(from, local.scalar_type(), state.dtype, options),
                          options);
+  const comm::CallHistory history(mark_of(*state.program, from, to));
   local_state.take(actions.first(before), true);
   state.last = &*last;
   state.after = actions.subspan(before + 1);

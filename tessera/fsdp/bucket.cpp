@@ -6,6 +6,7 @@
 
 #include "tessera/fsdp/gather_scheduler.h"
 #include "tessera/fsdp/param_group.h"
+#include "tessera/observe/call_history.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -101,6 +102,9 @@ void Bucket::start(bool async) {
     for (const ParamGroup* member : members_) versions_.push_back(version_of_shards(*member));
     for (size_t s = 0; s < sources_.size(); ++s) sent.push_back(shard_of_slot(s));
   }
+  // A rank whose shards alone were written gathers a bucket again that others still have: its call
+  // must not match their next one.
+  const comm::CallHistory history(1 + number());
   const comm::Group& group = parts_.empty() ? *mesh().shard_group() : *options().smaller_group;
   gathered_.start(std::move(sent),
                   {group,

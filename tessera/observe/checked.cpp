@@ -6,6 +6,7 @@
 #include "tessera/liveness/peer_diagnostics.h"
 #include "tessera/liveness/poll.h"
 #include "tessera/liveness/store_text.h"
+#include "tessera/observe/call_history.h"
 #include "tessera/observe/recorder.h"
 #include "tessera/observe/tap_context.h"
 
@@ -72,7 +73,7 @@ void CollectiveCheck::before(const TapContext& context, const TappedCall& call,
   std::vector<std::string> keys;
   for (int i = 0; i < size; ++i) keys.push_back(key_of(context, call.sequence, i));
   const std::string& mine = keys[static_cast<size_t>(context.group->index)];
-  store_->set(mine, bytes_of(post(call.info, note)));
+  store_->set(mine, bytes_of(post(call.info, join_text(note, history_note(call.history)))));
   await(context, call, keys);
 
   std::vector<RankCall> calls;

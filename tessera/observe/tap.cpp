@@ -10,6 +10,7 @@
 #include "tessera/collective/describe_call.h"
 #include "tessera/collective/may_block.h"
 #include "tessera/collective/work_list.h"
+#include "tessera/observe/call_history.h"
 #include "tessera/observe/call_site.h"
 #include "tessera/observe/checked.h"
 #include "tessera/observe/recorder.h"
@@ -269,7 +270,8 @@ class TapBackend final : public c10d::Backend, public OutOfPlaceAllReduce, publi
             "x.resolve_conj().resolve_neg()");
     if (call.info.op() != CommOp::send && call.info.op() != CommOp::recv) {
       call.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
-      if (matching_ != nullptr) matching_->announce(digest(call.info));
+      call.history = CallHistory::current();
+      if (matching_ != nullptr) matching_->announce(digest(call.info), call.history);
     }
     std::shared_ptr<EventRecord> record;
     if (context_->state->active.load(std::memory_order_acquire) != 0) [[unlikely]] {

@@ -7,6 +7,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/collective/timed_out.h"
 #include "tessera/liveness/peer_diagnostics.h"
+#include "tessera/observe/call_history.h"
 
 namespace tessera::comm {
 namespace {
@@ -15,7 +16,7 @@ std::vector<RankCall> meet(const TapContext& context, const TappedCall& call,
                            PeerDiagnostics& board) {
   if (call.sequence == 0) return {};
   return board.meet(*context.group, context.channel,
-                    {context.group->index, call.sequence, call.info});
+                    {context.group->index, call.sequence, call.info, history_note(call.history)});
 }
 
 /// An error of the call that is being handled.

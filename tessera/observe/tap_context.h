@@ -25,6 +25,7 @@ struct TapContext {
 struct TappedCall {
   CallInfo info;
   uint64_t sequence = 0;  ///< counts the collectives of a channel; 0 for send and recv
+  uint64_t history = 0;   ///< CallHistory
 };
 
 /// How errors name a call: "rank 2: all_reduce (sum) of 4 float32 in group g (ranks 0,2)".

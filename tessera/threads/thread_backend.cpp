@@ -12,6 +12,7 @@ ThreadBackend::ThreadBackend(std::shared_ptr<ThreadHub> hub, std::span<const int
 
 ThreadBackend::WorkPtr ThreadBackend::post(Call call, std::chrono::milliseconds timeout) {
   const Collective what = call.what;
+  call.history = history_;
   Tensors outputs(call.outputs.begin(), call.outputs.end());
   auto round = hub_->post(channel_, rank_, std::move(call));
   return c10::make_intrusive<ThreadWork>(hub_, std::move(round), static_cast<size_t>(rank_), what,

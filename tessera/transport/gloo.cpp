@@ -90,8 +90,9 @@ class MatchedGloo final : public ProcessGroupGloo,
   }
 
   /// Counts calls itself: a CPU tap and a CUDA tap may share this backend.
-  void announce(uint32_t digest) override {
-    collectiveCounter_ = message_tags::collective(++announced_, digest);
+  void announce(uint32_t digest, uint64_t history) override {
+    const auto mixed = static_cast<uint32_t>((history * 0x9e3779b97f4a7c15ULL) >> 40);
+    collectiveCounter_ = message_tags::collective(++announced_, digest ^ mixed);
   }
 
   intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override {

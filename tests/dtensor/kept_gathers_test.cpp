@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/errors.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
@@ -88,6 +89,78 @@ TEST(KeptGathers, AFreedTensorReleasesItsCopy) {
     EXPECT_EQ(copy.use_count(), 2);
     x.reset();
     EXPECT_EQ(copy.use_count(), 1);
+  });
+}
+
+void write_on_each_rank_to_another(int rank, const Placement& as) {
+  const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+  const at::Tensor w = weight(mesh, 2).detach();
+  std::vector<at::Tensor> x;
+  for (const uint64_t seed : {1, 3}) {
+    x.push_back(as.is_partial() ? from_local(test_numbers({2, 5, 6}, seed), mesh, {as})
+                                : placed({2, 5, 6}, seed, mesh, as));
+  }
+  const auto use = [&](const at::Tensor& one) {
+    return as.is_partial() ? at::relu(one) : at::linear(one, w);
+  };
+  for (const at::Tensor& one : x) use(one);
+  to_local(x[static_cast<size_t>(rank)]).zero_();
+  for (const at::Tensor& one : x) use(one);
+}
+
+/// The others cannot know of it. The gathers of both ranks are of the same size and number, so the
+/// marks alone tell them apart.
+TEST(KeptGathers, AWriteOfOneRankAloneIsAnErrorOfAll) {
+  for (const Placement& as : {Placement(Shard(1)), Placement(Partial())}) {
+    EXPECT_THROW(test::run_ranks(2, [&](int rank) { write_on_each_rank_to_another(rank, as); }),
+                 PeerError)
+        << as.to_text();
+  }
+}
+
+/// What a rank computes on another mesh does not change which copies it has.
+TEST(KeptGathers, AreThoseOfTheMesh) {
+  test::run_ranks(3, [](int rank) {
+    const DeviceMesh all = comm::init_device_mesh("tp=3");
+    const DeviceMesh left = comm::init_device_mesh("tp=2@0,1");
+    const DeviceMesh right = comm::init_device_mesh("tp=2@1,2");
+    const auto many = [](const DeviceMesh& mesh) {
+      std::vector<at::Tensor> inputs;
+      const at::Tensor w = weight(mesh, 2).detach();
+      for (size_t i = 0; i <= dtensor::kMostGathers; ++i) {
+        inputs.push_back(rows(mesh));
+        at::linear(inputs.back(), w);
+      }
+    };
+    if (rank == 2) return many(right);
+    const at::Tensor x = rows(left);
+    const at::Tensor w = weight(left, 2).detach();
+    const at::Tensor first = at::linear(x, w);
+    if (rank == 1) many(right);
+    EXPECT_TRUE(full_tensor(at::linear(x, w)).equal(full_tensor(first)));
+  });
+}
+
+/// The ranks of one row may run ops of their own that communicate within the row.
+TEST(KeptGathers, AreThoseOfTheAxes) {
+  test::run_ranks(4, [](int rank) {
+    const DeviceMesh mesh = comm::init_device_mesh("dp=2,tp=2");
+    const auto rows_over = [&](std::vector<Placement> as) {
+      return distribute_tensor(test_numbers({2, 5, 6}, 1), mesh, std::move(as));
+    };
+    const at::Tensor w = distribute_tensor(test_numbers({64, 6}, 2), mesh, {Replicate(), Shard(0)});
+    const at::Tensor over_tp = rows_over({Replicate(), Shard(1)});
+    const at::Tensor over_dp = rows_over({Shard(1), Replicate()});
+    const Sharding whole = sharding(over_dp).replicated();
+    at::linear(over_tp, w);
+    if (rank < 2) {
+      for (size_t i = 0; i <= dtensor::kMostGathers; ++i) {
+        at::linear(over_tp * 1, w);
+        at::linear(over_tp, w);
+      }
+    }
+    EXPECT_EQ(full_tensor(over_dp).sizes(), over_dp.sizes());
+    EXPECT_TRUE(at::equal(full_tensor(redistribute(over_dp, whole)), full_tensor(over_tp)));
   });
 }
 

@@ -128,6 +128,22 @@ TEST(BetweenSteps, WritesToTheTensorsOfAStateChangeTheNextForward) {
   }
 }
 
+/// Each rank gathers the layer again whose shard it wrote to. Both gathers have the same size, and
+/// must not be taken for each other.
+TEST(BetweenSteps, AWriteToTheShardOfOneRankAloneIsAnErrorOfAll) {
+  const auto write_on_each_rank_to_another = [](int rank) {
+    auto net = make_mlp({4, 4, 4});
+    shard_layers(net, init_device_mesh("dp=2"),
+                 {.reshard_after_forward = false, .merge_bytes = 0});
+    const torch::NoGradGuard no_grad;
+    const at::Tensor x = make_batch(4, 4, 4).x;
+    net->forward(x);
+    to_local(layers_of(net)[static_cast<size_t>(rank)]->weight).zero_();
+    net->forward(x);
+  };
+  EXPECT_THROW(run_ranks(2, write_on_each_rank_to_another), PeerError);
+}
+
 /// The average itself may be computed with, as another model.
 TEST(BetweenSteps, WhatWasComputedFromShardsMeetsPlainTensors) {
   run_ranks(2, [](int) {
