@@ -11,10 +11,10 @@ RELATIVE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.bfloat16: 1e-1, torc
 
 
 def first_difference(
-    expected: dict[str, Any], found: dict[str, Any], rounded: Callable[[str], bool] = lambda name: False
+    expected: dict[str, Any], found: dict[str, Any], rounded: Callable[[str], torch.dtype | None] = lambda name: None
 ) -> str:
     """The first variable that is not right, and how; empty if all are. `rounded` says which of them
-    have the digits of float32, whatever their type."""
+    have the digits of another type than their own. Of a tensor on meta only shape and type count."""
     for name, want in expected.items():
         if name not in found:
             return f"{name} is missing"
@@ -29,7 +29,7 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], torch.Tensor)
 
 
-def _difference(want: Any, have: Any, rounded: bool) -> str:
+def _difference(want: Any, have: Any, rounded: torch.dtype | None) -> str:
     if _is_tensor(want):
         if not _is_tensor(have):
             return f"expected a tensor, found {have!r}"
@@ -46,19 +46,19 @@ def _difference(want: Any, have: Any, rounded: bool) -> str:
     return "" if want == have else f"expected {want!r}, found {have!r}"
 
 
-def _tensor_difference(want: torch.Tensor, have: torch.Tensor, rounded: bool) -> str:
+def _tensor_difference(want: torch.Tensor, have: torch.Tensor, rounded: torch.dtype | None) -> str:
     if want.shape != have.shape:
         return f"shape {tuple(have.shape)}, expected {tuple(want.shape)}"
     if want.dtype != have.dtype:
         return f"{have.dtype}, expected {want.dtype}"
-    if not want.numel():
+    if not want.numel() or have.is_meta:
         return ""
-    if not want.is_floating_point():
+    if not want.is_floating_point() and not want.is_complex():
         wrong = want != have
     else:
-        relative = RELATIVE[want.dtype]
+        relative = RELATIVE[want.dtype.to_real()]
         if rounded:
-            relative = max(relative, RELATIVE[torch.float32])
+            relative = max(relative, RELATIVE[rounded])
         scale = max(1.0, float(want.abs().max()))
         wrong = ~((want - have).abs() <= relative * scale) & ~(want.isnan() & have.isnan())
     if not wrong.any():

@@ -24,6 +24,7 @@ from rounding import Rounded
 
 _UPDATED = re.compile(r"F\.batch_norm\(x\d+, (x\d+), (x\d+), training=True")  # statistics
 LARGEST = 1e4  # beyond it sums in another order differ too much to compare
+LARGEST_COARSE = 10.0  # once bfloat16 has rounded something
 
 
 class NotAProgram(Exception):
@@ -69,7 +70,18 @@ def _run(statement: Statement, env: dict[str, Any]) -> None:
     exec(compile(statement.text, statement.text, "exec"), env)
 
 
+def _filled(module: torch.nn.Module, seed: int) -> torch.nn.Module:
+    """With parameters that follow from the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    module = module.double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.5)
+    return module
+
+
 def _toolbox(place: Any) -> dict[str, Any]:
+    """What statements may call. `sharded`, `whole` and `placed` are those of the plain run."""
     return {
         "torch": torch,
         "F": F,
@@ -80,6 +92,9 @@ def _toolbox(place: Any) -> dict[str, Any]:
         "Halves": Halves,
         "place": place,
         "seen": Seen(),
+        "sharded": lambda module, seed, **options: _filled(module, seed),
+        "whole": lambda x: x,
+        "placed": lambda x: x,
     }
 
 
@@ -101,11 +116,15 @@ def steady(optimizer: torch.optim.Optimizer) -> bool:
     return all(bool(((s == 0) | (s > 1e-6)).all()) for s in sizes)
 
 
-def _bounded(value: Any) -> bool:
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+def _bounded(value: Any, most: float) -> bool:
+    if isinstance(value, torch.nn.Module):
+        return all(_bounded(p, most) and _bounded(p.grad, most) for p in value.parameters())
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return True
+    if not value.is_floating_point() and not value.is_complex():
         return True
     largest = float(value.detach().abs().max())
-    return math.isfinite(largest) and largest <= LARGEST
+    return math.isfinite(largest) and largest <= most
 
 
 class PlainRun:
@@ -123,7 +142,7 @@ class PlainRun:
         """Raises NotAProgram; what was written until then stays written."""
         checks = {**self.env, "apart": apart, "away": away, "steady": steady}
         try:
-            if statement.guard and not eval(statement.guard, checks):
+            if statement.guard and (self._is_coarse() or not eval(statement.guard, checks)):
                 raise NotAProgram(f"rounding decides {statement.text}")
             if statement.draws:
                 self._draw(statement)
@@ -136,6 +155,10 @@ class PlainRun:
             raise
         except Exception as error:
             raise NotAProgram(f"{statement.text}: {error}") from error
+
+    def _is_coarse(self) -> bool:
+        """Values have so few digits that rounding decides what guards look at, and sums that cancel."""
+        return self.rounded.dtype == torch.bfloat16
 
     def _count_updates(self, statement: Statement) -> None:
         """libtorch's batch norm updates running statistics without counting a write. A backward that
@@ -152,7 +175,8 @@ class PlainRun:
             if isinstance(value, torch.Tensor) and value.requires_grad and value.is_inference():
                 # libtorch records mul of it, but neither sum nor sin: kernels decide, not ops.
                 raise NotAProgram(f"{name}, of inference mode, requires grad after {statement.text}")
-            if not _bounded(value) or not _bounded(_grad_of(value)):
+            largest = LARGEST_COARSE if self._is_coarse() else LARGEST
+            if not _bounded(value, largest) or not _bounded(_grad_of(value), largest):
                 raise NotAProgram(f"{name} is too large after {statement.text}")
 
     def _draw(self, statement: Statement) -> None:
@@ -191,6 +215,21 @@ def run_plain(program: Program) -> Expected:
     return Expected(snapshot(run.env), run.rounded)
 
 
+def _module_tools(mesh: tessera.DeviceMesh) -> dict[str, Any]:
+    """Modules under fully_shard compute with plain tensors, here the same on all ranks."""
+    data = mesh if mesh.ndim <= 2 else mesh[mesh.axis_names[:2]]
+    replicated = ["R"] * mesh.ndim
+
+    def sharded(module: torch.nn.Module, seed: int, **options: Any) -> torch.nn.Module:
+        return tessera.fully_shard(_filled(module, seed), data, **options)
+
+    return {
+        "sharded": sharded,
+        "whole": lambda x: tessera.full_tensor(x, grad_placements=replicated),
+        "placed": lambda x: tessera.from_local(x, mesh, replicated),
+    }
+
+
 def run_rank(program: Program) -> dict[str, Any]:
     """The same as a rank of the program's mesh. Raises Refused."""
     tessera.manual_seed(program.seed)
@@ -201,6 +240,7 @@ def run_rank(program: Program) -> dict[str, Any]:
         return tessera.redistribute(x.clone(), places)
 
     env = _toolbox(place)
+    env.update(_module_tools(mesh))
     for item in program.inputs:
         env[item.name] = inputs.place(item, inputs.value_of(item, program.seed), mesh)
     for index, statement in enumerate(program.statements):
@@ -208,18 +248,27 @@ def run_rank(program: Program) -> dict[str, Any]:
             _run(statement, env)
         except Exception as error:  # noqa: BLE001 - every kind is judged by the caller
             raise Refused(index, error) from error
-    return snapshot(env)
+    return snapshot(env, has_values=mesh.get_coordinate() is not None)
 
 
-def snapshot(env: dict[str, Any]) -> dict[str, Any]:
-    """Every variable in full, with gradients, optimizer states and what hooks saw."""
-    names = sorted((n for n in env if NAME.fullmatch(n)), key=lambda n: (n[0], int(n.lstrip("xopt"))))
+def snapshot(env: dict[str, Any], has_values: bool = True) -> dict[str, Any]:
+    """Every variable in full, with gradients, optimizer states and what hooks saw; on meta where a rank
+    outside of the mesh has no values."""
+    _whole = _whole_value if has_values else _described
+    names = sorted((n for n in env if NAME.fullmatch(n)), key=lambda n: int(n.lstrip("xopnet")))
     found: dict[str, Any] = {}
     for name in names:
         value = env[name]
-        found[name] = _whole(value)
+        if isinstance(value, torch.Tensor):
+            found[name] = _whole(value)
         if _grad_of(value) is not None:
             found[f"{name}.grad"] = _whole(value.grad)
+        if isinstance(value, torch.nn.Module):
+            for key, parameter in value.named_parameters():
+                found[f"{name}.{key}"] = _whole(parameter)
+                if _grad_of(parameter) is not None:
+                    found[f"{name}.{key}.grad"] = _whole(parameter.grad)
+            found[name] = type(value).__name__
         if isinstance(value, torch.optim.Optimizer):
             states = [value.state[p] for group in value.param_groups for p in group["params"]]
             for i, state in enumerate(states):
@@ -232,12 +281,18 @@ def snapshot(env: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _whole(value: Any) -> Any:
+def _described(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty(value.shape, dtype=value.dtype, device="meta"), value.requires_grad
+    return [_described(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _whole_value(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         with torch.no_grad():
             flat = value.detach()
             whole = tessera.full_tensor(flat) if tessera.is_dtensor(flat) else flat.clone()
         return whole, value.requires_grad
     if isinstance(value, (list, tuple)):
-        return [_whole(v) for v in value]
+        return [_whole_value(v) for v in value]
     return value

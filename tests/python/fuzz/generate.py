@@ -13,7 +13,9 @@ import re
 import tessera
 
 # Each registers its makers.
+import complex_numbers  # noqa: F401
 import indexing  # noqa: F401
+import modules  # noqa: F401
 import pointwise  # noqa: F401
 import products  # noqa: F401
 import reductions  # noqa: F401
@@ -26,8 +28,19 @@ from program import Input, Program, Statement
 
 SHORTEST, LONGEST = 5, 40
 AXIS_NAMES = ("dp", "tp", "cp")
-REGIONS = ("torch.no_grad()", "torch.no_grad()", "torch.inference_mode()", "torch.enable_grad()")
-_WRITES = re.compile(r"_norm\(|grad\(|checkpoint|Halves")
+AUTOCAST = "torch.autocast('cpu', torch.bfloat16)"
+REGIONS = (
+    "torch.no_grad()",
+    "torch.no_grad()",
+    "torch.inference_mode()",
+    "torch.enable_grad()",
+    AUTOCAST,
+    f"{AUTOCAST}, torch.autocast('cpu', enabled=False)",
+)
+OUTSIDE = 0.08  # of programs have ranks outside of their mesh
+# What those cannot do: read a value, or shard a module over a mesh that they are not in.
+_NEEDS_VALUES = re.compile(r"float\(x|\.item\(|sharded\(|clip_grad_norm_|masked_select|nonzero|unique")
+_WRITES = re.compile(r"_norm\(|grad\(|checkpoint|Halves|net\d")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?![\w.])")
 
 
@@ -123,7 +136,9 @@ class Generator:
 
     def _name(self, text: str) -> str:
         self.next += 1
-        return f"{'opt' if text.startswith('torch.optim.') else 'x'}{self.next - 1}"
+        kinds = {"torch.optim.": "opt", "sharded(": "net"}
+        kind = next((k for start, k in kinds.items() if text.startswith(start)), "x")
+        return f"{kind}{self.next - 1}"
 
     def _again(self) -> Statement | None:
         """An earlier statement with other numbers: what was decided for those must not be reused."""
@@ -146,12 +161,17 @@ class Generator:
             return None
         if maker.value:
             text = f"{self._name(text)} = {text}"
-        if not maker.draws and self.rng.random() < 0.1 and not text.startswith("with"):
-            text = f"with {self.rng.choice(REGIONS)}: {text}"
+        if not maker.draws and not text.startswith("with"):
+            if self.rng.random() < 0.1:
+                text = f"with {self.rng.choice(REGIONS)}: {text}"
+            elif ".float()" in text and self.rng.random() < 0.3:
+                text = f"with {AUTOCAST}: {text}"
         return Statement(text, maker.draws, " and ".join(draw.guards))
 
     def take(self, statement: Statement) -> bool:
         """Adds it if the plain run takes it."""
+        if self.program.outside and _NEEDS_VALUES.search(statement.text):
+            return False
         try:
             self.run.step(statement)
         except NotAProgram:
@@ -183,9 +203,11 @@ class Generator:
 
 def _generate(seed: int, ranks: int | None, without: str) -> Program:
     rng = random.Random(seed)
-    mesh = random_mesh(rng, ranks)
+    outside = rng.choice((1, 1, 2)) if rng.random() < OUTSIDE and ranks != 1 else 0
+    outside = min(outside, ranks - 1) if ranks else outside
+    mesh = random_mesh(rng, ranks - outside if ranks else None)
     axes = [int(axis.split("=")[1]) for axis in mesh.split(",")]
-    program = Program(seed, mesh, random_inputs(rng, axes), [])
+    program = Program(seed, mesh, random_inputs(rng, axes), [], outside)
     generator = Generator(program, rng)
     length = int(SHORTEST * math.exp(rng.random() * math.log(LONGEST / SHORTEST)))
     for _ in range(4 * length):

@@ -85,7 +85,7 @@ def place(
     places, order = split_placements(item.placements)
     here = mesh.get_coordinate()
     for axis, text in enumerate(places):
-        if match := _PARTIAL.fullmatch(text):
+        if (match := _PARTIAL.fullmatch(text)) and here is not None:
             salt = f"{item.name} {axis}"
             op, size = match.group(1), mesh.size(axis)
             split = _exact_addend if exact_sums and op in ("sum", "avg") else _addend

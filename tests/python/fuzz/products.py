@@ -35,6 +35,18 @@ def addmm(d: Draw) -> str | None:
 
 
 @value(0.7)
+def in_float32(d: Draw) -> str | None:
+    """What autocast casts."""
+    x = d.some(lambda v: v.is_floating_point() and v.dim() == 2)
+    return x and d.pick(
+        f"F.linear({x}.float(), {x}.float())",
+        f"({x}.float() @ {x}.float().t()).double()",
+        f"F.softmax({x}.float() @ {x}.float().t(), -1)",
+        f"F.layer_norm({x}.float(), {x}.shape[1:])",
+    )
+
+
+@value(0.7)
 def dot(d: Draw) -> str | None:
     x = d.some(lambda v: v.is_floating_point() and v.dim() == 1)
     return x and d.pick(f"torch.dot({x}, {x})", f"torch.outer({x}, {x})", f"{x} @ {x}")

@@ -10,7 +10,7 @@ program with lines left out, and a failure prints as something to run:
         statements=["x1 = x0 * 1", "x1.select(1, 1).mul_(3)", "x1.sum().backward()"],
     )
 
-Variables are x0, x1, ... and opt0, ...; hooks append to `seen`.
+Variables are x0, x1, ..., optimizers opt0, ... and modules net0, ...; hooks append to `seen`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-NAME = re.compile(r"\b(?:x|opt)\d+\b")
-_TARGET = re.compile(r"^(?:with [^:]*: )?((?:x|opt)\d+) = ")
+NAME = re.compile(r"\b(?:x|opt|net)\d+\b")
+_TARGET = re.compile(r"^(?:with [^:]*: )?((?:x|opt|net)\d+) = ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +63,16 @@ class Program:
     mesh: str
     inputs: list[Input]
     statements: list[Statement]
+    outside: int = 0  # ranks of the world that are not in the mesh
 
     def __post_init__(self) -> None:
         self.statements = [Statement(s) if isinstance(s, str) else s for s in self.statements]
 
     def ranks(self) -> int:
+        """Of the world: first those of the mesh."""
+        return self.mesh_ranks() + self.outside
+
+    def mesh_ranks(self) -> int:
         product = 1
         for axis in self.mesh.split(","):
             product *= int(axis.split("=")[1])
@@ -97,7 +102,7 @@ class Program:
     def from_json(fields: dict) -> Program:
         inputs = [Input(**{**i, "shape": tuple(i["shape"])}) for i in fields["inputs"]]
         statements = [Statement(**s) for s in fields["statements"]]
-        return Program(fields["seed"], fields["mesh"], inputs, statements)
+        return Program(fields["seed"], fields["mesh"], inputs, statements, fields["outside"])
 
     def source(self) -> str:
         def lines(items: Iterable[object]) -> str:
@@ -106,7 +111,8 @@ class Program:
         return (
             f"Program(\n    seed={self.seed},\n    mesh={self.mesh!r},\n"
             f"    inputs=[\n{lines(self.inputs)}    ],\n"
-            f"    statements=[\n{lines(self.statements)}    ],\n)"
+            f"    statements=[\n{lines(self.statements)}    ],\n"
+            + (f"    outside={self.outside},\n)" if self.outside else ")")
         )
 
 

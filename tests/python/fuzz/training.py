@@ -59,6 +59,19 @@ def recomputed(d: Draw) -> str | None:
 
 
 @value(0.5)
+def functional(d: Draw) -> str | None:
+    """torch.func; not forward mode, which thread ranks refuse."""
+    x = d.floats(1)
+    return x and d.pick(
+        f"torch.func.vmap(lambda t: (t * t).sin() + {d.number()})({x})",
+        f"torch.func.vmap(lambda t: t.tanh() * 2, in_dims={d.dim(x)})({x})",
+        f"torch.func.grad(lambda t: (t * t).sin().sum())({x}.detach())",
+        f"torch.func.vmap(torch.func.grad(lambda t: t.sin().sum()))({x}.detach())",
+        f"torch.func.vjp(lambda t: t * t, {x}.detach())[1]({x}.detach())[0]",
+    )
+
+
+@value(0.5)
 def leaf(d: Draw) -> str | None:
     x = d.floats()
     return x and f"{x}.detach().clone().requires_grad_()"
@@ -70,6 +83,9 @@ def optimizer(d: Draw) -> str | None:
     if not leaves:
         return None
     some = ", ".join(d.rng.sample(leaves, 1 + d.below(len(leaves))))
+    nets = [name for name in d.env if name.startswith("net")]
+    if nets and d.chance(0.7):
+        some = f"*{d.rng.choice(nets)}.parameters(), " + d.pick("", some)
     rate = d.pick("lr=0.1", "lr=0.01")
     return d.pick(
         f"torch.optim.SGD([{some}], {rate}, momentum=0.9)",
