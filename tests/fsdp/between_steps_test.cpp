@@ -133,8 +133,7 @@ TEST(BetweenSteps, WritesToTheTensorsOfAStateChangeTheNextForward) {
 TEST(BetweenSteps, AWriteToTheShardOfOneRankAloneIsAnErrorOfAll) {
   const auto write_on_each_rank_to_another = [](int rank) {
     auto net = make_mlp({4, 4, 4});
-    shard_layers(net, init_device_mesh("dp=2"),
-                 {.reshard_after_forward = false, .merge_bytes = 0});
+    shard_layers(net, init_device_mesh("dp=2"), {.reshard_after_forward = false, .merge_bytes = 0});
     const torch::NoGradGuard no_grad;
     const at::Tensor x = make_batch(4, 4, 4).x;
     net->forward(x);
