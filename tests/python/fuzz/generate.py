@@ -38,8 +38,9 @@ REGIONS = (
     f"{AUTOCAST}, torch.autocast('cpu', enabled=False)",
 )
 OUTSIDE = 0.08  # of programs have ranks outside of their mesh
-# What those cannot do: read a value, or shard a module over a mesh that they are not in.
-_NEEDS_VALUES = re.compile(r"float\(x|\.item\(|sharded\(|clip_grad_norm_|masked_select|nonzero|unique")
+# What those cannot do: read a value, which the derivative of cumprod does too, or shard a module over a
+# mesh that they are not in.
+_NEEDS_VALUES = re.compile(r"float\(x|\.item\(|sharded\(|clip_grad_norm_|masked_select|nonzero|unique|prod\(")
 _WRITES = re.compile(r"_norm\(|grad\(|checkpoint|Halves|net\d")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?![\w.])")
 
