@@ -3,9 +3,12 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
+#include "tessera/base/text.h"
 #include "tessera/fsdp/buffers/memory_views.h"
 #include "tessera/observe/call_site.h"
 
@@ -40,6 +43,23 @@ void divide(const at::Tensor& flat, double by) {
 
 bool is_only_holder(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+}
+
+/// The parameters that a rank has gradients of, "0,2-3 of 4", which ranks compare in checked mode.
+/// Empty if it has all: then nothing is to be built.
+std::string taken_text(const std::vector<bool>& taken) {
+  if (std::ranges::find(taken, false) == taken.end()) return {};
+  std::string ranges;
+  for (size_t begin = 0; begin < taken.size(); ++begin) {
+    if (!taken[begin]) continue;
+    size_t last = begin;
+    while (last + 1 < taken.size() && taken[last + 1]) ++last;
+    const std::string first = join_text(ranges.empty() ? "" : ",", begin);
+    ranges += begin == last ? first : join_text(first, "-", last);
+    begin = last;
+  }
+  return join_text("gradients of parameters ", ranges, " of ", taken.size(),
+                   " (where ranks differ, set_reduce_unused_parameters)");
 }
 
 }  // namespace
@@ -209,7 +229,8 @@ void Reduction::start_scatter() {
     outputs_[s] = flat(slot.piece, slot.dtype, in.back().device());
   }
   Tensors out = defined_ones(outputs_);
-  const comm::CallSite site({.op = kSite, .axis = mesh_.shard_name()});
+  const std::string taken = taken_text(taken_);
+  const comm::CallSite site({.op = kSite, .axis = mesh_.shard_name(), .note = taken});
   work_ = collectives_->reduce_scatter(out, in, *mesh_.shard_group(), /*async=*/true);
   message_.note(StepLog::When::starts);
   under_way_ = scatters_ = true;
@@ -231,7 +252,8 @@ void Reduction::start_all_reduce() {
   Tensors tensors = defined_ones(outputs_);
   const std::string_view axis =
       group != nullptr ? std::string_view(mesh_.replicate_name()) : std::string_view();
-  const comm::CallSite site({.op = kSite, .axis = axis});
+  const std::string taken = taken_text(taken_);
+  const comm::CallSite site({.op = kSite, .axis = axis, .note = taken});
   work_ = collectives_->all_reduce(tensors, group, /*async=*/true);
   under_way_ = work_ != nullptr;
   if (under_way_) message_.note(StepLog::When::starts);
