@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "tessera/base/errors.h"
 #include "tessera/base/shape.h"
 #include "tessera/rules/code/code_rules.h"
 #include "tessera/rules/code/written.h"
@@ -17,7 +18,12 @@ std::string permute(const OpCall& call) {
   const Sharding self = tensor_of(call, "self");
   const std::string from = letters_for(self.ndim());
   std::string to;
-  for (int64_t d : call.ints("dims")) to += from[static_cast<size_t>(d < 0 ? d + self.ndim() : d)];
+  for (const int64_t d : call.ints("dims")) {
+    const int64_t dim = d < 0 ? d + self.ndim() : d;
+    require(dim >= 0 && dim < self.ndim(), call.op, ": dim ", d, " of a tensor of ", self.ndim(),
+            " dims");
+    to += from[static_cast<size_t>(dim)];
+  }
   return move_line(from, to);
 }
 
