@@ -3,6 +3,7 @@
 #include <c10/core/DeviceType.h>
 
 #include "tessera/base/errors.h"
+#include "tessera/collective/call_matching.h"
 #include "tessera/collective/reduce.h"
 
 namespace tessera::comm {
@@ -234,11 +235,18 @@ std::optional<std::string> difference(const Call& a, int rank_a, const Call& b, 
   if (a.lead() == nullptr || b.lead() == nullptr) return std::nullopt;
   if (auto found = tensors_difference(a, rank_a, b, rank_b)) return found;
   if (a.history == b.history) return std::nullopt;
-  return join_text(
-      "ranks ", rank_a, " and ", rank_b,
-      " call it for different ops: one of them gathered a tensor again whose copy the other still "
-      "uses, because one rank alone wrote to its local part, through to_local(x) or x.data; write "
-      "to the sharded tensor, or on all ranks");
+  return join_text("ranks ", rank_a, " and ", rank_b,
+                   " call it for different ops: ", history_mistake(a.history));
+}
+
+std::string history_mistake(uint64_t history) {
+  if ((history & kGradientHistory) != 0) {
+    return "they have gradients of different parameters of one fully_shard group; "
+           "set_reduce_unused_parameters(module, true) counts unused ones as zeros";
+  }
+  return "one of them gathered a tensor again whose copy the other still uses, because one rank "
+         "alone wrote to its local part, through to_local(x) or x.data; write to the sharded "
+         "tensor, or on all ranks";
 }
 
 Piece given(const Call& call, int to, int size, size_t part) {

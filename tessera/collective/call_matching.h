@@ -1,8 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace tessera::comm {
+
+/// The bit of a history number that stands for the parameters of which a rank reduces gradients.
+/// Without it, a number counts what ranks left out because they kept a copy.
+inline constexpr uint64_t kGradientHistory = uint64_t{1} << 63;
+
+/// Why ranks of one collective have different history numbers, and what to do about it.
+std::string history_mistake(uint64_t history);
 
 /// A backend that compares what its ranks call, so that ranks in different calls never take each
 /// other's bytes. Gloo's marks its messages, and calls that do not match block until the timeout

@@ -14,6 +14,7 @@
 #include "tessera/fsdp/buffers/step_log.h"
 #include "tessera/fsdp/order/rank_agreement.h"
 #include "tessera/fsdp/order/step_order.h"
+#include "tessera/mesh/per_mesh.h"
 
 /// Decides when groups are gathered and resharded. One scheduler per rank, for all groups; it
 /// learns the order from previous steps.
@@ -36,6 +37,8 @@ class GatherScheduler : public std::enable_shared_from_this<GatherScheduler> {
 
   size_t add(ParamGroup& group);  ///< returns its number, identical on all ranks
   void remove(ParamGroup& group) noexcept;
+  /// Counts groups of the mesh: 1, 2, ...
+  uint64_t count_on(const DeviceMesh& mesh) { return ++groups_on_mesh_.of(mesh, 0); }
 
   /// Splits the bucket into single groups until the end of the next step.
   void part(Bucket& bucket);
@@ -106,6 +109,7 @@ class GatherScheduler : public std::enable_shared_from_this<GatherScheduler> {
 
   std::vector<ParamGroup*> groups_;  // in creation order, identical on all ranks
   size_t groups_made_ = 0;
+  PerMesh<uint64_t> groups_on_mesh_;
   size_t asked_ = 0;                        // calls of of() since unused groups were last dropped
   std::set<ParamGroup*> settled_;           // already considered for merging
   std::vector<ParamGroup*> reduced_whole_;  // groups without gathers, in order of their gradients

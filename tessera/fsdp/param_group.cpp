@@ -89,6 +89,7 @@ std::shared_ptr<ParamGroup> ParamGroup::create(std::shared_ptr<GatherScheduler> 
   group->take(taken);
   Bucket::make({group.get()});
   group->number_ = group->scheduler_->add(*group);
+  group->mark_ = group->scheduler_->count_on(group->mesh().mesh());
   return group;
 }
 

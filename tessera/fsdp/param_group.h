@@ -51,6 +51,8 @@ class ParamGroup final : public dtensor::LazyGroup,
   c10::Device device() const { return offload_.compute; }  ///< that parameters are gathered on
   size_t params() const { return params_.size(); }
   size_t number() const { return number_; }
+  /// Identical on all ranks of its mesh, whatever groups they have on other meshes; at least 1.
+  uint64_t mark() const { return mark_; }
 
   /// Whether any of the parameters is still referenced. The metadata of a tensor outlives its last
   /// strong reference while weak ones exist, and it references this group; the group references its
@@ -182,6 +184,7 @@ class ParamGroup final : public dtensor::LazyGroup,
   size_t place_in_bucket_ = 0;
   size_t first_param_ = 0;
   size_t number_ = 0;
+  uint64_t mark_ = 0;
   int computing_ = 0;  // nesting depth of compute scopes
   bool in_backward_ = false;
   bool has_scopes_ = false;  // was in a compute scope before

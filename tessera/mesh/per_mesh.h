@@ -11,8 +11,8 @@ namespace tessera {
 /// A State for each mesh and set of its axes (a bit each), default-constructed at its first use.
 /// For what the ranks along these axes must all have in the same state: it may depend on their
 /// calls over these axes, but not on others, which ranks need not have in common. Entries of worlds
-/// that ended are removed; there are few, so they are searched in order. Not synchronized:
-/// thread_local.
+/// that ended are removed; there are few, so they are searched in order. Not synchronized: of one
+/// thread, or of what one rank alone uses.
 template <class State>
 class PerMesh {
  public:

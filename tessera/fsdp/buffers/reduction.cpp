@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 
 #include "tessera/base/text.h"
+#include "tessera/collective/call_matching.h"
 #include "tessera/fsdp/buffers/memory_views.h"
+#include "tessera/observe/call_history.h"
 #include "tessera/observe/call_site.h"
 
 namespace tessera::fsdp {
@@ -60,6 +63,12 @@ std::string taken_text(const std::vector<bool>& taken) {
   }
   return join_text("gradients of parameters ", ranges, " of ", taken.size(),
                    " (where ranks differ, set_reduce_unused_parameters)");
+}
+
+/// Ranks that have gradients of different parameters must not add them up: their messages may be
+/// of one size.
+uint64_t history_of(const std::vector<bool>& taken) {
+  return std::hash<std::vector<bool>>()(taken) | comm::kGradientHistory;
 }
 
 }  // namespace
@@ -231,6 +240,7 @@ void Reduction::start_scatter() {
   Tensors out = defined_ones(outputs_);
   const std::string taken = taken_text(taken_);
   const comm::CallSite site({.op = kSite, .axis = mesh_.shard_name(), .note = taken});
+  const comm::CallHistory history(history_of(taken_));
   work_ = collectives_->reduce_scatter(out, in, *mesh_.shard_group(), /*async=*/true);
   message_.note(StepLog::When::starts);
   under_way_ = scatters_ = true;
@@ -254,6 +264,7 @@ void Reduction::start_all_reduce() {
       group != nullptr ? std::string_view(mesh_.replicate_name()) : std::string_view();
   const std::string taken = taken_text(taken_);
   const comm::CallSite site({.op = kSite, .axis = axis, .note = taken});
+  const comm::CallHistory history(history_of(taken_));
   work_ = collectives_->all_reduce(tensors, group, /*async=*/true);
   under_way_ = work_ != nullptr;
   if (under_way_) message_.note(StepLog::When::starts);
