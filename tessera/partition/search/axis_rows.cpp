@@ -66,6 +66,8 @@ bool AxisRows::allowed(ValueId id, const Placement& p) const {
            p.reduce_op() == ReduceOp::max || p.reduce_op() == ReduceOp::min;
   }
   if (p.kind() == Placement::Kind::ragged) return false;
+  // The file may describe a result with fewer dims than its op gives it.
+  if (p.dim() < 0 || p.dim() >= view_.whole(id).ndim()) return false;
   const int64_t size = view_.whole(id).shape()[static_cast<size_t>(p.dim())];
   if (chunk_interval(size, ranks_, ranks_ - 1).size() == 0) return false;
   if (p.kind() == Placement::Kind::strided && size % (p.split() * ranks_) != 0) return false;
