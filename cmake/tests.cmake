@@ -32,7 +32,7 @@ set(TESSERA_SANITIZED_ROOMS collective liveness transport threads observe comm e
   dtensor dtensor/random dtensor/dispatch dtensor/kernels dtensor/ops module parallel fsdp interp
   checkpoint)
 # Measure resident memory, which the sanitizers keep for their own ends.
-set(TESSERA_NOT_SANITIZED dtensor.steady_memory checkpoint.copy_memory)
+set(TESSERA_NOT_SANITIZED dtensor.steady_memory checkpoint.copy_memory checkpoint.memory)
 
 # Rooms whose test program also has the tests of the rooms inside them.
 set(TESSERA_TEST_PROGRAMS collective dtensor/dispatch dtensor/ops parallel fsdp checkpoint)

@@ -21,6 +21,9 @@ class CallMatching {
 
   /// Sets the digest() of the next collective, and a number that all its ranks must have in common.
   virtual void announce(uint32_t digest, uint64_t history) = 0;
+  /// Whether calls that do not match block until the timeout, so that a rank that waits has to
+  /// check what the others do. Thread ranks do not: they find mismatches and deadlocks at once.
+  virtual bool blocks_on_mismatch() const = 0;
 };
 
 }  // namespace tessera::comm

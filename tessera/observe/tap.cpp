@@ -65,7 +65,7 @@ class TapBackend final : public c10d::Backend, public OutOfPlaceAllReduce, publi
     context->state = std::move(state);
     context->channel = context->state->add_tap(info.name, inner_);
     context->group = std::make_shared<const GroupInfo>(std::move(info));
-    if (matching_ != nullptr) {
+    if (matching_ != nullptr && matching_->blocks_on_mismatch()) {
       context->look_after =
           std::min<std::chrono::milliseconds>(kLookAfter, inner_->getBackendOptions()->timeout / 4);
     }

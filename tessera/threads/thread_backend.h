@@ -23,6 +23,7 @@ class ThreadBackend final : public CallBackend, public CallMatching {
   c10d::ErrorType getError() override;
   void abort() override;
   void announce(uint32_t, uint64_t history) override { history_ = history; }
+  bool blocks_on_mismatch() const override { return false; }
 
  private:
   WorkPtr post(Call call, std::chrono::milliseconds timeout) override;

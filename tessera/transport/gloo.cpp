@@ -94,6 +94,7 @@ class MatchedGloo final : public ProcessGroupGloo,
     const auto mixed = static_cast<uint32_t>((history * 0x9e3779b97f4a7c15ULL) >> 40);
     collectiveCounter_ = message_tags::collective(++announced_, digest ^ mixed);
   }
+  bool blocks_on_mismatch() const override { return true; }
 
   intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override {
     return ProcessGroupGloo::send(tensors, to, marked(tag, tensors));
