@@ -14,6 +14,8 @@ uint64_t reach_of(const TensorMeta& meta, const std::string& name) {
             size.to_text());
     return static_cast<uint64_t>(size.number());
   };
+  require(meta.sizes.size() == meta.strides.size(), "tensor ", name, " has ", meta.sizes.size(),
+          " sizes and ", meta.strides.size(), " strides");
   uint64_t last = number(meta.storage_offset);
   bool overflow = false;
   for (size_t i = 0; i < meta.sizes.size(); ++i) {

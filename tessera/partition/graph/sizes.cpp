@@ -94,6 +94,9 @@ TensorMeta local_meta(const TensorMeta& global, const Sharding& sharding) {
   const auto shape = sharding.local_shape();
   ensure(shape.size() == global.sizes.size(), "a value has another rank than its sharding");
   if (std::ranges::equal(shape, sharding.shape()) && !is_sharded(sharding)) return out;
+  if (global.strides.size() != global.sizes.size()) {  // of sparse layouts
+    throw NotSupported(join_text("a value that has no strides cannot be sharded as ", sharding));
+  }
   for (size_t d = 0; d < shape.size(); ++d) {
     check_even(global, sharding, d);
     out.sizes[d] = part_of(global.sizes[d], shape[d]);

@@ -152,6 +152,8 @@ bool emit_global_size(Emitter& emit, const NodePlace& place, const Node& node) {
   if (!sharding.defined() || dim->kind != ArgKind::integer) return false;
   int64_t d = dim->as<int64_t>();
   if (d < 0) d += sharding.ndim();
+  require(d >= 0 && d < sharding.ndim(), node.target, " asks for dim ", dim->as<int64_t>(),
+          " of a tensor of ", sharding.ndim(), " dims");
   const int64_t whole = sharding.shape()[static_cast<size_t>(d)];
   const int64_t mine = sharding.local_shape()[static_cast<size_t>(d)];
   if (whole == mine) return false;
