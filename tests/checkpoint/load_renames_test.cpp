@@ -41,7 +41,7 @@ TEST(LoadRenames, MayBeRegularExpressions) {
 /// Names come from files of others; the matcher of the standard library would exhaust the stack.
 TEST(LoadRenames, OfAVeryLongNameAreAnError) {
   const SharedDir dir("long_name");
-  test::run_ranks(1, [&](int) {
+  test::run_ranks(2, [&](int) {
     save({{std::string(1 << 20, 'n'), at::arange(4.0)}}, dir / "ckpt");
     State state = {{"w", at::zeros({4})}};
     for (const std::string pattern : {"(n|m)*x", "glob:**.x"}) {

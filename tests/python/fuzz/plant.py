@@ -31,15 +31,19 @@ def _number() -> None:
 
 
 def _gradient() -> None:
-    right = torch.Tensor.mul_
+    for name in ("mul_", "add_", "sub_", "div_", "neg_", "tanh_", "sigmoid_", "sin_"):
+        setattr(torch.Tensor, name, _with_wrong_gradient(getattr(torch.Tensor, name)))
 
-    def mul_(self: torch.Tensor, other: Any) -> torch.Tensor:
-        out = right(self, other)
-        if tessera.is_dtensor(self) and self._is_view() and self.requires_grad and self.grad_fn:
+
+def _with_wrong_gradient(right: Any) -> Any:
+    def write(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        out = right(self, *args, **kwargs)
+        recorded = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        if recorded and tessera.is_dtensor(self) and self._is_view() and self.requires_grad:
             self._base.register_hook(lambda g: g.roll(1, -1) if g.dim() else g)
         return out
 
-    torch.Tensor.mul_ = mul_  # type: ignore[method-assign,assignment]
+    return write
 
 
 def _copy() -> None:
