@@ -23,6 +23,9 @@
 /// done before are not done again: layers repeat.
 namespace tessera::partition {
 
+/// The number of a variable or of a state as an index.
+inline size_t at(int number) { return static_cast<size_t>(number); }
+
 class CostNetwork {
  public:
   using Table = std::shared_ptr<const std::vector<double>>;

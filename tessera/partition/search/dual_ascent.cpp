@@ -12,8 +12,6 @@ namespace {
 /// one, little enough to keep digits.
 constexpr double kTimes = 4;
 
-size_t at(int i) { return static_cast<size_t>(i); }
-
 std::vector<double> transposed(const std::vector<double>& rows, size_t count, size_t length) {
   std::vector<double> out(rows.size());
   for (size_t r = 0; r < count; ++r) {

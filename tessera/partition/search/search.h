@@ -38,6 +38,9 @@ class PlanSearch {
   /// of each.
   Solution run(const CostNetwork& network, std::span<const std::vector<int>> keep);
 
+  /// By variable, the states that a choice of the network with less than `cost` may have.
+  std::vector<std::vector<int>> states_below(const CostNetwork& network, double cost);
+
  private:
   Solution by_ascent(const CostNetwork& network, std::span<const std::vector<int>> keep);
   Solution start(const CostNetwork& network, std::span<const std::vector<int>> keep);
@@ -57,8 +60,9 @@ class PlanSearch {
 Solution search(const ChoiceNetwork& choices, const SearchOptions& options);
 
 /// The cheapest choice in which a rank holds at most so many bytes of weights: a price on bytes is
-/// raised until it fits. `lower_bound` holds for the limited problem. Infinite cost: it does
-/// not fit even with everything sharded.
+/// raised until it fits, which also bounds the optimum; what the bound leaves is searched exactly
+/// if it is not too much. `lower_bound` holds for the limited problem. Infinite cost: it does not
+/// fit even with everything sharded.
 struct Limited {
   Solution solution;
   double price = 0;  ///< seconds for a byte, at which the limit is kept

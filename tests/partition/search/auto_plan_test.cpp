@@ -62,7 +62,7 @@ TEST(AutoPlan, OfAFewTokensIsMegatron) {
   }
 }
 
-TEST(AutoPlan, KeepsALimitAndStatesTheGap) {
+TEST(AutoPlan, KeepsALimitExactly) {
   const auto p = large("llama_large");
   const AutoPlan free = plan_for(p, "cuda:tp=8");
   for (const double share : {0.8, 0.5, 0.2}) {
@@ -71,15 +71,15 @@ TEST(AutoPlan, KeepsALimitAndStatesTheGap) {
     const AutoPlan found = plan_for(p, "cuda:tp=8", limit);
     EXPECT_LE(found.assignment.totals.weight_bytes, limit);
     EXPECT_GE(found.assignment.totals.seconds(), free.assignment.totals.seconds() * 0.9999);
-    EXPECT_GE(found.gap(), 0);
-    EXPECT_LT(found.gap(), 0.1);
+    EXPECT_EQ(found.gap(), 0) << share;
   }
   expect_error<InvalidArgument>([&] { plan_for(p, "cuda:tp=8", 1000); },
                                 {"1000 B", "at least", "more ranks"});
 }
 
 // Under a limit, two layers leave few plans between all and nothing sharded: the gap is that of the
-// price on bytes. Of 32 layers it is 0.2 % (benchmarks/auto_plan_bench.cpp).
+// price on bytes where too much is left to search it. Of 32 layers it is 0.2 %
+// (benchmarks/auto_plan_bench.cpp).
 TEST(AutoPlan, OnTwoAxesIsExactAndUnderALimitCertified) {
   for (const char* name : {"llama_large", "llama_large_short"}) {
     const AutoPlan found = plan_for(large(name), "cuda:dp=2,tp=4");
