@@ -149,9 +149,8 @@ States PlanSearch::states_below(const CostNetwork& network, double cost) {
   } else {
     ascent_ = std::make_unique<DualAscent>(network, cost);
   }
-  // On one axis a round is as cheap as it is fast to converge.
-  const int rounds = axes_ > 1 ? 8 : 24;
-  for (int round = 0; round < rounds; ++round) ascent_->round();
+  constexpr int kRounds = 16;
+  for (int round = 0; round < kRounds; ++round) ascent_->round();
   return ascent_->states_below(cost);
 }
 

@@ -153,9 +153,11 @@ class PriceSearch {
     }
   }
 
+  /// With the price at which the bound is highest, weights flip where their own price is that one.
   void mix(double spread) {
-    double low = price_ / 2, high = price_ * 2 / (1 - spread);
-    for (int step = 0; step < kSteps; ++step) {
+    constexpr double kMargin = 0.002;
+    double low = price_ * (1 - kMargin), high = price_ * (1 + kMargin) / (1 - spread);
+    for (int step = 0; step < kMixSteps; ++step) {
       const double middle = std::sqrt(low * high);
       Solution found = solve_within(priced(choices_, middle, spread), seen_, options_.limits);
       (consider(std::move(found), middle) ? high : low) = middle;
@@ -183,7 +185,7 @@ class PriceSearch {
     return true;
   }
 
-  static constexpr int kSteps = 16;
+  static constexpr int kSteps = 16, kMixSteps = 8;
 
   const ChoiceNetwork& choices_;
   double most_;
