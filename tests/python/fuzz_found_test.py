@@ -313,6 +313,12 @@ RIGHT = {
             "x6[13:15] = x6.detach().mean()",
         ],
     ),
+    "a norm over the only element of a sharded dim, counted from the end": Program(
+        seed=9977132415,
+        mesh="dp=2,tp=1",
+        inputs=[Input("x0", (1,), "SS0(2),R", grad=True)],
+        statements=["x1 = torch.linalg.vector_norm(x0 * x0 + 0.5, 1, dim=-1)", "x1.backward()"],
+    ),
     "a product of views whose elements share memory": Program(
         seed=5002788,
         mesh="dp=4",
@@ -366,6 +372,15 @@ REFUSED = {
         statements=[
             "x12 = x0.select(0, -1)",
             "x13 = F.batch_norm(x0, x2, x12, training=True, momentum=0.1)",
+        ],
+    ),
+    "statistics whose elements share memory": Program(
+        seed=9977131717,
+        mesh="dp=2",
+        inputs=[Input("x0", (2, 2), "S0"), Input("x2", (2,), "R", grad=True), Input("x3", (2,), "P(sum)")],
+        statements=[
+            "x9 = torch.autograd.grad(x2.double().sum() * 2.0, x2)[0]",
+            "x16 = F.batch_norm(x0, x3, x9, training=True, momentum=0.5)",
         ],
     ),
     "statistics and what they are taken of are gathered views of one tensor": Program(

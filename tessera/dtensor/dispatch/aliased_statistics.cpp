@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/overlap.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -42,6 +43,13 @@ bool is_here(const Operand& operand) {
 
 void refuse_aliased_statistics(const OpEntry& entry, const Stack& stack) {
   const auto operands = operands_of(entry, stack);
+  for (const Operand& written : operands) {
+    if (!written.hidden || written.sharded == nullptr) continue;
+    if (!shares_elements(written.sharded->sharding())) continue;
+    throw NotSupported(join_text(
+        entry.name, " updates statistics whose elements share memory (", operands_text(operands),
+        "), so the order of writes decides the result; give it a copy (clone()) of them"));
+  }
   if (std::ranges::all_of(operands, is_here)) return;
   for (const Operand& written : operands) {
     if (!written.hidden || !written.tensor->defined()) continue;
