@@ -61,10 +61,21 @@ at::Tensor run_local(const Action& action, const at::Tensor& input, bool may_ali
   }
 }
 
+bool is_outside(const DeviceMesh& mesh) { return !mesh.contains_me() && mesh.my_rank(); }
+
+/// What a rank outside both meshes gets, whatever it passed: a part without elements.
+at::Tensor part_outside(const at::Tensor& given, const Sharding& from, const Sharding& to) {
+  const at::ScalarType dtype = scalar_type(to.dtype());
+  const auto shape = to.local_shape();
+  const bool is_part = given.scalar_type() == dtype && std::ranges::equal(given.sizes(), shape);
+  if (from == to && is_part) return given;
+  return empty_like_device(given, at::IntArrayRef(shape.data(), shape.size()), dtype);
+}
+
 /// The local tensor as used here: a rank outside the mesh contributes nothing, whatever it passed.
 at::Tensor checked_input(const at::Tensor& local, const Sharding& from) {
   require(local.defined(), "redistribute: an undefined tensor, expected the local part of ", from);
-  if (!from.mesh().contains_me() && from.mesh().my_rank()) {
+  if (is_outside(from.mesh())) {
     return empty_like_device(local, {0}, local.scalar_type());
   }
   require(std::ranges::equal(local.sizes(), from.local_shape()),
@@ -156,6 +167,7 @@ bool Pending::done() const {
 at::Tensor redistribute(const at::Tensor& given, const Sharding& from, const Sharding& to,
                         const TransferOptions& options) {
   const at::Tensor local = checked_input(given, from);
+  if (is_outside(from.mesh()) && is_outside(to.mesh())) return part_outside(given, from, to);
   const at::ScalarType then = scalar_type(to.dtype());
   if (from == to && local.scalar_type() == then) return local;
   at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -17,6 +17,7 @@
 #include "tessera/dtensor/dispatch/gathered_views.h"
 #include "tessera/dtensor/dispatch/lazy/lazy_dispatch.h"
 #include "tessera/dtensor/dispatch/local_call.h"
+#include "tessera/dtensor/dispatch/outside_call.h"
 #include "tessera/dtensor/dispatch/reshaped_bases.h"
 #include "tessera/dtensor/dispatch/write_count.h"
 
@@ -105,6 +106,18 @@ std::string operands_text(const Decision& decision) {
   return out;
 }
 
+void run_here(const OpEntry& entry, const c10::OperatorHandle& op, const Decision& decision,
+              Stack& stack) {
+  if (!decision.mesh.contains_me()) [[unlikely]]
+    return run_outside(entry, decision, stack);
+  try {
+    run_local(entry, op, decision, stack);
+  } catch (c10::Error& error) {  // it refers to local shapes, which the caller does not know
+    error.add_context(join_text(entry.name, " of sharded tensors: ", operands_text(decision)));
+    throw;
+  }
+}
+
 void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   if (LazyLocal::any() && dispatch_lazy(entry, op, stack)) return;
   if (!entry.written.empty()) adopt_internal(entry, stack);
@@ -123,10 +136,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
   }
   check_policy(entry, *decision, stack);
 
-  if (!decision->mesh.contains_me()) [[unlikely]] {
-    return leave_out(entry, *decision, stack);
-  }
-  if (decision->replicates) [[unlikely]] {
+  if (decision->replicates && decision->mesh.contains_me()) [[unlikely]] {
     check_drawing(entry, op, decision->mesh, stack);
   }
   c10::SmallVector<c10::IValue, 4> written;
@@ -147,12 +157,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
   }
   const std::vector<at::Tensor> borrowed = tensors_at(entry, stack, decision->write_back);
   const at::Tensor copied = viewed.defined() ? stack[base].toTensor() : at::Tensor();
-  try {
-    run_local(entry, op, *decision, stack);
-  } catch (c10::Error& error) {  // it refers to local shapes, which the caller does not know
-    error.add_context(join_text(entry.name, " of sharded tensors: ", operands_text(*decision)));
-    throw;
-  }
+  run_here(entry, op, *decision, stack);
   wrap_results(entry, *decision, stack, base, {written.data(), written.size()});
   if (entry.is_view) set_view_offsets(*decision, offset, std::span(stack).subspan(base));
   if (view_base.defined()) share_write_counts(view_base, std::span(stack).subspan(base));

@@ -1,7 +1,6 @@
 #include "tessera/dtensor/dispatch/local_call.h"
 
 #include <ATen/core/List.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 
@@ -274,45 +273,6 @@ void wrap_results(const OpEntry& entry, const Decision& decision, Stack& stack, 
       value = std::move(wrapped);
     } else {
       ++result;
-    }
-  }
-}
-
-void leave_out(const OpEntry& entry, const Decision& decision, Stack& stack) {
-  const auto args = torch::jit::last(stack, entry.args.size()).vec();
-  torch::jit::drop(stack, entry.args.size());
-  size_t result = 0;
-  /// A derivative's mask disables some of its results; those are undefined on all ranks.
-  const auto is_unwanted = [&](size_t index) {
-    return std::ranges::any_of(args, [&](const c10::IValue& arg) {
-      if (!arg.isBoolList()) return false;
-      const auto mask = arg.toBoolList();
-      return mask.size() == entry.result_alias.size() && !mask[index];
-    });
-  };
-  const auto nothing = [&](size_t index) {
-    if (is_unwanted(index)) return at::Tensor();
-    require(index < decision.results.size() && decision.results[index].defined(), entry.name,
-            " on mesh ", decision.mesh,
-            ", called on a rank outside it: the shape of its result is "
-            "known only to the mesh's ranks; call it there alone");
-    const Sharding& sharding = decision.results[index];
-    const auto shape = sharding.local_shape();
-    const auto dtype = static_cast<at::ScalarType>(sharding.dtype());
-    return wrap(at::empty(as_ints(shape), dtype), sharding);
-  };
-  for (size_t r = 0; r < entry.result_alias.size(); ++r) {
-    require(entry.result_is_tensor[r], entry.name, " on mesh ", decision.mesh,
-            ", called on a rank outside it, which holds no value; call it on the mesh's ranks");
-    if (entry.result_alias[r] >= 0) {
-      stack.push_back(args[static_cast<size_t>(entry.result_alias[r])]);
-      ++result;
-    } else if (entry.result_is_list[r]) {
-      c10::List<at::Tensor> list;
-      while (result < decision.results.size()) list.push_back(nothing(result++));
-      stack.emplace_back(std::move(list));
-    } else {
-      stack.emplace_back(nothing(result++));
     }
   }
 }

@@ -25,8 +25,4 @@ void wrap_results(const OpEntry& entry, const Decision& decision, Stack& stack, 
 at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t index,
                        at::Tensor local);
 
-/// wrap_results for a rank outside the mesh: it holds no data, so nothing runs; the results exist
-/// only to be passed on.
-void leave_out(const OpEntry& entry, const Decision& decision, Stack& stack);
-
 }  // namespace tessera::dtensor

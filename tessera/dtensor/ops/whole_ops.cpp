@@ -8,6 +8,7 @@
 #include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
+#include "tessera/dtensor/dispatch/outside_call.h"
 #include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/dispatch/write_count.h"
 #include "tessera/dtensor/kernels/register.h"
@@ -32,12 +33,29 @@ bool is_read_by_derivative(const at::Tensor& number) {
   return torch::autograd::get_current_graph_task_id() != kNoBackward && plain_is_internal(number);
 }
 
-/// item() of a number on meta, which has none, in a derivative: libtorch asks for special cases (is
-/// it NaN, is there a zero). It goes on as if the number were zero, so that fake ranks can plan it.
+/// Whether this rank has no values of the tensor: it is on meta, or the rank is outside its mesh.
+bool has_no_values(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  return tensor.is_meta() || (meta != nullptr && !meta->sharding().mesh().contains_me());
+}
+
+/// item() of a number that has no value here, in a derivative: libtorch asks for special cases (is
+/// it NaN, is there a zero). It goes on as if the number were zero, so that fake ranks can plan it,
+/// and ranks outside the mesh can go on: a gradient has one shape in all cases.
 bool item_in_derivative(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor tensor = stack.back().toTensor();
-  if (!tensor.is_meta() || !is_read_by_derivative(tensor)) return false;
-  stack.back() = c10::IValue(at::zeros({}, tensor.options().device(at::kCPU)).item());
+  if (!has_no_values(tensor) || !is_read_by_derivative(tensor)) return false;
+  stack.back() = c10::IValue(at::zeros({}, at::dtype(tensor.scalar_type())).item());
+  return true;
+}
+
+/// The same for the places of zeros, which the derivative of prod asks for: there are none.
+bool nonzero_in_derivative(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
+  const at::Tensor tensor = stack.back().toTensor();
+  const ShardedMeta* meta = sharded_meta(tensor);
+  if (meta == nullptr || !has_no_values(tensor) || !is_read_by_derivative(tensor)) return false;
+  const at::Tensor none = at::zeros({0, tensor.dim()}, meta->local().options().dtype(at::kLong));
+  stack.back() = wrap(none, as_replicated(none, meta->sharding().mesh()));
   return true;
 }
 
@@ -122,20 +140,22 @@ bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
   if (self.sizes().equals(size) && self.strides().equals(stride) && offset == 0) {
     return push_view(wrap(meta->local(), has));
   }
-  const bool here = has.is_replicated() && has.mesh().contains_me() &&
-                    self.strides().equals(meta->local().strides());
+  const bool is_outside = !has.mesh().contains_me();
+  const bool here =
+      has.is_replicated() && (is_outside || self.strides().equals(meta->local().strides()));
   require(here || self.is_contiguous(), entry.name, "(", shape_text(size), ", strides ",
           list_text(stride), ") of a sharded tensor ", has,
           ": strides address one memory, which a sharded tensor does not have; use view, slice, "
           "select or permute");
-  if (here) {
-    const at::Tensor view =
-        meta->local().as_strided(size, stride, meta->local().storage_offset() + offset);
-    return push_view(wrap(view, as_replicated(view, has.mesh())));
-  }
+  const Sharding as(has.mesh(), std::vector<Placement>(has.placements().size()), size,
+                    {.dtype = has.dtype(), .stride = stride});
+  const auto by_strides = [&](const at::Tensor& memory) {
+    return is_outside ? empty_view(memory, as)
+                      : memory.as_strided(size, stride, memory.storage_offset() + offset);
+  };
+  if (here) return push_view(wrap(by_strides(meta->local()), as));
   const at::Tensor whole = local_as(entry, self, has.replicated()).contiguous();
-  const at::Tensor part = whole.as_strided(size, stride, whole.storage_offset() + offset);
-  const at::Tensor view = wrap_copy_of_view(part, as_replicated(part, has.mesh()));
+  const at::Tensor view = wrap_copy_of_view(by_strides(whole), as);
   mark_copy_of_view(view, make_origin(self, whole, has.replicated()));
   return push_view(view);
 }
@@ -195,6 +215,7 @@ void linear_backward(Stack& stack) {
 
 void install_whole_ops() {
   set_decomposition("aten::_local_scalar_dense", item_in_derivative);
+  set_decomposition("aten::nonzero", nonzero_in_derivative);
   set_decomposition("aten::allclose", allclose);
   set_decomposition("aten::dist", dist);
   set_decomposition("aten::as_strided", as_strided);

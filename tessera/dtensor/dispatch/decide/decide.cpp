@@ -98,6 +98,27 @@ std::vector<OpenResult> open_results(const rules::Choice& choice,
   return out;
 }
 
+/// Describes all results for a rank outside the mesh, which has no local ones: those that a rule
+/// leaves open, or of which it only knows the shape, and those of replicated operands.
+void complete_results(std::span<const std::optional<rules::ResultMeta>> metas, Decision& decision) {
+  if (metas.size() > decision.results.size()) decision.results.resize(metas.size());
+  for (size_t r = 0; r < metas.size(); ++r) {
+    if (!metas[r]) continue;
+    Sharding& result = decision.results[r];
+    const std::vector<Placement> replicated(static_cast<size_t>(decision.mesh.ndim()));
+    const Sharding whole(decision.mesh, replicated, metas[r]->shape,
+                         {.dtype = metas[r]->dtype, .stride = metas[r]->stride});
+    if (result.defined()) {
+      result = whole.with_placements({result.placements().begin(), result.placements().end()},
+                                     result.order());
+    } else if (r < decision.open.size()) {
+      result = whole.with_placements(decision.open[r].placements, decision.open[r].order);
+    } else {
+      result = whole;
+    }
+  }
+}
+
 /// A plain tensor that the op writes to cannot hold a shard.
 void refuse_plain_part(const OpEntry& entry, const Operand& operand, const Sharding& needed) {
   require(operand.sharded != nullptr || !operand.tensor->defined() || !needed.defined() ||
@@ -219,6 +240,9 @@ Known known_results(const rules::Rule& rule, const rules::OpCall& call,
   if (rule.infer) {
     for (auto& meta : rule.infer(call)) known.emplace_back(std::move(meta));
   }
+  for (size_t r = 0; r < known.size() && r < metas.size(); ++r) {
+    if (metas[r]) known[r]->dtype = metas[r]->dtype;  // rules describe shapes
+  }
   const bool open = std::ranges::any_of(
       known, [](const auto& meta) { return std::ranges::count(meta->shape, -1) > 0; });
   if (metas.empty() || (!known.empty() && !open)) return {std::move(known), open};
@@ -302,6 +326,7 @@ Decided decide(const OpEntry& entry, const c10::OperatorHandle& op, const Stack&
   rules::OpCall call{entry.name, args.list(), decision->mesh, {}};
   const rules::Rule* rule = is_drawn_in_order(op, call) ? nullptr : rules::find_rule(entry.name);
   Known known{infer_results(entry, op, stack)};
+  const bool has_metas = !known.metas.empty();
   if (numbers_change_results(entry, op, stack, known.metas)) args.ask_for_all_numbers();
   if (entry.is_view) decision->view_offsets = view_offsets(known.metas);
   if (rule != nullptr) {
@@ -313,6 +338,9 @@ Decided decide(const OpEntry& entry, const c10::OperatorHandle& op, const Stack&
     rule = nullptr;
   }
   if (rule == nullptr) replicate_all(operands, *decision);
+  if (!decision->mesh.contains_me()) {
+    complete_results(has_metas ? known.metas : infer_by_running(entry, op, stack), *decision);
+  }
   find_write_back(entry, operands, *decision, known.metas);
   for (size_t i = 0; i < operands.size(); ++i) {
     const ShardedMeta* meta = operands[i].sharded;

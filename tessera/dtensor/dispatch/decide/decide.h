@@ -19,6 +19,12 @@ std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry
                                                             const c10::OperatorHandle& op,
                                                             const Stack& stack);
 
+/// The same by running the op on zeros, for a rank outside the mesh, which has no local results to
+/// take it from; empty if sizes depend on values.
+std::vector<std::optional<rules::ResultMeta>> infer_by_running(const OpEntry& entry,
+                                                               const c10::OperatorHandle& op,
+                                                               const Stack& stack);
+
 /// Whether the results would differ from `metas` for other numeric arguments. Meta kernels do not
 /// report what they read, so this is determined by a second call.
 bool numbers_change_results(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack,

@@ -1,5 +1,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/List.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -20,6 +21,12 @@ at::Tensor on_meta(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
   return at::Tensor(
       at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type()));
+}
+
+/// A plain tensor of the global shape; plain tensors are kept.
+at::Tensor as_zeros(const at::Tensor& tensor) {
+  if (sharded_meta(tensor) == nullptr) return tensor;
+  return at::zeros(tensor.sizes(), at::dtype(tensor.scalar_type()));
 }
 
 c10::IValue arg_on_meta(ArgKind kind, const c10::IValue& value) {
@@ -85,6 +92,15 @@ bool takes_no_rows(const OpEntry& entry, std::span<const c10::IValue> arguments)
   return by_rows && arguments[2].isTensor() && arguments[2].toTensor().numel() == 0;
 }
 
+/// linalg_vector_norm(self, ord, dim, ...): before libtorch 2.13 its Meta kernel, which is written
+/// in Python, keeps a dim of one element if it is counted from the end.
+void count_dims_from_front(const OpEntry& entry, std::span<c10::IValue> arguments) {
+  if (!entry.name.starts_with("aten::linalg_vector_norm") || !arguments[2].isIntList()) return;
+  std::vector<int64_t> dims = arguments[2].toIntVector();
+  for (int64_t& dim : dims) dim += dim < 0 ? arguments[0].toTensor().dim() : 0;
+  arguments[2] = std::move(dims);
+}
+
 class Silent final : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
@@ -125,6 +141,7 @@ std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry
   for (size_t i = 0; i < entry.args.size(); ++i) {
     meta.push_back(arg_on_meta(entry.args[i], stack[base + i]));
   }
+  count_dims_from_front(entry, meta);
   // Owns the out= arguments: libtorch's boxed wrapper drops them from the stack before it pushes
   // the results, which reference them.
   const Stack owner = meta;
@@ -151,6 +168,29 @@ std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry
     }
   }
   correct_strides(entry.name, arguments, out);
+  return out;
+}
+
+std::vector<std::optional<rules::ResultMeta>> infer_by_running(const OpEntry& entry,
+                                                               const c10::OperatorHandle& op,
+                                                               const Stack& stack) {
+  if (op.hasTag(at::Tag::dynamic_output_shape) || !entry.written.empty()) return {};
+  Stack zeros;
+  const size_t base = stack.size() - entry.args.size();
+  for (size_t i = 0; i < entry.args.size(); ++i) {
+    const c10::IValue& value = stack[base + i];
+    if (entry.args[i] == ArgKind::tensor_list || value.isDevice()) return {};
+    zeros.push_back(value.isTensor() ? as_zeros(value.toTensor()) : value);
+  }
+  try {
+    op.callBoxed(&zeros);
+  } catch (const std::exception&) {
+    return {};
+  }
+  std::vector<std::optional<rules::ResultMeta>> out;
+  for (const auto& value : zeros) {
+    out.push_back(value.isTensor() ? meta_of(value.toTensor()) : std::nullopt);
+  }
   return out;
 }
 
