@@ -32,8 +32,6 @@ std::shared_ptr<const Program> cached_program(const Sharding& from, const Shardi
                          [&] { return compile(*plan::cached_plan(from, to)); });
 }
 
-void clear_program_cache() { the_cache().clear(); }
-
 size_t cached_programs() { return the_cache().size(); }
 
 }  // namespace tessera::exec

@@ -70,7 +70,6 @@ std::shared_ptr<const Program> compile(const plan::Plan& plan);
 /// The program for the cheapest plan, from a cache shared by all threads.
 std::shared_ptr<const Program> cached_program(const Sharding& from, const Sharding& to);
 
-void clear_program_cache();
 size_t cached_programs();
 
 }  // namespace tessera::exec
