@@ -1,7 +1,7 @@
 #include "tessera/program/graph.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 
 #include "tessera/base/errors.h"
 
@@ -9,37 +9,40 @@ namespace tessera::program {
 namespace {
 
 /// Indexed by kind.
-constexpr std::array<std::string_view, 31> kWireNames = {"as_none",
-                                                         "as_tensor",
-                                                         "as_tensors",
-                                                         "as_int",
-                                                         "as_ints",
-                                                         "as_float",
-                                                         "as_floats",
-                                                         "as_string",
-                                                         "as_strings",
-                                                         "as_sym_int",
-                                                         "as_sym_ints",
-                                                         "as_scalar_type",
-                                                         "as_memory_format",
-                                                         "as_layout",
-                                                         "as_device",
-                                                         "as_bool",
-                                                         "as_bools",
-                                                         "as_sym_bool",
-                                                         "as_sym_bools",
-                                                         "as_graph",
-                                                         "as_optional_tensors",
-                                                         "as_custom_obj",
-                                                         "as_operator",
-                                                         "as_sym_float",
-                                                         "as_sym_floats",
-                                                         "as_optional_tensor",
-                                                         "as_complex",
-                                                         "as_nested_tensors",
-                                                         "as_int_lists",
-                                                         "as_string_to_argument",
-                                                         "as_float_lists"};
+constexpr std::string_view kWireNames[] = {
+    "as_none",
+    "as_tensor",
+    "as_tensors",
+    "as_int",
+    "as_ints",
+    "as_float",
+    "as_floats",
+    "as_string",
+    "as_strings",
+    "as_sym_int",
+    "as_sym_ints",
+    "as_scalar_type",
+    "as_memory_format",
+    "as_layout",
+    "as_device",
+    "as_bool",
+    "as_bools",
+    "as_sym_bool",
+    "as_sym_bools",
+    "as_graph",
+    "as_optional_tensors",
+    "as_custom_obj",
+    "as_operator",
+    "as_sym_float",
+    "as_sym_floats",
+    "as_optional_tensor",
+    "as_complex",
+    "as_nested_tensors",
+    "as_int_lists",
+    "as_string_to_argument",
+    "as_float_lists",
+};
+static_assert(std::size(kWireNames) == static_cast<size_t>(ArgKind::float_lists) + 1);
 
 }  // namespace
 
@@ -47,8 +50,8 @@ std::string_view wire_name(ArgKind kind) { return kWireNames[static_cast<size_t>
 
 std::optional<ArgKind> arg_kind_from_wire(std::string_view name) {
   const auto found = std::ranges::find(kWireNames, name);
-  if (found == kWireNames.end()) return std::nullopt;
-  return static_cast<ArgKind>(found - kWireNames.begin());
+  if (found == std::end(kWireNames)) return std::nullopt;
+  return static_cast<ArgKind>(found - std::begin(kWireNames));
 }
 
 const Argument* Node::find(std::string_view argument) const {

@@ -264,10 +264,72 @@ Rule repeat_rule() {
   return rule;
 }
 
+Rule view_dtype_rule() {
+  return written_rule("aten::view.dtype", "code: the last dim is whole if it changes its length",
+                      [](const OpCall& call) -> std::string {
+                        const DType from = tensor_of(call, "self").dtype();
+                        const auto to =
+                            static_cast<DType>(call.int_or("dtype", static_cast<int64_t>(from)));
+                        return dtype_bytes(from) == dtype_bytes(to) ? "* -> *" : "*L -> *M";
+                      });
+}
+
+std::string renorm(const OpCall& call) {
+  const int ndim = tensor_of(call, "self").ndim();
+  std::string line = letters_for(ndim);
+  for (int d = 0; d < ndim; ++d) {
+    if (d != dim_of(call, "dim", ndim))
+      line[static_cast<size_t>(d)] = upper(line[static_cast<size_t>(d)]);
+  }
+  return line + " -> " + line;
+}
+
+/// The local dim may have size 1 where the global one does not, so the dims are passed explicitly.
+Rule squeeze_rule(std::string_view op) {
+  Rule rule = written_rule(op, "code: dims of size 1 go away", squeeze);
+  rule.instead = "aten::squeeze.dims";
+  rule.localise.push_back(
+      {"dim", [](const OpCall& call, auto, auto) -> Arg { return squeezed_dims(call); }});
+  return rule;
+}
+
+Rule expand_rule() {
+  Rule rule = written_rule("aten::expand", "code: new and stretched dims are whole", expanded);
+  rule.localise.push_back(local_shape_of_result("size"));
+  rule.infer = [](const OpCall& call) {
+    const Sharding self = tensor_of(call, "self");
+    ResultMeta meta;
+    meta.shape = call.ints("size");
+    meta.stride.assign(meta.shape.size(), 0);
+    for (size_t d = meta.shape.size() - static_cast<size_t>(self.ndim()), in = 0;
+         d < meta.shape.size(); ++d, ++in) {
+      if (meta.shape[d] == -1) meta.shape[d] = self.shape()[in];
+      if (meta.shape[d] == self.shape()[in]) meta.stride[d] = self.stride()[in];
+    }
+    meta.dtype = self.dtype();
+    return std::vector<ResultMeta>{meta};
+  };
+  return rule;
+}
+
+/// Gradients of views: zeros of the input's shape around the gradient of the result.
+Rule view_backward_rule(std::string_view op, std::string (*write)(const OpCall&)) {
+  Rule rule = written_rule(op, "code: zeros around what comes in", write);
+  rule.localise.push_back(local_shape_of_result("input_sizes"));
+  rule.infer = contiguous_input;
+  return rule;
+}
+
+Rule unbind_rule() {
+  Rule rule = written_rule("aten::unbind.int", "code: a whole dim becomes a list", unbind);
+  rule.result_count = -1;
+  return rule;
+}
+
 }  // namespace
 
 std::vector<Rule> dim_rules() {
-  std::vector<Rule> out = {
+  return {
       written_rule("aten::permute", "code: dims in another order", permute),
       written_rule("aten::transpose.int", "code: two dims change places", transpose),
       written_rule("aten::unsqueeze", "code: a new dim of size 1", unsqueeze),
@@ -277,65 +339,17 @@ std::vector<Rule> dim_rules() {
       written_rule("aten::diagonal_scatter", "code: two dims are whole", diagonal_scatter),
       written_rule("aten::diag_embed", "code: a whole dim becomes two", diag_embed),
       repeat_rule(),
+      view_dtype_rule(),
+      written_rule("aten::renorm", "code: only the dim of the norms may be sharded", renorm),
+      squeeze_rule("aten::squeeze"),
+      squeeze_rule("aten::squeeze.dim"),
+      squeeze_rule("aten::squeeze.dims"),
+      expand_rule(),
+      view_backward_rule("aten::select_backward", select_backward),
+      view_backward_rule("aten::diagonal_backward", diagonal_backward),
+      view_backward_rule("aten::unfold_backward", unfold_backward),
+      unbind_rule(),
   };
-  out.push_back(written_rule(
-      "aten::view.dtype", "code: the last dim is whole if it changes its length",
-      [](const OpCall& call) -> std::string {
-        const DType from = tensor_of(call, "self").dtype();
-        const auto to = static_cast<DType>(call.int_or("dtype", static_cast<int64_t>(from)));
-        return dtype_bytes(from) == dtype_bytes(to) ? "* -> *" : "*L -> *M";
-      }));
-  out.push_back(written_rule(
-      "aten::renorm", "code: only the dim of the norms may be sharded", [](const OpCall& call) {
-        const int ndim = tensor_of(call, "self").ndim();
-        std::string line = letters_for(ndim);
-        for (int d = 0; d < ndim; ++d) {
-          if (d != dim_of(call, "dim", ndim))
-            line[static_cast<size_t>(d)] = upper(line[static_cast<size_t>(d)]);
-        }
-        return line + " -> " + line;
-      }));
-  // The local dim may have size 1 where the global one does not, so the dims are passed explicitly.
-  for (const char* op : {"aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims"}) {
-    Rule rule = written_rule(op, "code: dims of size 1 go away", squeeze);
-    rule.instead = "aten::squeeze.dims";
-    rule.localise.push_back(
-        {"dim", [](const OpCall& call, auto, auto) -> Arg { return squeezed_dims(call); }});
-    out.push_back(std::move(rule));
-  }
-  {
-    Rule rule = written_rule("aten::expand", "code: new and stretched dims are whole", expanded);
-    rule.localise.push_back(local_shape_of_result("size"));
-    rule.infer = [](const OpCall& call) {
-      const Sharding self = tensor_of(call, "self");
-      ResultMeta meta;
-      meta.shape = call.ints("size");
-      meta.stride.assign(meta.shape.size(), 0);
-      for (size_t d = meta.shape.size() - static_cast<size_t>(self.ndim()), in = 0;
-           d < meta.shape.size(); ++d, ++in) {
-        if (meta.shape[d] == -1) meta.shape[d] = self.shape()[in];
-        if (meta.shape[d] == self.shape()[in]) meta.stride[d] = self.stride()[in];
-      }
-      meta.dtype = self.dtype();
-      return std::vector<ResultMeta>{meta};
-    };
-    out.push_back(std::move(rule));
-  }
-  for (const auto& [op, write] : {std::pair<const char*, std::string (*)(const OpCall&)>{
-                                      "aten::select_backward", &select_backward},
-                                  std::pair<const char*, std::string (*)(const OpCall&)>{
-                                      "aten::diagonal_backward", &diagonal_backward},
-                                  std::pair<const char*, std::string (*)(const OpCall&)>{
-                                      "aten::unfold_backward", &unfold_backward}}) {
-    Rule rule = written_rule(op, "code: zeros around what comes in", write);
-    rule.localise.push_back(local_shape_of_result("input_sizes"));
-    rule.infer = contiguous_input;
-    out.push_back(std::move(rule));
-  }
-  Rule unbound = written_rule("aten::unbind.int", "code: a whole dim becomes a list", unbind);
-  unbound.result_count = -1;
-  out.push_back(std::move(unbound));
-  return out;
 }
 
 }  // namespace tessera::rules

@@ -82,7 +82,26 @@ constexpr std::array kElementOf = {
     Pair{"pow.ScalarAndTensor", "pow.Scalar"}, Pair{"copy", "copy"},
 };
 
-/// The same rows, with the out operands placed as the results.
+/// Rows of an op for its out= form: the out operands are placed as the results.
+template <typename Rows>
+Rows with_out_operands(Rows rows) {
+  for (auto& row : rows) {
+    row.operands.insert(row.operands.end(), row.results.begin(), row.results.end());
+  }
+  return rows;
+}
+
+/// The same for a choice over all axes.
+Choice with_out_operands(Choice choice, const OpCall& call) {
+  const auto operands = call.operands();
+  for (size_t r = 0; r < choice.results.size(); ++r) {
+    const Sharding& out = operands[choice.operands.size()];
+    choice.operands.push_back(out.defined() ? out.with_placements(choice.results[r], choice.order)
+                                            : Sharding());
+  }
+  return choice;
+}
+
 Rule with_out(std::string_view op, const Rule& base) {
   Rule rule = base;
   rule.op = op;
@@ -96,10 +115,7 @@ Rule with_out(std::string_view op, const Rule& base) {
   };
   if (base.rows) {
     rule.rows = [inner, rows = base.rows](const OpCall& call, int axis) {
-      auto out = rows(inner(call), axis);
-      for (auto& row : out)
-        row.operands.insert(row.operands.end(), row.results.begin(), row.results.end());
-      return out;
+      return with_out_operands(rows(inner(call), axis));
     };
   }
   if (base.refused) {
@@ -111,22 +127,12 @@ Rule with_out(std::string_view op, const Rule& base) {
   }
   if (base.joint) {
     rule.joint = [inner, joint = base.joint](const OpCall& call) {
-      auto out = joint(inner(call));
-      for (auto& row : out)
-        row.operands.insert(row.operands.end(), row.results.begin(), row.results.end());
-      return out;
+      return with_out_operands(joint(inner(call)));
     };
   }
   if (base.decide) {
     rule.decide = [inner, decide = base.decide](const OpCall& call) {
-      Choice choice = decide(inner(call));
-      const auto operands = call.operands();
-      for (size_t r = 0; r < choice.results.size(); ++r) {
-        const Sharding& out = operands[choice.operands.size()];
-        choice.operands.push_back(
-            out.defined() ? out.with_placements(choice.results[r], choice.order) : Sharding());
-      }
-      return choice;
+      return with_out_operands(decide(inner(call)), call);
     };
   }
   if (base.infer) {
