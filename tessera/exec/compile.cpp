@@ -5,6 +5,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/exec/compile_exchange.h"
 #include "tessera/exec/program.h"
+#include "tessera/mesh/axes_text.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::exec {
@@ -34,12 +35,6 @@ Members members_of(const DeviceMesh& mesh, std::span<const int> axes) {
     if (out.ranks[i] == my_rank) out.me = i;
     out.coordinates.push_back(std::move(coordinate));
   }
-  return out;
-}
-
-std::string axis_label(const DeviceMesh& mesh, std::span<const int> axes) {
-  std::string out;
-  for (int axis : axes) out += (out.empty() ? "" : "+") + mesh.axis_name(axis);
   return out;
 }
 
@@ -139,7 +134,7 @@ void compile_local(Action& action, const plan::Step& step, const Coordinate& me)
 Action compile_step(const plan::Step& step) {
   Action action;
   action.move = step.move;
-  action.axis = axis_label(step.from.mesh(), step.axes);
+  action.axis = axes_text(step.from.mesh(), step.axes);
   std::vector<int> ranks;
   if (step.move == plan::Move::transfer) {
     ranks = compile_transfer(action, step);

@@ -1,5 +1,6 @@
 #include "tessera/base/errors.h"
 #include "tessera/base/ranks_text.h"
+#include "tessera/mesh/axes_text.h"
 #include "tessera/mesh/mesh_node.h"
 
 namespace tessera {
@@ -76,6 +77,12 @@ DeviceMesh DeviceMesh::parse(std::string_view text) {
   }
   scanner.expect_done();
   return DeviceMesh(std::move(axes), std::move(device));
+}
+
+std::string axes_text(const DeviceMesh& mesh, std::span<const int> axes) {
+  std::string out;
+  for (const int axis : axes) out += (out.empty() ? "" : "+") + mesh.axis_name(axis);
+  return out;
 }
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/text.h"
+#include "tessera/mesh/axes_text.h"
 #include "tessera/partition/graph/module_paths.h"
 #include "tessera/partition/search/compute_model.h"
 #include "tessera/plan/plan.h"
@@ -22,12 +23,6 @@ std::string seconds_text(double seconds) {
   std::snprintf(text.data(), text.size(), micro ? "%.3g us" : "%.3g ms",
                 seconds * (micro ? 1e6 : 1e3));
   return text.data();
-}
-
-std::string axes_text(const DeviceMesh& mesh, std::span<const int> axes) {
-  std::string out;
-  for (const int axis : axes) out += (out.empty() ? "" : "+") + mesh.axis_name(axis);
-  return out;
 }
 
 class Explainer {

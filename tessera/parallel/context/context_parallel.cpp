@@ -8,6 +8,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/mesh/axes_text.h"
 #include "tessera/observe/call_site.h"
 #include "tessera/parallel/context/attention_placement.h"
 #include "tessera/parallel/context/head_exchange.h"
@@ -87,12 +88,6 @@ std::vector<RowSet> key_rows(const Sharding& key, const comm::Group* group,
   for (const int rank : group->ranks()) {
     out.push_back(parallel::rows_at(key, order, *key.mesh().coordinate_of(rank)));
   }
-  return out;
-}
-
-std::string axes_text(const DeviceMesh& mesh, const std::vector<int>& axes) {
-  std::string out;
-  for (const int axis : axes) out += (out.empty() ? "" : "+") + mesh.axis_name(axis);
   return out;
 }
 

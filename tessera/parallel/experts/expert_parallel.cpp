@@ -7,6 +7,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/mesh/axes_text.h"
 #include "tessera/parallel/experts/expert_route.h"
 #include "tessera/parallel/experts/grouped_matmul.h"
 
@@ -15,15 +16,13 @@ namespace {
 
 parallel::RankGroup group_over(const DeviceMesh& mesh, const std::vector<std::string>& names) {
   std::vector<int> axes;
-  std::string text;
   int ranks = 1;
   for (const std::string& name : names) {
     axes.push_back(mesh.axis(name));
     ranks *= mesh.size(axes.back());
-    text += (text.empty() ? "" : "+") + name;
   }
   if (ranks == 1) return {};
-  return {comm::group_of(mesh, axes), std::move(text)};
+  return {comm::group_of(mesh, axes), axes_text(mesh, axes)};
 }
 
 /// The axes that shard dim 0, outermost first; throws if the tensor is placed otherwise.

@@ -15,6 +15,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/lazy.h"
+#include "tessera/mesh/axes_text.h"
 #include "tessera/parallel/experts/token_exchange.h"
 
 namespace tessera::parallel {
@@ -57,11 +58,7 @@ class LocalWeight {
   RankGroup group_of_dim(int dim) const {
     if (!sharding_.defined() || sharding_.axes_of_dim(dim).empty()) return {};
     const auto axes = sharding_.axes_of_dim(dim);
-    std::string names;
-    for (const int axis : axes) {
-      names += (names.empty() ? "" : "+") + sharding_.mesh().axis_name(axis);
-    }
-    return {comm::group_of(sharding_.mesh(), axes), std::move(names)};
+    return {comm::group_of(sharding_.mesh(), axes), axes_text(sharding_.mesh(), axes)};
   }
 
   /// A gradient of the local matrices, placed like the weight.
