@@ -30,10 +30,6 @@ std::optional<int64_t> local_start(std::span<const Interval> held, int64_t begin
   return std::nullopt;
 }
 
-std::string box_text(const Box& box) {
-  return join_text("[", list_text(box.begin), ") to [", list_text(box.end), ")");
-}
-
 /// A number of the text that is the same on every machine (FNV-1a).
 uint32_t text_hash(std::string_view text) {
   uint32_t hash = 2166136261U;
@@ -88,9 +84,8 @@ std::vector<Box> write_items(const std::string& name, const at::Tensor& tensor) 
 
 at::Tensor tensor_box(const at::Tensor& tensor, const Box& box) {
   const at::Tensor rest = checkpoint::at_rest(tensor);
-  require(
-      box.begin.size() == static_cast<size_t>(rest.dim()), "the box ",
-      [&] { return box_text(box); }, " of a tensor with ", rest.dim(), " dims");
+  require(box.begin.size() == static_cast<size_t>(rest.dim()), "the box ", box,
+          " of a tensor with ", rest.dim(), " dims");
   const bool sharded = is_dtensor(rest);
   if (sharded) {
     require_values(sharding(rest));
@@ -103,9 +98,8 @@ at::Tensor tensor_box(const at::Tensor& tensor, const Box& box) {
         sharded ? held_intervals(sharding(rest), dim, *sharding(rest).mesh().my_coordinate())
                 : std::vector<Interval>{{0, rest.size(dim)}};
     const auto start = local_start(held, box.begin[d], box.end[d]);
-    require(
-        start.has_value(), "this rank does not hold the box ", [&] { return box_text(box); },
-        sharded ? join_text(" of ", sharding(rest)) : " of a plain tensor");
+    require(start.has_value(), "this rank does not hold the box ", box,
+            sharded ? join_text(" of ", sharding(rest)) : " of a plain tensor");
     out = out.narrow(dim, *start, box.end[d] - box.begin[d]);
   }
   return out;

@@ -19,12 +19,6 @@ constexpr uint64_t kItemAlignment = 64;
 /// Bytes between two calls of on_progress, at most.
 constexpr uint64_t kProgress = uint64_t{1} << 20;
 
-std::vector<int64_t> sizes_of(const Box& box) {
-  std::vector<int64_t> out;
-  for (size_t d = 0; d < box.begin.size(); ++d) out.push_back(box.end[d] - box.begin[d]);
-  return out;
-}
-
 /// Starts the item where its elements are aligned in memory when the file is mapped.
 void align(files::OutputFile& file) {
   static constexpr std::byte kZeros[kItemAlignment] = {};
@@ -100,8 +94,8 @@ std::string write_items_file(const StatePlan& plan, const std::vector<ItemConten
           if (done - reported >= kProgress) report();
         });
       };
-      item = dcp::write_tensor_item(file, name, plan.entries[write.entry].dtype,
-                                    sizes_of(write.box), counted);
+      item = dcp::write_tensor_item(file, name, plan.entries[write.entry].dtype, write.box.shape(),
+                                    counted);
       report();
     }
     items.push_back({write.entry, write.box.begin, write.box.end, item.offset, item.length});

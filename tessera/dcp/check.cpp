@@ -21,10 +21,6 @@ bool overlap(const Box& a, const Box& b) {
 
 constexpr size_t kMostDims = 1024;  // PyTorch's own functions take 64
 
-std::string box_text(const Box& box) {
-  return join_text("[", list_text(box.begin), ") to [", list_text(box.end), ")");
-}
-
 using Boxes = std::span<const Box*>;
 using Pair = std::pair<const Box*, const Box*>;
 
@@ -80,11 +76,10 @@ void check_chunks(const std::string& name, const TensorEntry& tensor, const std:
   for (const auto& chunk : tensor.chunks) {
     bool empty = false;
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
-      require(
-          chunk.box.begin[d] >= 0 && chunk.box.begin[d] <= chunk.box.end[d] &&
-              chunk.box.end[d] <= tensor.shape[d],
-          document, ": ", name, ": the chunk ", [&] { return box_text(chunk.box); },
-          " is not inside of a tensor of ", [&] { return shape_text(tensor.shape); });
+      require(chunk.box.begin[d] >= 0 && chunk.box.begin[d] <= chunk.box.end[d] &&
+                  chunk.box.end[d] <= tensor.shape[d],
+              document, ": ", name, ": the chunk ", chunk.box, " is not inside of a tensor of ",
+              [&] { return shape_text(tensor.shape); });
       if (chunk.box.begin[d] == chunk.box.end[d]) empty = true;
     }
     if (empty) continue;
@@ -96,8 +91,8 @@ void check_chunks(const std::string& name, const TensorEntry& tensor, const std:
   const auto found = find_overlap(boxes, 0);
   require(
       !found, document, ": ", name,
-      ": two chunks overlap: ", [&] { return box_text(*found->first); }, " and ",
-      [&] { return box_text(*found->second); });
+      ": two chunks overlap: ", [&] { return found->first->to_text(); }, " and ",
+      [&] { return found->second->to_text(); });
   require(covered == elements, document, ": ", name, " is incomplete: its chunks hold ",
           static_cast<int64_t>(covered), " of ", elements, " elements");
 }

@@ -16,12 +16,6 @@ void write_size(PickleWriter& out, std::span<const int64_t> values) {
   out.global("torch", "Size").integers(values).tuple1().reduce();
 }
 
-std::vector<int64_t> sizes_of(const Box& box) {
-  std::vector<int64_t> out;
-  for (size_t d = 0; d < box.begin.size(); ++d) out.push_back(box.end[d] - box.begin[d]);
-  return out;
-}
-
 void write_entry(PickleWriter& out, const std::string& name, const Entry& entry) {
   if (std::holds_alternative<ValueEntry>(entry)) {
     out.global(kMetadataModule, "BytesStorageMetadata").mark().tuple().reduce();
@@ -37,7 +31,7 @@ void write_entry(PickleWriter& out, const std::string& name, const Entry& entry)
   for (const auto& chunk : tensor.chunks) {
     out.global(kMetadataModule, "ChunkStorageMetadata").mark();
     write_size(out, chunk.box.begin);
-    write_size(out, sizes_of(chunk.box));
+    write_size(out, chunk.box.shape());
     out.tuple().reduce();
   }
   out.appends().tuple().reduce();

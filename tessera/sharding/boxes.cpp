@@ -21,10 +21,20 @@ void renumber(Overlap& overlap, int64_t SharedRun::*side) {
 
 }  // namespace
 
+std::vector<int64_t> Box::shape() const {
+  std::vector<int64_t> out;
+  for (size_t d = 0; d < begin.size(); ++d) out.push_back(end[d] - begin[d]);
+  return out;
+}
+
 int64_t Box::numel() const {
   int64_t n = 1;
   for (size_t d = 0; d < begin.size(); ++d) n *= end[d] - begin[d];
   return n;
+}
+
+std::string Box::to_text() const {
+  return join_text("[", list_text(begin), ") to [", list_text(end), ")");
 }
 
 std::vector<Box> held_boxes(const Sharding& sharding, std::span<const int> coordinate) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tessera/base/api.h"
@@ -18,7 +19,9 @@ namespace tessera {
 struct TESSERA_API Box {
   std::vector<int64_t> begin;  // global, by dim
   std::vector<int64_t> end;
+  std::vector<int64_t> shape() const;
   int64_t numel() const;
+  std::string to_text() const;  ///< "[2,0) to [4,3)"
   bool operator==(const Box&) const = default;
 };
 

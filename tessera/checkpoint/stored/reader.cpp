@@ -96,13 +96,10 @@ CheckpointReader::OpenedItem& CheckpointReader::open_item(const std::string& nam
     found = items_.emplace(key, OpenedItem{dcp::read_tensor_item(file.file(), chunk.item)}).first;
   }
   const dcp::TensorItem& item = found->second.item;
-  bool same = item.sizes.size() == chunk.box.begin.size();
-  for (size_t d = 0; same && d < item.sizes.size(); ++d) {
-    same = item.sizes[d] == chunk.box.end[d] - chunk.box.begin[d];
-  }
   require(
-      same, file.file()->path(), " at byte ", chunk.item.offset, ": an item of ",
-      [&] { return shape_text(item.sizes); }, " where a chunk of ", name, " is said to be");
+      item.sizes == chunk.box.shape(), file.file()->path(), " at byte ", chunk.item.offset,
+      ": an item of ", [&] { return shape_text(item.sizes); }, " where a chunk of ", name,
+      " is said to be");
   return found->second;
 }
 
@@ -133,11 +130,9 @@ at::Tensor CheckpointReader::read_part(const std::string& name, const dcp::Chunk
     verify_item(name, file, item);
     opened.verified = true;
   }
-  std::vector<int64_t> sizes;
-  for (size_t d = 0; d < part.begin.size(); ++d) sizes.push_back(part.end[d] - part.begin[d]);
   const auto mapped = file.file();
   return at::from_blob(
-      mapped->writable_bytes().data() + offset, sizes, item.strides, [mapped](void*) {},
+      mapped->writable_bytes().data() + offset, part.shape(), item.strides, [mapped](void*) {},
       at::TensorOptions(static_cast<at::ScalarType>(item.dtype)));
 }
 

@@ -89,16 +89,12 @@ at::Tensor SafetensorsReader::read(const std::string& name, const dcp::Chunk& ch
   const files::SafetensorsEntry* entry = file.find(name);
   ensure(entry != nullptr, "a tensor that its own file does not have");
   const std::vector<int64_t> strides = contiguous_stride(entry->shape);
-  std::vector<int64_t> sizes;
   int64_t first = 0;
-  for (size_t d = 0; d < part.begin.size(); ++d) {
-    sizes.push_back(part.end[d] - part.begin[d]);
-    first += part.begin[d] * strides[d];
-  }
+  for (size_t d = 0; d < part.begin.size(); ++d) first += part.begin[d] * strides[d];
   const auto mapped = file.file();
   std::byte* const data = mapped->writable_bytes().data() + entry->offset;
   return at::from_blob(
-      data + first * dtype_bytes(entry->dtype), sizes, strides, [mapped](void*) {},
+      data + first * dtype_bytes(entry->dtype), part.shape(), strides, [mapped](void*) {},
       at::TensorOptions(static_cast<at::ScalarType>(entry->dtype)));
 }
 

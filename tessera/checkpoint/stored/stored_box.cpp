@@ -8,15 +8,6 @@
 #include "tessera/checkpoint/stored/tensor_bytes.h"
 
 namespace tessera::checkpoint {
-namespace {
-
-std::vector<int64_t> sizes_of_box(const Box& box) {
-  std::vector<int64_t> out;
-  for (size_t d = 0; d < box.begin.size(); ++d) out.push_back(box.end[d] - box.begin[d]);
-  return out;
-}
-
-}  // namespace
 
 std::optional<Box> intersection(const Box& a, const Box& b) {
   Box out = a;
@@ -42,8 +33,7 @@ DType dtype_of(StoredState& stored, const std::string& name, const dcp::TensorEn
 
 at::Tensor read_box(StoredState& stored, const std::string& name, const dcp::TensorEntry& entry,
                     DType dtype, const Box& box) {
-  at::Tensor out =
-      at::empty(sizes_of_box(box), at::TensorOptions(static_cast<at::ScalarType>(dtype)));
+  at::Tensor out = at::empty(box.shape(), at::TensorOptions(static_cast<at::ScalarType>(dtype)));
   read_box_into(out, stored, name, entry, box);
   return out;
 }
@@ -91,7 +81,7 @@ void visit_box_bytes(StoredState& stored, const std::string& name, const dcp::Te
   const at::Tensor typed = buffer.narrow(0, 0, bytes).view(static_cast<at::ScalarType>(dtype));
   for_each_piece(box, most, [&](const Box& piece) {
     const at::Tensor elements = typed.narrow(0, 0, piece.numel());
-    read_box_into(elements.view(sizes_of_box(piece)), stored, name, entry, piece);
+    read_box_into(elements.view(piece.shape()), stored, name, entry, piece);
     visit_bytes(elements, sink);
   });
 }

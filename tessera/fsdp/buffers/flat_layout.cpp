@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/shape.h"
 #include "tessera/fsdp/buffers/memory_views.h"
 #include "tessera/sharding/local_shape.h"
 
@@ -18,12 +19,6 @@ namespace {
 constexpr int64_t kSmallBytes = 32 << 10;
 /// Suffices for any kernel; in bytes, and in elements where the dtype may still change.
 constexpr int64_t kAlignment = 64;
-
-int64_t numel_of(const std::vector<int64_t>& shape) {
-  int64_t n = 1;
-  for (const int64_t size : shape) n *= size;
-  return n;
-}
 
 int64_t aligned(int64_t count) { return (count + kAlignment - 1) / kAlignment * kAlignment; }
 
