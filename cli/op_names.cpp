@@ -1,9 +1,10 @@
 #include "cli/op_names.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <sstream>
+
+#include "tessera/base/iota_vector.h"
 
 namespace tessera::cli {
 namespace {
@@ -15,8 +16,7 @@ c10::OperatorName parsed(const std::string& name) {
 
 /// The edit distance: insertions, deletions and replacements.
 size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
+  std::vector<size_t> row = iota_vector(b.size() + 1);
   for (size_t i = 0; i < a.size(); ++i) {
     size_t corner = row[0];
     row[0] = i + 1;

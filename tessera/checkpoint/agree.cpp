@@ -5,19 +5,17 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/iota_vector.h"
 #include "tessera/observe/call_site.h"
 
 namespace tessera::checkpoint {
 namespace {
 
 at::Tensor all_gather(comm::RankWorld& world, const at::Tensor& mine) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const auto group = world.group(ranks);
+  const auto group = world.group(iota_vector<int>(world.size()));
   at::Tensor all = at::empty({mine.numel() * world.size()}, mine.options());
   at::Tensor sent = mine;
   const comm::CallSite site({.op = "checkpoint"});

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <numeric>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/iota_vector.h"
 #include "tessera/base/shape.h"
 #include "tessera/checkpoint/agree.h"
 #include "tessera/checkpoint/chunks.h"
@@ -94,8 +94,7 @@ Description describe_state(const State& state, comm::RankWorld& world) {
   const bool same =
       std::ranges::all_of(digests, [&](const std::string& d) { return d == digests[0]; });
   if (!same) return merge(all_gather_text(world, message));
-  std::vector<int> everyone(static_cast<size_t>(world.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
+  const auto everyone = iota_vector<int>(world.size());
   Description out;
   for (auto& [name, text] : mine) out.emplace(name, Described{std::move(text), everyone});
   return out;

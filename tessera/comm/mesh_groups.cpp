@@ -1,8 +1,8 @@
 // Connects meshes with worlds: the group of ranks along an axis.
-#include <numeric>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/iota_vector.h"
 #include "tessera/base/ranks_text.h"
 #include "tessera/collective/group_info.h"
 #include "tessera/comm/adopt_mesh.h"
@@ -76,9 +76,7 @@ std::shared_ptr<const Group> group_of(const DeviceMesh& mesh, std::string_view a
 }
 
 std::shared_ptr<const Group> group_of(const DeviceMesh& mesh) {
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
-  return group_of(mesh, axes);
+  return group_of(mesh, iota_vector<int>(mesh.ndim()));
 }
 
 DeviceMesh init_device_mesh(const std::string& device, std::span<const int> sizes,

@@ -4,12 +4,12 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <unistd.h>
 
-#include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/iota_vector.h"
 #include "tessera/collective/deadline.h"
 #include "tessera/comm/failure.h"
 #include "tessera/liveness/peer_diagnostics.h"
@@ -111,8 +111,7 @@ void ProcessWorld::end() {
 
 void ProcessWorld::start(const ProcessWorldOptions& options) {
   if (options.size == 1) return;
-  std::vector<int> everyone(static_cast<size_t>(size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
+  const auto everyone = iota_vector<int>(size());
   const bool one_machine =
       attend("start", join_text("the start of world ", name(), " at ", place_of(options)), everyone,
              rank(), machine_identity());

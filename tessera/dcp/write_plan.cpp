@@ -1,9 +1,9 @@
 #include "tessera/dcp/write_plan.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/iota_vector.h"
 
 namespace tessera::dcp {
 namespace {
@@ -75,8 +75,7 @@ std::vector<PlannedWrite> plan_writes(std::vector<Offer> offers, const WritePlan
   if (options.split) offers = split_large(std::move(offers), total / ranks + 1);
 
   // What only one rank has comes first; then the large pieces, so that the small ones even it out.
-  std::vector<size_t> order(offers.size());
-  std::iota(order.begin(), order.end(), 0U);
+  std::vector<size_t> order = iota_vector(offers.size());
   std::ranges::stable_sort(order, [&](size_t a, size_t b) {
     const bool only_a = offers[a].held.ranks.size() == 1;
     const bool only_b = offers[b].held.ranks.size() == 1;

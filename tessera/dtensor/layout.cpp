@@ -3,8 +3,8 @@
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
-#include <numeric>
 
+#include "tessera/base/iota_vector.h"
 #include "tessera/dtensor/sharded_tensor.h"
 
 namespace tessera::dtensor {
@@ -26,8 +26,7 @@ bool is_alike_on_all_ranks(const Sharding& sharding) {
 
 /// Dense strides for the global shape, in the dim order of the local tensor.
 std::vector<int64_t> stride_like(const at::Tensor& local, const Sharding& sharding) {
-  std::vector<size_t> dims(static_cast<size_t>(local.dim()));
-  std::iota(dims.begin(), dims.end(), 0);
+  std::vector<size_t> dims = iota_vector(local.dim());
   std::ranges::stable_sort(
       dims, [&](size_t a, size_t b) { return local.strides()[a] > local.strides()[b]; });
   std::vector<int64_t> stride(dims.size());

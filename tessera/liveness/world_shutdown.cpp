@@ -1,8 +1,8 @@
 #include "tessera/liveness/world_shutdown.h"
 
 #include <algorithm>
-#include <numeric>
 
+#include "tessera/base/iota_vector.h"
 #include "tessera/liveness/call_with_timeout.h"
 #include "tessera/liveness/peer_diagnostics.h"
 #include "tessera/liveness/poll.h"
@@ -20,9 +20,7 @@ constexpr auto kSlowStore = std::chrono::seconds(3);
 }  // namespace
 
 WorldShutdown::WorldShutdown(Options options)
-    : options_(std::move(options)), everyone_(static_cast<size_t>(options_.size)) {
-  std::iota(everyone_.begin(), everyone_.end(), 0);
-}
+    : options_(std::move(options)), everyone_(iota_vector<int>(options_.size)) {}
 
 WorldShutdown::BarrierResult WorldShutdown::arrive_and_wait() {
   return call_with_timeout(

@@ -1,11 +1,11 @@
 #include "tessera/mesh/device_mesh.h"
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_map>
 
 #include "tessera/base/errors.h"
 #include "tessera/base/intern.h"
+#include "tessera/base/iota_vector.h"
 #include "tessera/mesh/mesh_node.h"
 
 namespace tessera {
@@ -17,8 +17,7 @@ DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes, std::string device) {
   int64_t count = 1;
   for (const auto& axis : axes) count = std::min(count * std::max(axis.size, 1), kMaxRanks + 1);
   // Other errors (a size of 0, too many ranks) are reported by the other constructor.
-  std::vector<int> ranks(static_cast<size_t>(count <= kMaxRanks ? count : 0));
-  std::iota(ranks.begin(), ranks.end(), 0);
+  std::vector<int> ranks = iota_vector<int>(count <= kMaxRanks ? count : 0);
   *this = DeviceMesh(std::move(axes), std::move(ranks), std::move(device));
 }
 

@@ -1,8 +1,8 @@
 #include "tessera/plan/transfer.h"
 
 #include <algorithm>
-#include <numeric>
 
+#include "tessera/base/iota_vector.h"
 #include "tessera/plan/canonical.h"
 #include "tessera/sharding/local_shape.h"
 
@@ -11,8 +11,7 @@ namespace {
 
 /// Positions in the row-major list of ranks, by rank.
 std::vector<size_t> by_rank(const DeviceMesh& mesh) {
-  std::vector<size_t> places(static_cast<size_t>(mesh.size()));
-  std::iota(places.begin(), places.end(), size_t{0});
+  std::vector<size_t> places = iota_vector(mesh.size());
   std::ranges::sort(places, {}, [&](size_t place) { return mesh.ranks()[place]; });
   return places;
 }

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/iota_vector.h"
 #include "tessera/base/shape.h"
 #include "tessera/sharding/dim_intervals.h"
 
@@ -142,8 +143,7 @@ std::vector<int64_t> global_offset(const Sharding& sharding, std::span<const int
 
 std::vector<int64_t> local_stride(std::span<const int64_t> local_shape,
                                   std::span<const int64_t> global_stride) {
-  std::vector<size_t> nesting(local_shape.size());
-  std::iota(nesting.begin(), nesting.end(), 0U);
+  std::vector<size_t> nesting = iota_vector(local_shape.size());
   // Innermost first; of equal strides (size-1 dims) the later dim is the inner one, as row-major.
   std::ranges::stable_sort(nesting, [&](size_t a, size_t b) {
     return global_stride[a] != global_stride[b] ? global_stride[a] < global_stride[b] : a > b;

@@ -3,12 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <cstdlib>
-#include <numeric>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
+#include "tessera/base/iota_vector.h"
 #include "tessera/comm/world.h"
 
 /// What the scenarios of process tests share: the group of all ranks and a store of one's own.
@@ -16,11 +16,7 @@ namespace tessera::comm {
 
 using Tensors = std::vector<at::Tensor>;
 
-inline std::vector<int> everyone(const RankWorld& world) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
+inline std::vector<int> everyone(const RankWorld& world) { return iota_vector<int>(world.size()); }
 
 inline c10d::Backend& links_of(RankWorld& world, c10::DeviceType device = c10::DeviceType::CPU) {
   return world.group(everyone(world))->backend(device);

@@ -3,11 +3,11 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
 
+#include "tessera/base/iota_vector.h"
 #include "tessera/liveness/peer_diagnostics.h"
 #include "tests/support/memory_store.h"
 #include "tests/support/simulation.h"
@@ -27,9 +27,7 @@ class SimulatedRanks {
   SimulatedRanks(test::Rng& rng, int size, StoreHost::Faults faults = {})
       : simulation(rng),
         host(std::make_shared<StoreHost>(simulation, faults)),
-        ranks(static_cast<size_t>(size)) {
-    std::iota(ranks.begin(), ranks.end(), 0);
-  }
+        ranks(iota_vector<int>(size)) {}
 
   /// Connections, as a process world makes them.
   StorePtr store() const { return c10::make_intrusive<MemoryStore>(host); }

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <string>
 
+#include "tessera/base/iota_vector.h"
 #include "tests/support_pure/index_oracle.h"
 
 namespace tessera::test {
@@ -71,8 +71,7 @@ void add_ragged(Rng& rng, const DeviceMesh& mesh, std::span<const int64_t> shape
 }
 
 std::vector<int64_t> random_stride(Rng& rng, const std::vector<int64_t>& shape) {
-  std::vector<size_t> nesting(shape.size());
-  std::iota(nesting.begin(), nesting.end(), size_t{0});
+  std::vector<size_t> nesting = iota_vector(shape.size());
   rng.shuffle(nesting);
   std::vector<int64_t> out(shape.size(), 0);
   int64_t stride = 1;
@@ -101,8 +100,7 @@ DeviceMesh random_mesh(Rng& rng, int max_axes, int max_ranks) {
 }
 
 DeviceMesh with_random_ranks(Rng& rng, const DeviceMesh& mesh) {
-  std::vector<int> ranks(static_cast<size_t>(mesh.size() + rng.int_between(0, 6)));
-  std::iota(ranks.begin(), ranks.end(), 0);
+  std::vector<int> ranks = iota_vector<int>(mesh.size() + rng.int_between(0, 6));
   if (rng.chance(70)) rng.shuffle(ranks);
   ranks.erase(ranks.begin(), ranks.end() - mesh.size());
   return DeviceMesh({mesh.axes().begin(), mesh.axes().end()}, std::move(ranks), mesh.device());
@@ -123,8 +121,7 @@ std::vector<int64_t> random_shape(Rng& rng, int max_dims, int64_t max_numel) {
 
 Sharding random_sharding(Rng& rng, const DeviceMesh& mesh, const std::vector<int64_t>& shape,
                          const RandomOptions& options) {
-  std::vector<int> dims(shape.size());  // that may be sharded
-  std::iota(dims.begin(), dims.end(), 0);
+  std::vector<int> dims = iota_vector<int>(shape.size());  // that may be sharded
   // Often few, so that several axes meet on one dim.
   rng.shuffle(dims);
   if (!dims.empty() && rng.chance(50)) dims.resize(1);
@@ -137,8 +134,7 @@ Sharding random_sharding(Rng& rng, const DeviceMesh& mesh, const std::vector<int
     placements.push_back(random_placement(rng, dims, family, options));
   }
   ShardingOptions made;
-  made.order.resize(static_cast<size_t>(mesh.ndim()));
-  std::iota(made.order.begin(), made.order.end(), 0);
+  made.order = iota_vector<int>(mesh.ndim());
   if (options.order && rng.chance(60)) rng.shuffle(made.order);
   if (options.ragged && rng.chance(50)) add_ragged(rng, mesh, shape, made.order, placements);
   if (options.stride && rng.chance(60)) made.stride = random_stride(rng, shape);

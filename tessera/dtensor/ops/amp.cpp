@@ -1,9 +1,9 @@
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/iota_vector.h"
 #include "tessera/dtensor/by_mesh.h"
 #include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
@@ -52,8 +52,7 @@ at::Tensor same_everywhere(const OpEntry& entry, const at::Tensor& tensor, const
 /// found_inf over all ranks of a mesh.
 void find_on_all(const DeviceMesh& mesh, const at::Tensor& found) {
   if (!mesh.defined() || mesh.size() == 1 || !mesh.contains_me()) return;
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
+  const auto axes = iota_vector<int>(mesh.ndim());
   found.copy_(reduce_over_axes(found.clone(), mesh, axes, ReduceOp::max));
 }
 

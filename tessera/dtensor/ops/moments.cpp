@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tessera/base/iota_vector.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"
 
@@ -28,9 +29,7 @@ Parts parts_of(const c10::IValue& dim, bool keepdim, const at::Tensor& local,
   Parts out;
   out.keepdim = keepdim;
   if (dim.isIntList()) out.dims = dim.toIntVector();
-  if (out.dims.empty()) {
-    for (int64_t d = 0; d < local.dim(); ++d) out.dims.push_back(d);
-  }
+  if (out.dims.empty()) out.dims = iota_vector<int64_t>(local.dim());
   for (int64_t& d : out.dims) {
     d += d < 0 ? local.dim() : 0;
     out.here *= static_cast<double>(local.size(d));

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/iota_vector.h"
 #include "tessera/comm/world.h"
 #include "tessera/observe/call_site.h"
 #include "tessera/sharding/dim_intervals.h"
@@ -32,8 +33,7 @@ struct PartMetadata {
 
 /// Row-major order if the strides do not determine another one, or have gaps.
 std::vector<int64_t> order_in_memory(const at::Tensor& local) {
-  std::vector<int64_t> order(static_cast<size_t>(local.dim()));
-  std::iota(order.begin(), order.end(), 0);
+  auto order = iota_vector<int64_t>(local.dim());
   if (!local.is_contiguous() && local.is_non_overlapping_and_dense()) {
     std::ranges::stable_sort(order, std::greater<>(), [&](int64_t d) { return local.stride(d); });
   }

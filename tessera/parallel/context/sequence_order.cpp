@@ -5,9 +5,9 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/iota_vector.h"
 
 namespace tessera {
 namespace {
@@ -113,8 +113,7 @@ std::vector<Interval> SequenceOrder::positions_of(Interval rows) const {
 
 std::vector<Interval> SequenceOrder::rows_of(Interval positions) const {
   if (is_natural()) return positions.size() > 0 ? std::vector{positions} : std::vector<Interval>();
-  std::vector<size_t> by_position(runs_.size());
-  std::iota(by_position.begin(), by_position.end(), 0);
+  std::vector<size_t> by_position = iota_vector(runs_.size());
   std::ranges::sort(by_position, {}, [&](size_t i) { return runs_[i].begin; });
   std::vector<Interval> out;
   for (const size_t i : by_position) {

@@ -1,8 +1,9 @@
 #include "tessera/partition/graph/module_paths.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
+
+#include "tessera/base/iota_vector.h"
 
 namespace tessera::partition {
 namespace {
@@ -134,9 +135,7 @@ std::vector<ValueId> values_leaving(const ProgramView& view, const std::string& 
 
 std::optional<FeatureDims> feature_dims(const ProgramView& view, ValueId weight,
                                         const std::string& path) {
-  std::vector<int> dims(static_cast<size_t>(view.whole(weight).ndim()));
-  std::iota(dims.begin(), dims.end(), 0);
-  return find_use(view, weight, dims, path);
+  return find_use(view, weight, iota_vector<int>(view.whole(weight).ndim()), path);
 }
 
 }  // namespace tessera::partition

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/iota_vector.h"
 
 namespace tessera::partition {
 
@@ -102,8 +103,7 @@ TensorMeta local_meta(const TensorMeta& global, const Sharding& sharding) {
     out.sizes[d] = part_of(global.sizes[d], shape[d]);
   }
   // Dims from the innermost out, by the file's strides; an expanded dim keeps its stride of 0.
-  std::vector<size_t> dims(shape.size());
-  std::iota(dims.begin(), dims.end(), size_t{0});
+  std::vector<size_t> dims = iota_vector(shape.size());
   const auto strides = hints_of(global.strides);
   std::ranges::stable_sort(dims, [&](size_t a, size_t b) {
     return strides[a] != strides[b] ? strides[a] < strides[b] : a > b;

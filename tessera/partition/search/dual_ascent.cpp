@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
+
+#include "tessera/base/iota_vector.h"
 
 namespace tessera::partition {
 namespace {
@@ -45,8 +46,7 @@ void DualAscent::set_unary(const CostNetwork& network) {
 /// the first that they share a table with: messages travel far in one round then.
 void DualAscent::set_order() {
   const int n = network_->variables();
-  std::vector<double> key(at(n));
-  std::iota(key.begin(), key.end(), 0.0);
+  auto key = iota_vector<double>(n);
   std::vector<int> least(at(n), n);
   for (const auto& pair : network_->pairs()) {
     least[at(pair.a)] = std::min(least[at(pair.a)], pair.b);
@@ -55,8 +55,7 @@ void DualAscent::set_order() {
   for (int v = 0; v < n; ++v) {
     if (least[at(v)] < v) key[at(v)] = std::max(key[at(least[at(v)])], least[at(v)] + 0.5);
   }
-  order_.resize(at(n));
-  std::iota(order_.begin(), order_.end(), 0);
+  order_ = iota_vector<int>(n);
   std::ranges::stable_sort(order_, {}, [&](int v) { return key[at(v)]; });
   place_.resize(at(n));
   for (int i = 0; i < n; ++i) place_[at(order_[at(i)])] = i;

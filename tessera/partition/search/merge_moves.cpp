@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/iota_vector.h"
 
 namespace tessera::partition {
 namespace {
@@ -56,8 +56,7 @@ Way in_order(program::ValueId value, const Sharding& produced,
 
 Way best_order(program::ValueId value, const Sharding& produced,
                const std::vector<NeededForm>& forms, MoveCosts& costs) {
-  std::vector<size_t> places(forms.size());
-  std::iota(places.begin(), places.end(), size_t{0});
+  std::vector<size_t> places = iota_vector(forms.size());
   Way best;
   do {
     std::vector<const NeededForm*> order;
