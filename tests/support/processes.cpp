@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include <stdexcept>
 
 #include "tessera/base/errors.h"
+#include "tests/support/fork_server.h"
 #include "tests/support/hosts.h"
 #include "tests/support/ranks.h"
 #include "tests/support/stacks.h"
@@ -107,24 +107,11 @@ std::vector<std::string> environment_of(const Scenario& scenario, const RunOptio
 Child start(const Scenario& scenario, const RunOptions& options, int rank, int port) {
   std::array<int, 2> ends{};
   check(pipe2(ends.data(), O_CLOEXEC) == 0, "pipe");
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
-  auto entries = environment_of(scenario, options, rank, port);
-  std::vector<char*> environment;
-  for (auto& entry : entries) environment.push_back(entry.data());
-  environment.push_back(nullptr);
-  std::string program = "/proc/self/exe";
-  std::array<char*, 2> arguments = {program.data(), nullptr};
   Child child;
   child.result.rank = rank;
-  errno = posix_spawn(&child.pid, program.c_str(), &actions, nullptr, arguments.data(),
-                      environment.data());
-  posix_spawn_file_actions_destroy(&actions);
+  child.pid = fork_from_server(environment_of(scenario, options, rank, port), ends[1]);
   close(ends[1]);
   child.pipe = ends[0];
-  check(errno == 0, "cannot start a rank");
   fcntl(child.pipe, F_SETFL, O_NONBLOCK);
   return child;
 }
@@ -175,7 +162,9 @@ void wait_for_output(const std::vector<Child>& children) {
   poll(polled.data(), polled.size(), 20);  // the timeout also paces the check for ended processes
 }
 
-int run_rank(const std::string& name) {
+/// In a process that was started for it.
+int run_rank() {
+  const std::string name = std::getenv(kScenarioVariable);
   const auto found = scenarios().find(name);
   if (found == scenarios().end()) {
     std::cerr << "no scenario is called " << name << std::endl;
@@ -220,6 +209,10 @@ std::string ProcessResult::to_text() const {
 }
 
 std::vector<ProcessResult> run_processes(const Scenario& scenario, const RunOptions& options) {
+  if (test::ranks_are_processes()) {
+    std::cout << "[processes] left out: " << scenario.name() << std::endl;
+    return {};
+  }
   const int port = free_port();
   const auto begin = Clock::now();
   std::vector<Child> children;
@@ -286,8 +279,8 @@ std::string error_of(const std::function<void()>& body) {
 int test_main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   if (!test::take_file_flag(argc, argv)) return 2;
-  const char* scenario = std::getenv(kScenarioVariable);
-  if (scenario != nullptr) return run_rank(scenario);
+  if (std::getenv(kScenarioVariable) != nullptr) return run_rank();  // by `tessera launch`
+  begin_fork_server(run_rank);
   const int processes = test::processes_asked_for();
   return processes > 0 ? test::run_tests_on_processes(processes) : RUN_ALL_TESTS();
 }

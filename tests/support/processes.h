@@ -10,8 +10,8 @@
 #include <vector>
 
 /// Tests with real processes. What a process does is a scenario, registered by a global object of
-/// the test file. The test starts this program once per rank, with the launcher's variables set
-/// (RANK, WORLD_SIZE, MASTER_ADDR, ...), and inspects how each one ended:
+/// the test file. The test starts a fork of this program for each rank (fork_server.h), with the
+/// launcher's variables set (RANK, WORLD_SIZE, MASTER_ADDR, ...), and inspects how each one ended:
 ///
 ///   const Scenario kRing("ring", [] {
 ///     auto world = comm::process_world();
@@ -69,7 +69,8 @@ struct ProcessResult {
   std::string to_text() const;
 };
 
-/// One result per started rank, in rank order.
+/// One result per started rank, in rank order. Starts none where the ranks of the tests are
+/// processes already (ranks.h): such a test runs where they are threads.
 std::vector<ProcessResult> run_processes(const Scenario& scenario, const RunOptions& options);
 
 /// "" if all exited with 0, else every rank's status and output.
@@ -81,7 +82,7 @@ void mark(std::string_view text);
 /// In a scenario: the text of the exception that `body` throws; "" if it does not throw.
 std::string error_of(const std::function<void()>& body);
 
-/// The main function of all test programs: runs a rank if started by run_processes, else gtest.
+/// The main function of all test programs: gtest, or the scenario that TESSERA_TEST_SCENARIO names.
 int test_main(int argc, char** argv);
 
 }  // namespace tessera::testing
