@@ -107,10 +107,10 @@ def test_a_program_finds_its_modules_and_arguments_and_processes_that_it_spawns_
 
 def test_without_a_program_it_says_how_it_is_called(tmp_path):
     for arguments in ([], ["-m"], ["--unknown"]):
-        out = run_python("-m", "tessera.compat", *arguments, code=2)
+        out = run_world(1, "-m", "tessera.compat", *arguments, code=2)
         assert out.startswith("usage: python -m tessera.compat program.py [args...]"), out
-    assert run_python("-m", "tessera.compat", "--help").startswith("usage: ")
-    assert "there is no program" in run_python("-m", "tessera.compat", tmp_path / "none.py", code=1)
+    assert run_world(1, "-m", "tessera.compat", "--help").startswith("usage: ")
+    assert "there is no program" in run_world(1, "-m", "tessera.compat", tmp_path / "none.py", code=1)
 
 
 def test_every_public_name_is_ours_and_disable_gives_pytorchs_back(enabled):

@@ -1,6 +1,7 @@
 """What the tests of the Python package share."""
 
 import copy
+import gc
 import textwrap
 
 import pytest
@@ -8,6 +9,11 @@ import torch
 
 import python_process
 import tessera
+
+
+def pytest_collection_finish(session):
+    """What was imported stays to the end: the collector need not visit it, at the exit above all."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ output files that it is given, and ends as an interpreter ends.
     {"codes": [0]}
 """
 
+import gc
 import importlib
 import json
 import os
@@ -17,8 +18,10 @@ import time
 
 PRELOADED = (
     "torch",
+    "torch._dynamo",  # PyTorch's distribute_tensor imports it
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
+    "torch.distributed.tensor.experimental",
     "torch.distributed.tensor.parallel",
     "torch.testing",
 )
@@ -83,6 +86,7 @@ def run(words):
 if __name__ == "__main__":
     for module in PRELOADED:
         importlib.import_module(module)
+    gc.freeze()  # else every child visits all objects of torch at its exit, which takes longer than most programs
     program = serve()
     if program is not None:
         run(program)

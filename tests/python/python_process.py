@@ -67,8 +67,9 @@ def torchrun(n, *words, cwd=None):
     return run_python(*launch, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", *words, cwd=cwd)
 
 
-def run_world(n, *words, cwd=None):
-    """run_python on n ranks with the variables of PyTorch's launcher, as forks of one server: much faster."""
+def run_world(n, *words, cwd=None, code=0):
+    """run_python on n ranks with the variables of PyTorch's launcher, as forks of one server: much faster. `code` is
+    that of the first rank that did not exit with 0."""
 
     def attempt():
         store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
@@ -93,8 +94,8 @@ def run_world(n, *words, cwd=None):
             texts = ["".join(pathlib.Path(file).read_text(encoding="utf-8") for file in files) for files in (out, err)]
         return next((code for code in codes if code != 0), 0), *texts
 
-    code, out, err = run_again_if_aborted(attempt)
-    assert code == 0, out + err
+    found, out, err = run_again_if_aborted(attempt)
+    assert found == code, out + err
     return out + err
 
 
