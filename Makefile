@@ -3,8 +3,8 @@
 
 TORCH ?=
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-# Tests of failures wait for deadlines: one more than there are cores keeps these busy.
-TEST_JOBS ?= $(shell echo $$(($(JOBS) + 1)))
+# Tests of failures wait for deadlines: two more than there are cores keep these busy.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) + 2)))
 PREFIX ?= /usr/local
 PYTHON ?= $(if $(TORCH),$(abspath $(TORCH)/../../../..)/bin/python3,.venv/bin/python)
 SEED ?= 0
