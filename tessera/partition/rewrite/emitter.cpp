@@ -21,6 +21,9 @@ using program::ValueKind;
 
 namespace {
 
+constexpr std::pair<DType, DType> kComplexTypes[] = {
+    {DType::c32, DType::f16}, {DType::c64, DType::f32}, {DType::c128, DType::f64}};
+
 /// "slice" of "torch.ops.aten.slice.Tensor", "mul" of "_operator.mul".
 std::string value_name(std::string_view target) {
   std::vector<std::string_view> parts;
@@ -209,6 +212,29 @@ ValueId Emitter::reinterpret(ValueId x, DType dtype) {
   out.dtype = dtype;
   return op("torch.ops.aten.view.dtype",
             {tensor("self", x), named("dtype", {ArgKind::scalar_type, dtype})}, std::move(out));
+}
+
+std::optional<DType> real_dtype(DType dtype) {
+  const auto* found = std::ranges::find(kComplexTypes, dtype, &std::pair<DType, DType>::first);
+  return found == std::end(kComplexTypes) ? std::nullopt : std::optional(found->second);
+}
+
+ValueId Emitter::as_real(ValueId x) {
+  x = op("torch.ops.aten.resolve_conj.default", {tensor("self", x)}, meta(x));
+  TensorMeta out = meta(x);
+  out.dtype = real_dtype(out.dtype).value();
+  for (Size& stride : out.strides) stride = partition::multiply(stride, 2);
+  out.strides.emplace_back(1);
+  out.sizes.emplace_back(2);
+  return op("torch.ops.aten.view_as_real.default", {tensor("self", x)}, std::move(out));
+}
+
+ValueId Emitter::as_complex(ValueId x) {
+  std::vector<Size> sizes = meta(x).sizes;
+  sizes.pop_back();
+  TensorMeta out = with_sizes(x, std::move(sizes));
+  out.dtype = std::ranges::find(kComplexTypes, out.dtype, &std::pair<DType, DType>::second)->first;
+  return op("torch.ops.aten.view_as_complex.default", {tensor("self", x)}, std::move(out));
 }
 
 ValueId Emitter::all_reduce(ValueId x, ReduceOp op_kind, const std::string& group) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,9 @@
 /// the same share of it is computed when the program runs (sym_size, floordiv, mul). Results have
 /// metadata of local tensors.
 namespace tessera::partition {
+
+/// The type of the real and the imaginary part; nullopt for types that are not complex.
+std::optional<DType> real_dtype(DType dtype);
 
 class Emitter {
  public:
@@ -61,6 +65,9 @@ class Emitter {
   ValueId multiply(ValueId x, double by);
   /// The same bytes as elements of another type of the same width.
   ValueId reinterpret(ValueId x, DType dtype);
+  /// A complex tensor as a real one with a last dim of 2, and back; `x` of as_complex is dense.
+  ValueId as_real(ValueId x);
+  ValueId as_complex(ValueId x);
 
   // Collectives over the group of a name; the result is ready after `wait`.
   ValueId all_reduce(ValueId x, ReduceOp op, const std::string& group);

@@ -72,7 +72,9 @@ class ArgumentLocaliser {
   ArgumentLocaliser(Emitter& emit, Node& node, std::optional<ValueId> result)
       : emit_(emit), node_(node), result_(result) {}
 
+  /// None leaves the argument as it is, absent or not.
   void set(const std::string& name, const rules::Arg& local) {
+    if (std::holds_alternative<std::monostate>(local)) return;
     NamedArgument* given = find_argument(node_, name);
     Argument value = argument_of(given != nullptr ? &given->arg : nullptr, local);
     if (given != nullptr) {

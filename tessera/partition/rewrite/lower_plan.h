@@ -16,7 +16,8 @@
 ///   all_to_all        the same with all_to_all_single; uneven parts travel flat
 ///   slice             slice;    keep_one  zeros_like on all ranks but the first;    rescale  mul
 ///
-/// Dims of symbolic size are sharded evenly and never padded.
+/// Dims of symbolic size are sharded evenly and never padded. Complex values travel as their real
+/// and imaginary parts (view_as_real), other types that backends lack as bytes.
 namespace tessera::partition {
 
 /// What is left to do once the messages of the last collective are needed: wait, and arrange what
