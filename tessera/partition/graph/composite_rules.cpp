@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "tessera/base/iota_vector.h"
 #include "tessera/partition/graph/assignment.h"
 #include "tessera/partition/graph/einsum_rule.h"
 #include "tessera/rules/code/keep_axes.h"
@@ -36,13 +37,82 @@ constexpr std::pair<std::string_view, std::string_view> kLines[] = {
      "if enable_gqa ; nonempty"},
     {"where.ScalarOther where.ScalarSelf", "*, * -> * ; idem 1"},
     {"where.Scalar", "* -> *"},
-    {"conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding",
-     "niS.., oiK.., +o? -> noT.. ; unless groups ; nonempty io ; linear 0 ; linear 1 |"
-     "niS.., oiK.., +o? -> noT.. ; if groups=1 ; nonempty io ; linear 0 ; linear 1 |"
-     "nIS.., OJK.., O? -> nOT.."},
     {"type_as", "*, & -> *"},
-    {"max_pool2d avg_pool1d adaptive_avg_pool1d", "ncS.. -> ncT.. ; nonempty"},
+    // With or without a batch: all dims before the spatial ones are independent.
+    {"max_pool1d avg_pool1d adaptive_avg_pool1d", "*H -> *I ; nonempty"},
+    {"max_pool2d", "*HW -> *IJ ; nonempty"},
+    {"max_pool3d", "*HWD -> *IJK ; nonempty"},
+    {"upsample_linear1d.vec upsample_nearest1d.vec _upsample_nearest_exact1d.vec",
+     "ncH -> ncI ; linear 0 ; nonempty"},
+    {"upsample_bilinear2d.vec upsample_bicubic2d.vec upsample_nearest2d.vec "
+     "_upsample_nearest_exact2d.vec",
+     "ncHW -> ncIJ ; linear 0 ; nonempty"},
+    {"upsample_trilinear3d.vec upsample_nearest3d.vec _upsample_nearest_exact3d.vec",
+     "ncHWD -> ncIJK ; linear 0 ; nonempty"},
+    {"prelu", "ncs.., c -> ncs.."},
+    {"bilinear", "*a, *b, oab, +o? -> *o ; linear 0 ; linear 1 ; linear 2"},
+    {"outer ger", "m, n -> mn ; linear 0 ; linear 1"},
 };
+
+/// Other names of ops with a rule. Their arguments have the same names.
+constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
+    {"absolute", "abs"},
+    {"arccos", "acos"},
+    {"arccosh", "acosh"},
+    {"arcsin", "asin"},
+    {"arcsinh", "asinh"},
+    {"arctan", "atan"},
+    {"arctan2", "atan2"},
+    {"arctanh", "atanh"},
+    {"broadcast_to", "expand"},
+    {"clip", "clamp"},
+    {"clip.Tensor", "clamp.Tensor"},
+    {"concat", "cat"},
+    {"concatenate", "cat"},
+    {"divide.Scalar", "div.Scalar"},
+    {"divide.Scalar_mode", "div.Scalar_mode"},
+    {"divide.Tensor", "div.Tensor"},
+    {"divide.Tensor_mode", "div.Tensor_mode"},
+    {"fix", "trunc"},
+    {"greater.Scalar", "gt.Scalar"},
+    {"greater.Tensor", "gt.Tensor"},
+    {"greater_equal.Scalar", "ge.Scalar"},
+    {"greater_equal.Tensor", "ge.Tensor"},
+    {"less.Scalar", "lt.Scalar"},
+    {"less.Tensor", "lt.Tensor"},
+    {"less_equal.Scalar", "le.Scalar"},
+    {"less_equal.Tensor", "le.Tensor"},
+    {"multiply.Scalar", "mul.Scalar"},
+    {"multiply.Tensor", "mul.Tensor"},
+    {"negative", "neg"},
+    {"not_equal.Scalar", "ne.Scalar"},
+    {"not_equal.Tensor", "ne.Tensor"},
+    {"pad", "constant_pad_nd"},
+    {"subtract.Scalar", "sub.Scalar"},
+    {"subtract.Tensor", "sub.Tensor"},
+    {"to.device", "_to_copy"},
+    {"to.dtype", "_to_copy"},
+    {"to.dtype_layout", "_to_copy"},
+};
+
+/// The line of a convolution over 1 to 3 spatial dims. Each input and each number of groups has its
+/// own: an input without a batch has one dim less, and must not be taken for one with a batch.
+std::string convolution(size_t spatial, bool transposed) {
+  const std::string from = std::string("HWD").substr(0, spatial);
+  const std::string kernel = std::string("KLM").substr(0, spatial);
+  const std::string to = std::string("TUV").substr(0, spatial);
+  std::string out;
+  for (const std::string batch : {"n", ""}) {
+    const std::string plain = batch + "i" + from + ", " + (transposed ? "io" : "oi") + kernel +
+                              ", +o? -> " + batch + "o" + to +
+                              " ; nonempty io ; linear 0 ; linear 1 ; ";
+    out += plain + "unless groups | " + plain + "if groups=1 | ";
+    out += batch + "(gI)" + from + ", " + (transposed ? "(gI)J" : "(gO)J") + kernel +
+           ", (gO)? -> " + batch + "(gO)" + to + " ; size g $groups ; local $groups g";
+    out += batch.empty() ? "" : " | ";
+  }
+  return out;
+}
 
 std::string matmul(const OpCall& call) {
   const Sharding a = rules::tensor_of(call, "self"), b = rules::tensor_of(call, "other");
@@ -68,6 +138,17 @@ std::string repeat_interleave(const OpCall& call) {
   return from + " -> " + to + " ; move 0";
 }
 
+std::string move_dim(const OpCall& call) {
+  const int ndim = rules::tensor_of(call, "self").ndim();
+  if (ndim == 0) return ". -> . ; move 0";
+  const std::string from = rules::letters_for(ndim);
+  std::string to = from;
+  to.erase(static_cast<size_t>(rules::dim_of(call, "source", ndim)), 1);
+  to.insert(static_cast<size_t>(rules::dim_of(call, "destination", ndim)), 1,
+            from[static_cast<size_t>(rules::dim_of(call, "source", ndim))]);
+  return from + " -> " + to + " ; move 0";
+}
+
 /// Views that need no size: the shape that results is worked out, and the local op is the same.
 Rule view_to(std::string op, std::function<std::vector<int64_t>(const OpCall&)> shape_of) {
   Rule rule;
@@ -76,8 +157,7 @@ Rule view_to(std::string op, std::function<std::vector<int64_t>(const OpCall&)> 
   rule.joint = [shape_of](const OpCall& call) {
     const Sharding self = rules::tensor_of(call, "self");
     const auto shape = shape_of(call);
-    std::vector<int> order(static_cast<size_t>(self.mesh().ndim()));
-    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+    const auto order = iota_vector<int>(self.mesh().ndim());
     return rules::keep_axes(self, [&](const Sharding& at) -> rules::MaybeResults {
       auto placements = rules::reshape_placements(at, shape, order);
       if (!placements) return std::nullopt;
@@ -149,12 +229,6 @@ Rule chunk_rule() {
   return rule;
 }
 
-Rule renamed(std::string op, std::string_view as) {
-  Rule rule = *rules::find_rule(as);
-  rule.op = std::move(op);
-  return rule;
-}
-
 class Composites {
  public:
   Composites() {
@@ -169,16 +243,28 @@ class Composites {
     add(rules::written_rule("aten::matmul", "code: batches, rows, columns", matmul));
     add(rules::written_rule("aten::repeat_interleave.self_int", "code: a dim in equal parts",
                             repeat_interleave));
+    add(rules::written_rule("aten::movedim.int", "code: a dim changes its place", move_dim));
+    add(rules::written_rule("aten::moveaxis.int", "code: a dim changes its place", move_dim));
+    for (size_t spatial = 1; spatial <= 3; ++spatial) {
+      const std::string dims = std::to_string(spatial) + "d";
+      for (const char* overload : {"", ".padding"}) {
+        add(rules::make_rule("aten::conv" + dims + overload, convolution(spatial, false)));
+      }
+      add(rules::make_rule("aten::conv_transpose" + dims + (spatial == 1 ? "" : ".input"),
+                           convolution(spatial, true)));
+    }
     add(einsum_rule());
     add(view_to("aten::flatten.using_ints", flattened));
     add(unflatten_rule());
     add(chunk_rule());
-    for (const char* op : {"aten::to.dtype", "aten::to.dtype_layout", "aten::to.device"})
-      add(renamed(op, "aten::_to_copy"));
+    for (const auto& [op, of] : kOtherNames) {
+      Rule rule = *rules::find_rule("aten::" + std::string(of));
+      rule.op = "aten::" + std::string(op);
+      add(std::move(rule));
+    }
     for (const char* op : {"aten::swapaxes", "aten::swapdims"}) add(swap_rule(op));
     for (const char* op : {"aten::mT", "aten::mH", "aten::adjoint"}) add(matrix_swap_rule(op));
     for (const char* op : {"aten::numpy_T", "aten::matrix_H"}) add(reverse_rule(op));
-    add(renamed("aten::pad", "aten::constant_pad_nd"));
   }
 
   const Rule* find(std::string_view op) const {
