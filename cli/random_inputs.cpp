@@ -4,6 +4,7 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 
@@ -21,12 +22,25 @@ using program::ValueId;
 
 struct Wanted {
   std::string name;
-  DType dtype;
-  std::vector<int64_t> shape;
-  int64_t below = 2;  // for integers
+  DType dtype = DType::i64;
+  std::vector<int64_t> shape = {};
+  int64_t below = 2;                   // for integers
+  std::optional<int64_t> number = {};  // of an input that is a number: its value at export
 };
 
-/// The user's tensor inputs, with the sizes of the export.
+/// An input that is a number, and a size of the program: nothing says which others it may be.
+Wanted number_at_export(const ExportedProgram& program, std::string name,
+                        const program::Argument& argument) {
+  const auto& number = argument.as<program::IntOrValue>();
+  const auto* id = std::get_if<ValueId>(&number);
+  if (id == nullptr) return {.name = std::move(name), .number = std::get<int64_t>(number)};
+  const auto& size = program.graph.value(*id).size;
+  require(size.has_value() && size->hint().has_value(), "input ", name,
+          " is a number whose value at export is not known; give the inputs in a file");
+  return {.name = std::move(name), .number = size->hint()};
+}
+
+/// The user's inputs, with the sizes and numbers of the export.
 std::vector<Wanted> wanted_by(const ExportedProgram& program) {
   std::vector<std::string> names;
   if (!program.in_spec.empty()) {
@@ -41,8 +55,8 @@ std::vector<Wanted> wanted_by(const ExportedProgram& program) {
     if (spec.kind != InputKind::user_input || !spec.arg) continue;
     const auto* id = std::get_if<ValueId>(&spec.arg->data);
     if (id == nullptr || !program.graph.value(*id).tensor) {
-      require(spec.arg->kind != program::ArgKind::sym_int, "input ", name,
-              " is a number: give the inputs in a file");
+      if (spec.arg->kind == program::ArgKind::sym_int)
+        out.push_back(number_at_export(program, name, *spec.arg));
       continue;
     }
     const auto& meta = *program.graph.value(*id).tensor;
@@ -60,6 +74,7 @@ std::vector<Wanted> wanted_by(const ExportedProgram& program) {
 }
 
 at::Tensor draw(const Wanted& wanted, at::Generator& generator) {
+  if (wanted.number) return at::scalar_tensor(*wanted.number, at::kLong);
   const auto dtype = static_cast<c10::ScalarType>(wanted.dtype);
   if (dtype == at::kBool) return at::rand(wanted.shape, generator) < 0.5;
   if (c10::isIntegralType(dtype, /*includeBool=*/false)) {
@@ -88,6 +103,7 @@ NamedTensors random_inputs(const partition::Manifest& manifest, const ExportedPr
                            uint64_t seed) {
   std::vector<Wanted> wanted = wanted_by(of_a_rank);
   for (auto& one : wanted) {
+    if (one.number) continue;
     const auto tensor =
         std::ranges::find(manifest.inputs, one.name, &partition::ManifestTensor::name);
     require(tensor != manifest.inputs.end() && tensor->shape.size() == one.shape.size(), "input ",

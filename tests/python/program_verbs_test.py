@@ -94,3 +94,41 @@ def test_a_limit_that_cannot_be_kept_names_the_op_behind_a_view(tmp_path):
     words = ["--mesh", "tp=2", "--memory", "60%", "-o", tmp_path / "tp2"]
     assert "stays whole: aten::linalg_matrix_exp (node linalg_matrix_exp) needs it whole" in cli("shard", tmp_path / "model.pt2", *words, code=2)
     assert not (tmp_path / "tp2").exists()
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 8)
+
+    def forward(self, x, times):
+        return self.layer(x) * times
+
+
+def test_generated_inputs_have_the_numbers_of_the_export(tmp_path):
+    sizes = (None, torch.export.Dim.DYNAMIC)
+    save(Scaled().double(), (torch.randn(4, 6).double(), 3), tmp_path / "model.pt2", dynamic_shapes=sizes)
+    cli("shard", tmp_path / "model.pt2", "--mesh", "tp=2", "-o", tmp_path / "tp2")
+    report = json.loads(cli("verify", tmp_path / "model.pt2", tmp_path / "tp2", "--json"))
+    assert [one["shape"] for one in report["outputs"]] == ["4x8"]
+
+
+class Chosen(nn.Module):
+    def forward(self, x):
+        return x[x > 0] * 2
+
+
+def test_sizes_that_depend_on_values_run_and_are_refused_by_shard(tmp_path):
+    save(Chosen(), (torch.randn(4, 6),), tmp_path / "model.pt2")
+    cli("run", tmp_path / "model.pt2", "--random", "0")
+    error = cli("shard", tmp_path / "model.pt2", "--mesh", "tp=2", "-o", tmp_path / "tp2", code=2)
+    assert "known only when the program runs" in error and "u0" in error
+    assert not (tmp_path / "tp2").exists()
+
+
+def test_modules_that_are_near_a_name_exclude_the_root(tmp_path):
+    save(Words(), (torch.randint(0, 64, (4, 4)),), tmp_path / "model.pt2")
+    (tmp_path / "plan.json").write_text('{"modules": {"layers.*.up": "colwise"}}')
+    plan = ("--mesh", "tp=2", "--plan", tmp_path / "plan.json", "-o", tmp_path / "tp2")
+    error = cli("shard", tmp_path / "model.pt2", *plan, code=2)
+    assert error.rstrip().endswith(("near it: embed, head", "near it: head, embed"))

@@ -25,7 +25,8 @@ bool is_optional_tensor(std::string_view op, std::string_view name) {
 int64_t hint_of(const Graph& graph, ValueId id) {
   const program::Value& value = graph.value(id);
   require(value.size.has_value() && value.size->hint().has_value(), "the size ", value.name,
-          " has no hint, and a plan needs one: export the program with example inputs");
+          " is known only when the program runs, because it depends on values: such a program can "
+          "be run, but not sharded; compute what has this size outside of it");
   return *value.size->hint();
 }
 
@@ -159,7 +160,8 @@ std::vector<int64_t> hint_shape(const program::Value& value) {
   std::vector<int64_t> out;
   for (const program::Size& size : value.tensor.value().sizes) {
     require(size.hint().has_value(), "a size of ", value.name, ", ", size.to_text(),
-            ", has no hint, and a plan needs one: export the program with example inputs");
+            ", is known only when the program runs, because it depends on values: such a program "
+            "can be run, but not sharded; compute what has this size outside of it");
     out.push_back(*size.hint());
     require(!__builtin_mul_overflow(elements, std::max<int64_t>(out.back(), 1), &elements) &&
                 elements < kMostElements,

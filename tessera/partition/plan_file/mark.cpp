@@ -25,7 +25,9 @@ std::vector<std::string> names_of(const NamedValues& values) {
 [[noreturn]] void fail_no_match(std::string_view kind, std::string_view pattern,
                                 std::span<const std::string> names) {
   std::string near;
-  for (const auto& name : nearest_paths(pattern, names)) near += (near.empty() ? "" : ", ") + name;
+  for (const auto& name : nearest_paths(pattern, names)) {
+    if (!name.empty()) near += (near.empty() ? "" : ", ") + name;  // the root module has no name
+  }
   throw InvalidArgument(join_text("the plan names the ", kind, " ", pattern,
                                   ", which the program does not have",
                                   near.empty() ? "" : "; near it: ", near));
