@@ -275,6 +275,7 @@ void bind_fsdp(py::module_& m) {
       .def("switches_dtype", &ComputeDtypeScope::switches_dtype)
       .def("enter", &ComputeDtypeScope::enter)
       .def("leave", &ComputeDtypeScope::leave)
+      .def("rest", &ComputeDtypeScope::rest)
       .def("watch", [](const ComputeDtypeScope& scope, const std::vector<at::Tensor>& outputs) {
         scope.watch(outputs);
       });

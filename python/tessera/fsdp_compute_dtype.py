@@ -1,10 +1,11 @@
 """While a module of fully_shard computes, and what its parameters then are.
 
 compat's `to_local` of a parameter is the part that ops compute with there, and its shard at rest. Under
-a mixed precision policy the dtype changes, too. At rest, for the optimizer and in state dicts, a parameter has the dtype of its shards. While a module
-computes, its parameters and those of the modules inside have `param_dtype`: code that compares, or
-casts to, the dtype of a weight sees what ops compute with. So it is in a backward, too, from the
-first gradient to its end, since checkpointing computes again there.
+a mixed precision policy the dtype changes, too. At rest, for the optimizer and in state dicts, a
+parameter has the dtype of its shards. While a module computes, its parameters and those of the modules
+inside have `param_dtype`: code that compares, or casts to, the dtype of a weight sees what ops compute
+with. So it is in a backward, too, from the first gradient to its end, since checkpointing computes
+again there, and after unshard() until the parameters are resharded or an optimizer steps.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from . import _C
 
@@ -76,6 +79,7 @@ class _Switch:
 
 
 _calls = _Calls()
+_steps_hook: RemovableHandle | None = None
 _switches: weakref.WeakKeyDictionary[nn.Module, _Switch] = weakref.WeakKeyDictionary()
 
 
@@ -123,6 +127,17 @@ def add_dtype_hooks(modules: Iterable[nn.Module]) -> None:
                 switch = _switches[part] = _Switch()
                 part.register_forward_pre_hook(switch.enter, prepend=True)
                 part.register_forward_hook(switch.leave, always_call=True)
+
+
+def rest_before_steps() -> None:
+    """Called by unshard(): an optimizer then finds parameters at rest, as their gradients are."""
+    global _steps_hook
+    if _steps_hook is None:
+        _steps_hook = register_optimizer_step_pre_hook(_rest_optimizer)
+
+
+def _rest_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    _C.ComputeDtypeScope([p for group in optimizer.param_groups for p in group["params"]]).rest()
 
 
 def _scope_of(module: nn.Module) -> _C.ComputeDtypeScope:

@@ -15,11 +15,14 @@ import torch
 from . import _C
 from ._C import UnshardHandle
 from .fsdp import Modules, groups_of, mirror_of
+from .fsdp_compute_dtype import rest_before_steps
 
 
 def unshard(module: Modules, *, recurse: bool = True) -> None:
-    """Gathers the module's groups now; they are resharded as usual, or by reshard()."""
+    """Gathers the module's groups now; they are resharded as usual, or by reshard(). Until then
+    parameters have the dtype that they compute in."""
     _C.unshard(groups_of(module, recurse))
+    rest_before_steps()
 
 
 def unshard_async(module: Modules, *, recurse: bool = True) -> UnshardHandle:
@@ -34,6 +37,7 @@ def unshard_async(module: Modules, *, recurse: bool = True) -> UnshardHandle:
         >>> tessera.run_ranks(2, show)
         [True, True]
     """
+    rest_before_steps()
     return _C.unshard_async(groups_of(module, recurse))
 
 

@@ -25,7 +25,8 @@ void LazyLocal::keep_view(KnownView view) {
 
 at::Tensor shards_to_read(const at::Tensor& tensor, LazyLocal& lazy) {
   const at::Tensor shards = lazy.shards();
-  return shards.scalar_type() == tensor.scalar_type() ? shards : shards.to(tensor.scalar_type());
+  const bool is_same = shards.scalar_type() == tensor.scalar_type();
+  return is_same || !lazy.root().computes() ? shards : shards.to(tensor.scalar_type());
 }
 
 }  // namespace tessera::dtensor

@@ -26,7 +26,8 @@
 /// latter case its result is lazy, since it may still be combined with plain tensors.
 ///
 /// A lazy tensor may report another dtype than its shards have (report_dtype): the one it is
-/// computed with. Writes go to the shards in their own dtype; reads get the reported one.
+/// computed with. Writes go to the shards in their own dtype; reads get the reported one while a
+/// module computes.
 ///
 /// Independent of what implements LazyLocal. Costs one atomic load per op while no lazy tensor
 /// exists.
@@ -72,6 +73,9 @@ class LazyLocal {
   virtual std::optional<Sharding> unsharded_sharding() const { return std::nullopt; }
   /// nullptr if the tensor cannot be suspended.
   virtual std::shared_ptr<LazyGroup> group() { return nullptr; }
+  /// Whether a module computes with the tensor. Otherwise ops on its shards use their dtype,
+  /// whatever the tensor reports.
+  virtual bool computes() const { return true; }
   /// The dtype of unsharded(); nullopt: the dtype that the tensor reports.
   virtual std::optional<at::ScalarType> compute_dtype() const { return std::nullopt; }
 
@@ -106,7 +110,8 @@ void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding
 /// of `plain`.
 void become_plain(const at::Tensor& tensor, const at::Tensor& plain);
 
-/// The shards of a lazy tensor in the dtype that it reports. Must not be written to.
+/// The shards of a lazy tensor, while it computes in the dtype that it reports. Must not be written
+/// to.
 at::Tensor shards_to_read(const at::Tensor& tensor, LazyLocal& lazy);
 
 /// nullptr for plain tensors and for ordinary sharded ones.

@@ -164,6 +164,11 @@ void Bucket::gather_for(const ParamGroup& member) {
   finish_gather();
 }
 
+void Bucket::drop_prefetch() {
+  gathered_.release();
+  for (ParamGroup* member : members_) member->set_unsharded(false);
+}
+
 void Bucket::release() {
   parts_.clear();
   drop_prefetch();
@@ -184,7 +189,7 @@ void Bucket::release_after_forward() {
     parts_ = gathered_.parts_of_slots(smaller->index(), smaller->size(), *options().collectives,
                                       members_[0]->scheduler()->bytes());
   }
-  gathered_.release();
+  drop_prefetch();
 }
 
 Reduction& Bucket::reduction() {

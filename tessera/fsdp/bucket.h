@@ -48,9 +48,9 @@ class Bucket : public std::enable_shared_from_this<Bucket> {
   void gather_for(const ParamGroup& member);
   /// Whether the parameters of `member` are neither gathered nor in flight.
   bool needs_gather(const ParamGroup& member) const;
-  void restart_gather();                         ///< releases, then gathers over the shard axis
-  void finish_gather() { gathered_.wait(); }     ///< waits for the one in flight, if any
-  void drop_prefetch() { gathered_.release(); }  ///< discards an unused gather
+  void restart_gather();                      ///< releases, then gathers over the shard axis
+  void finish_gather() { gathered_.wait(); }  ///< waits for the one in flight, if any
+  void drop_prefetch();                       ///< discards an unused gather
   void release();
   void release_after_backward();  ///< unless the options keep it unsharded
   /// Frees the gathered parameters. If the options name a smaller group, keeps this rank's shard

@@ -48,6 +48,12 @@ void fsdp::ComputeDtypeScope::leave() {
   }
 }
 
+void fsdp::ComputeDtypeScope::rest() const {
+  for (const auto& weak : groups_) {
+    if (const auto group = weak.lock()) group->set_unsharded(false);
+  }
+}
+
 void fsdp::ComputeDtypeScope::watch(std::span<const at::Tensor> outputs) const {
   std::shared_ptr<GatherScheduler> scheduler;
   for (const auto& weak : groups_) {

@@ -26,6 +26,8 @@ class Module;
 ///   }
 ///   model->parameters()[0].scalar_type();   // kFloat
 ///
+/// After unshard() parameters report the compute dtype, too, until they are resharded.
+///
 /// From the first gradient to the end of a backward, all parameters of the rank report their
 /// compute dtype, since activation checkpointing recomputes there. Gradients, and optimizers that
 /// run in post-accumulate-grad hooks, use the dtype at rest. Threads must not run modules
@@ -45,6 +47,8 @@ class TESSERA_API ComputeDtypeScope {
   bool switches_dtype() const;  ///< whether any of them has a policy that changes its dtype
   void enter();
   void leave();
+  /// After unshard(): the parameters report their dtype at rest again, unless a module computes.
+  void rest() const;
   /// Makes the next backward that reaches one of these forward outputs switch to the compute dtype
   /// before it touches any parameter: recomputed code may read a dtype first. No effect where no
   /// dtype changes.

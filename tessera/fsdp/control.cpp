@@ -57,7 +57,10 @@ void set_prefetch(const torch::nn::Module& module, std::span<torch::nn::Module* 
 }  // namespace
 
 void unshard(torch::nn::Module& module) {
-  for (const auto& group : groups_in(module)) group->scheduler()->gather(*group);
+  for (const auto& group : groups_in(module)) {
+    group->scheduler()->gather(*group);
+    group->set_unsharded(true);
+  }
 }
 
 void reshard(torch::nn::Module& module) {
@@ -71,7 +74,10 @@ UnshardHandle::UnshardHandle(std::span<const std::shared_ptr<ParamGroup>> groups
 
 void UnshardHandle::wait() {
   for (const auto& weak : std::exchange(groups_, {})) {
-    if (const auto group = weak.lock()) group->bucket()->finish_gather();
+    const auto group = weak.lock();
+    if (group == nullptr) continue;
+    group->bucket()->finish_gather();
+    if (group->bucket()->is_gathered()) group->set_unsharded(true);
   }
 }
 

@@ -26,7 +26,9 @@ TESSERA_API std::vector<std::shared_ptr<ParamGroup>> groups_in(const torch::nn::
 /// cannot change while a backward runs.
 namespace tessera {
 
-/// Gathers the module's groups now. They are resharded after use as usual, or by reshard().
+/// Gathers the module's groups now. They are resharded after use as usual, or by reshard(). Until
+/// then parameters report the dtype that they compute in (compute_dtype.h); ops on their shards, as
+/// an optimizer's step, use the dtype at rest.
 TESSERA_API void unshard(torch::nn::Module& module);
 TESSERA_API void reshard(torch::nn::Module& module);
 

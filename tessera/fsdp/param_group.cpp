@@ -34,6 +34,7 @@ class HeldParameter final : public dtensor::LazyLocal {
   std::optional<at::ScalarType> compute_dtype() const override {
     return group_->compute_dtype(index_);
   }
+  bool computes() const override { return group_->computes(); }
   bool to_empty(c10::Device device) override {
     group_->to_empty(device);
     return true;
@@ -175,7 +176,7 @@ void ParamGroup::hold(const at::Tensor& tensor, size_t index) {
                   std::make_shared<HeldParameter>(shared_from_this(), index), offload_.compute);
   param.tensor = WeakTensor(tensor.getIntrusivePtr());
   param.node = install_gradient_node(tensor, weak_from_this(), index);
-  if (computes()) dtensor::report_dtype(tensor, compute_dtype(index));
+  if (reports_compute_dtype()) dtensor::report_dtype(tensor, compute_dtype(index));
 }
 
 at::Tensor ParamGroup::shards(size_t index) const {

@@ -50,8 +50,11 @@ class ParamGroup final : public dtensor::LazyGroup,
   const std::shared_ptr<GatherScheduler>& scheduler() const { return scheduler_; }
   c10::Device device() const { return offload_.compute; }  ///< that parameters are gathered on
   size_t params() const { return params_.size(); }
+  /// Counts the groups of this rank. Ranks that agree on gathers have the same groups, on the same
+  /// or on their own meshes, so that one number names a group on all of them.
   size_t number() const { return number_; }
-  /// Identical on all ranks of its mesh, whatever groups they have on other meshes; at least 1.
+  /// Counts the groups of its mesh from 1: equal on all ranks of the mesh, also if they have
+  /// different groups on other meshes, which number() counts as well.
   uint64_t mark() const { return mark_; }
 
   /// Whether any of the parameters is still referenced. The metadata of a tensor outlives its last
@@ -75,11 +78,16 @@ class ParamGroup final : public dtensor::LazyGroup,
   void join_bucket(std::shared_ptr<Bucket> bucket, size_t place, size_t first_param);
   size_t place_in_bucket() const { return place_in_bucket_; }
 
-  // The dtype that parameters report: the compute dtype while a module computes (ComputeDtypeGuard)
-  // or a backward runs, otherwise the dtype at rest.
+  // The dtype that parameters report: the compute dtype while a module computes
+  // (ComputeDtypeGuard), while a backward runs, and after unshard() until they are resharded;
+  // otherwise the dtype at rest.
   void enter_compute();
   void leave_compute();
   void set_in_backward(bool in_backward);
+  void set_unsharded(bool unsharded);
+  /// Whether a module or a backward computes. After unshard() alone, the program may still use the
+  /// parameters as they are at rest: for an optimizer's step or a state dict.
+  bool computes() const { return computing_ > 0 || in_backward_; }
   at::ScalarType compute_dtype(size_t param) const { return gather_layout_->param(param).dtype; }
   bool switches_dtype() const { return switches_dtype_; }  ///< whether the two differ
   /// In a compute scope, or in a backward that replays one.
@@ -158,7 +166,7 @@ class ParamGroup final : public dtensor::LazyGroup,
   void make_pieces();
   void hold(const at::Tensor& tensor, size_t index);
   void note_use(const Param& param);
-  bool computes() const { return computing_ > 0 || in_backward_; }
+  bool reports_compute_dtype() const { return computes() || unsharded_; }
   void report_dtypes() const;
   void run_hook_at_rest(const Param& param, const at::Tensor& tensor) const;
   at::Tensor local_gradient(Param& param, const at::Tensor& gradient);
@@ -187,6 +195,7 @@ class ParamGroup final : public dtensor::LazyGroup,
   uint64_t mark_ = 0;
   int computing_ = 0;  // nesting depth of compute scopes
   bool in_backward_ = false;
+  bool unsharded_ = false;   // by unshard(), and not resharded since
   bool has_scopes_ = false;  // was in a compute scope before
   bool switches_dtype_ = false;
 };

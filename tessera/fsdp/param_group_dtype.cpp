@@ -24,12 +24,19 @@ void ParamGroup::set_in_backward(bool in_backward) {
   if (computing_ == 0) report_dtypes();
 }
 
+void ParamGroup::set_unsharded(bool unsharded) {
+  if (unsharded_ == unsharded) return;
+  unsharded_ = unsharded;
+  if (!computes()) report_dtypes();
+}
+
 void ParamGroup::report_dtypes() const {
   if (!switches_dtype_) return;
   for (size_t i = 0; i < params_.size(); ++i) {
     const at::Tensor tensor = alive(params_[i]);
     if (!tensor.defined()) continue;
-    dtensor::report_dtype(tensor, computes() ? compute_dtype(i) : params_[i].shard.scalar_type());
+    dtensor::report_dtype(
+        tensor, reports_compute_dtype() ? compute_dtype(i) : params_[i].shard.scalar_type());
   }
 }
 

@@ -250,6 +250,52 @@ TEST(ComputeDtypeGuard, NestsAndEndsWithItsScope) {
   });
 }
 
+TEST(ComputeDtypeAfterUnshard, IsReportedUntilParametersAreResharded) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    CastsToWeight low;
+    fully_shard(*low, mesh, kLow);
+    const at::Tensor& weight = low->layer->weight;
+    unshard(*low);
+    EXPECT_EQ(weight.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(weight.t().scalar_type(), at::kBFloat16);
+    EXPECT_EQ(sharded_state_dict(*low).at("layer.weight").scalar_type(), at::kFloat);
+    reshard(*low);
+    EXPECT_EQ(weight.scalar_type(), at::kFloat);
+    unshard_async(*low).wait();
+    EXPECT_EQ(weight.scalar_type(), at::kBFloat16);
+    {
+      const c10::AutoGradMode no_grad(false);
+      weight.mul_(2);  // outdates the gathered copy
+    }
+    EXPECT_EQ(weight.scalar_type(), at::kFloat);
+  });
+}
+
+/// Its state, and what it reads of parameters, is in the dtype at rest.
+TEST(ComputeDtypeAfterUnshard, AnOptimizerStepsAsAtRest) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    std::vector<at::Tensor> found;
+    for (const bool unshards : {false, true}) {
+      CastsToWeight low;
+      for (const at::Tensor& parameter : low->parameters()) {
+        parameter.set_data(test::test_numbers(parameter.sizes().vec(), 3).to(at::kFloat));
+      }
+      fully_shard(*low, mesh, kLow);
+      torch::optim::AdamW optimizer(low->parameters(), torch::optim::AdamWOptions(0.1));
+      {
+        const ComputeDtypeGuard guard(*low);
+        low->forward(at::ones({2, 8})).sum().backward();
+      }
+      if (unshards) unshard(*low);
+      optimizer.step();
+      found.push_back(full_tensor(low->layer->weight.detach()));
+    }
+    EXPECT_TRUE(at::equal(found[0], found[1]));
+  });
+}
+
 TEST(ComputeDtypeGuard, IsLeftByAnException) {
   run_ranks(2, [](int) {
     auto net = fully_shard(CastsToWeight(), init_device_mesh("dp=2"), kLow);

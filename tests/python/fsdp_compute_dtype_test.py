@@ -61,6 +61,52 @@ def test_it_is_what_it_computes_as_only_while_it_computes(ranks):
     ranks(2, body)
 
 
+def test_after_unshard_it_is_what_it_computes_as_until_it_is_resharded(ranks):
+    def body(rank):
+        net = watched()
+        weight = net.layer.weight
+        tessera.unshard(net)
+        assert weight.dtype == weight.t().dtype == torch.bfloat16
+        assert F.linear(ONES.to(weight.dtype), weight).dtype == torch.bfloat16
+        tessera.reshard(net)
+        assert weight.dtype == torch.float32
+        handle = tessera.unshard_async(net)
+        handle.wait()
+        assert weight.dtype == torch.bfloat16
+        net(ONES).sum().backward()  # which reshards
+        assert weight.dtype == torch.float32
+        tessera.unshard(net)
+        assert weight.dtype == torch.bfloat16
+        with torch.no_grad():
+            weight.mul_(1 + 2**-12)  # a write reaches the shards, unrounded, and outdates the copy
+        assert weight.dtype == torch.float32
+        tessera.unshard(net)
+        assert all(v.dtype == torch.float32 for v in net.state_dict().values())
+
+    ranks(2, body)
+
+
+@pytest.mark.parametrize("options", [{"foreach": False}, {"foreach": True}, {"fused": True}])
+def test_a_step_after_unshard_is_that_of_parameters_at_rest(ranks, options):
+    def body(rank):
+        steps = []
+        for unshards in (False, True):
+            torch.manual_seed(0)
+            net = watched()
+            optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, **options)
+            net(ONES).sum().backward()
+            if unshards:
+                tessera.unshard(net)
+            optimizer.step()
+            states = [v for state in optimizer.state.values() for v in state.values()]
+            assert all(s.dtype == torch.float32 for s in states)
+            steps.append([tessera.full_tensor(p.detach()) for p in net.parameters()])
+        for a, b in zip(*steps, strict=True):
+            assert torch.equal(a, b)
+
+    ranks(2, body)
+
+
 def test_state_taken_in_a_forward_is_what_rests(ranks):
     class Saves(Watched):
         def forward(self, x):

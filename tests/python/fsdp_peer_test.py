@@ -47,3 +47,37 @@ def test_bfloat16_is_as_near_to_float32_as_fsdp2_is(beside_torch):
         """,
     )
     assert out.count("near on rank") == 2, out
+
+
+def test_after_unshard_parameters_have_the_dtype_that_fsdp2_gives_them(beside_torch):
+    out = beside_torch(
+        2,
+        """
+        from torch.distributed import fsdp as peer
+
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+
+        def seen(lib):
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+            policy = lib.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+            for module in (*model, model):
+                lib.fully_shard(module, mesh=mesh, mp_policy=policy)
+            dtypes = lambda: [layer.weight.dtype for layer in model]
+            found = [dtypes()]
+            model[0].unshard()
+            found.append(dtypes())
+            model[1].unshard(async_op=True).wait()
+            found.append(dtypes())
+            model[0].reshard()
+            found.append(dtypes())
+            model(torch.ones(2, 4)).sum().backward()
+            found.append(dtypes())
+            model[0].unshard()
+            found.append([value.dtype for value in model.state_dict().values()])
+            return found
+
+        assert seen(compat) == seen(peer), (seen(compat), seen(peer))
+        print("same on rank " + str(rank))
+        """,
+    )
+    assert out.count("same on rank") == 2, out

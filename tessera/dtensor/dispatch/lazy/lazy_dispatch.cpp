@@ -72,6 +72,7 @@ struct OperandMix {
   bool own_mesh = false;    ///< sharded like parameters: gradients, optimizer state
   bool lazy_view = false;
   bool switched = false;  ///< one that is read reports another dtype than its shards have
+  bool computes = false;  ///< ... and a module computes with it
   bool written = false;   ///< a lazy tensor is written to
   bool records = false;   ///< in grad mode with a tensor that requires grad
 };
@@ -122,7 +123,9 @@ OperandMix operand_mix_of(const OpEntry& entry, const Stack& stack, const Device
       out.lazy_view = out.lazy_view || is_lazy_view(*meta);
       const bool written = is_written(entry, arg);
       out.written = out.written || written;
-      out.switched = out.switched || (!written && reports_other_dtype(tensor, *meta));
+      const bool switched = !written && reports_other_dtype(tensor, *meta);
+      out.switched = out.switched || switched;
+      out.computes = out.computes || (switched && meta->lazy()->root().computes());
     }
   });
   return out;
@@ -139,7 +142,7 @@ bool computes(const OperandMix& mix) {
 /// another dtype for a computing module: the result has that dtype.
 bool uses_metadata_only(const OpEntry& entry, const OperandMix& mix) {
   const std::string_view name(entry.name);
-  return !mix.plain && !mix.other_mesh && !mix.switched &&
+  return !mix.plain && !mix.other_mesh && !mix.computes &&
          name.substr(0, name.find('.')).ends_with("_like");
 }
 
