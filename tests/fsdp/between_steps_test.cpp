@@ -143,6 +143,32 @@ TEST(BetweenSteps, AWriteToTheShardOfOneRankAloneIsAnErrorOfAll) {
   EXPECT_THROW(run_ranks(2, write_on_each_rank_to_another), PeerError);
 }
 
+/// Passes over kept parameters send nothing, so ranks may run different numbers of them, as in
+/// generation of texts of different lengths. The n-th gather of a group is the n-th of every rank,
+/// with what each rank wrote to its shard before it: here rank 1 writes a pass later than rank 0.
+TEST(BetweenSteps, WritesOfRanksInDifferentPassesAreGatheredTogether) {
+  run_ranks(2, [](int rank) {
+    auto net = make_mlp({4, 4});
+    shard_layers(net, init_device_mesh("dp=2"), {.reshard_after_forward = false, .merge_bytes = 0});
+    const at::Tensor weight = layers_of(net)[0]->weight;
+    const at::Tensor x = make_batch(4, 4, 4).x;
+    at::Tensor before = full_tensor(weight.detach());
+    {
+      const torch::NoGradGuard no_grad;
+      at::Tensor y = net->forward(x);
+      for (int pass = 0; pass < rank; ++pass) EXPECT_TRUE(at::equal(net->forward(x), y));
+      to_local(weight).mul_(2);
+      y = at::linear(x, weight);
+      EXPECT_TRUE(at::allclose(y, at::linear(x, before * 2)));
+      for (int pass = 0; pass < 3 * rank; ++pass) {
+        EXPECT_TRUE(at::equal(at::linear(x, weight), y));
+      }
+    }
+    net->forward(x).sum().backward();  // the ranks meet again
+    EXPECT_TRUE(at::equal(full_tensor(weight.detach()), before * 2));
+  });
+}
+
 /// The average itself may be computed with, as another model.
 TEST(BetweenSteps, WhatWasComputedFromShardsMeetsPlainTensors) {
   run_ranks(2, [](int) {
