@@ -11,9 +11,11 @@
 
 #include "tessera/base/text.h"
 #include "tessera/collective/call_matching.h"
+#include "tessera/comm/world.h"
 #include "tessera/fsdp/buffers/memory_views.h"
 #include "tessera/observe/call_history.h"
 #include "tessera/observe/call_site.h"
+#include "tessera/observe/checked.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -48,10 +50,8 @@ bool is_only_holder(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
 
-/// The parameters that a rank has gradients of, "0,2-3 of 4", which ranks compare in checked mode.
-/// Empty if it has all: then nothing is to be built.
+/// The parameters that a rank has gradients of, "0,2-3 of 4", for the errors of checked mode.
 std::string taken_text(const std::vector<bool>& taken) {
-  if (std::ranges::find(taken, false) == taken.end()) return {};
   std::string ranges;
   for (size_t begin = 0; begin < taken.size(); ++begin) {
     if (!taken[begin]) continue;
@@ -229,6 +229,10 @@ void Reduction::start() {
   end_scatter();
 }
 
+std::string Reduction::note_of_taken() const {
+  return comm::checked(comm::world_of(mesh_.mesh())) ? taken_text(taken_) : std::string();
+}
+
 void Reduction::start_scatter() {
   Tensors in;
   for (size_t s = 0; s < inputs_.size(); ++s) {
@@ -238,8 +242,8 @@ void Reduction::start_scatter() {
     outputs_[s] = flat(slot.piece, slot.dtype, in.back().device());
   }
   Tensors out = defined_ones(outputs_);
-  const std::string taken = taken_text(taken_);
-  const comm::CallSite site({.op = kSite, .axis = mesh_.shard_name(), .note = taken});
+  const std::string note = note_of_taken();
+  const comm::CallSite site({.op = kSite, .axis = mesh_.shard_name(), .note = note});
   const comm::CallHistory history(history_of(taken_));
   work_ = collectives_->reduce_scatter(out, in, *mesh_.shard_group(), /*async=*/true);
   message_.note(StepLog::When::starts);
@@ -262,8 +266,8 @@ void Reduction::start_all_reduce() {
   Tensors tensors = defined_ones(outputs_);
   const std::string_view axis =
       group != nullptr ? std::string_view(mesh_.replicate_name()) : std::string_view();
-  const std::string taken = taken_text(taken_);
-  const comm::CallSite site({.op = kSite, .axis = axis, .note = taken});
+  const std::string note = note_of_taken();
+  const comm::CallSite site({.op = kSite, .axis = axis, .note = note});
   const comm::CallHistory history(history_of(taken_));
   work_ = collectives_->all_reduce(tensors, group, /*async=*/true);
   under_way_ = work_ != nullptr;

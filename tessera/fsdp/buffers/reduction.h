@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -77,6 +78,7 @@ class Reduction {
   void take(size_t param, const at::Tensor& gradient);
   void add_small(size_t param, const at::Tensor& gradient);
   void copy_pending();
+  std::string note_of_taken() const;
   void add_large(size_t param, const at::Tensor& gradient);
   void start_scatter();
   void end_scatter();
