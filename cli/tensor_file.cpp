@@ -1,6 +1,6 @@
 #include "cli/tensor_file.h"
 
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty.h>
 #include <unistd.h>
 
 #include "tessera/base/errors.h"
@@ -9,19 +9,11 @@
 namespace tessera::cli {
 namespace {
 
-at::Tensor view_of(const files::SafetensorsFile& file, const files::SafetensorsEntry& entry) {
-  const auto bytes = file.bytes(entry);
-  auto* data = const_cast<std::byte*>(bytes.data());  // the mapping is private
+at::Tensor read_tensor(const files::SafetensorsFile& file, const files::SafetensorsEntry& entry) {
   const auto options = at::TensorOptions().dtype(static_cast<c10::ScalarType>(entry.dtype));
-  const auto keep = file.file();
-  const at::Tensor view = at::from_blob(
-      data, entry.shape, [keep](void*) {}, options);
-  const bool aligned =
-      reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(dtype_bytes(entry.dtype)) == 0;
-  if (aligned) return view;
-  at::Tensor copy = at::empty(entry.shape, options);
-  std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(copy.data_ptr()));
-  return copy;
+  at::Tensor out = at::empty(entry.shape, options);
+  file.file()->read(entry.offset, {static_cast<std::byte*>(out.data_ptr()), entry.size});
+  return out;
 }
 
 }  // namespace
@@ -29,7 +21,7 @@ at::Tensor view_of(const files::SafetensorsFile& file, const files::SafetensorsE
 NamedTensors read_tensors(const std::filesystem::path& path) {
   const files::SafetensorsFile file(path);
   NamedTensors out;
-  for (const auto& entry : file.entries()) out.emplace_back(entry.name, view_of(file, entry));
+  for (const auto& entry : file.entries()) out.emplace_back(entry.name, read_tensor(file, entry));
   return out;
 }
 

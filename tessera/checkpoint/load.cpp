@@ -131,7 +131,7 @@ void require_fit(const LoadReport& report, const LoadOptions& options, const fs:
 
 struct Copy {
   at::Tensor target;
-  at::Tensor source;
+  checkpoint::StoredElements source;
 };
 
 /// Bytes that a rank checks and then copies.
@@ -179,23 +179,14 @@ void append_parts(const std::string& name, const at::Tensor& tensor, const dcp::
   }
 }
 
-/// Verifies all parts. While one is verified, the next are read from the device.
+/// Verifies all parts.
 std::vector<Copy> plan_copies(const std::vector<Part>& parts, StoredState& stored_state,
                               const LoadOptions& options, LoadProgress& progress) {
-  constexpr int64_t kAhead = int64_t{64} << 20;
   std::vector<Copy> out;
-  size_t next = 0;
-  int64_t ahead = 0;
   for (const auto& [name, chunk, box, target] : parts) {
-    for (; next < parts.size() && ahead < kAhead; ++next) {
-      stored_state.prefetch(parts[next].name, *parts[next].chunk, parts[next].box);
-      ahead += static_cast<int64_t>(parts[next].target.nbytes());
-    }
-    at::Tensor source = stored_state.read(name, *chunk, box);
-    ahead -= static_cast<int64_t>(target.nbytes());
+    checkpoint::StoredElements source = stored_state.find(name, *chunk, box);
     // The metadata may lack the type, or be wrong about it.
-    const std::string wrong =
-        options.cast ? "" : dtype_mismatch(name, static_cast<DType>(source.scalar_type()), target);
+    const std::string wrong = options.cast ? "" : dtype_mismatch(name, source.dtype, target);
     require(wrong.empty(), "load: ", wrong);
     progress.add(target);
     out.push_back({target, std::move(source)});
@@ -203,7 +194,7 @@ std::vector<Copy> plan_copies(const std::vector<Part>& parts, StoredState& store
   return out;
 }
 
-/// What a load will do on this rank; the mapped files stay as they are, whatever replaces them.
+/// What a load will do on this rank; open files stay as they are, whatever replaces them.
 struct Planned {
   LoadReport report;
   std::string digest;
@@ -212,9 +203,10 @@ struct Planned {
   std::shared_ptr<LoadProgress> progress;
 };
 
-Planned plan_rank(const State& state, const fs::path& directory, const LoadOptions& options) {
+Planned plan_rank(const State& state, const fs::path& directory, const LoadOptions& options,
+                  int rank) {
   Planned out;
-  const auto stored = checkpoint::open_stored(directory, {options.verify});
+  const auto stored = checkpoint::open_stored(directory, {options.verify, rank});
   out.digest = stored->digest();
   const Entries entries = rename_entries(stored->metadata(), options);
   out.report = compare(state, entries, options);
@@ -246,7 +238,7 @@ Planned plan_load(const State& state, const fs::path& directory, const LoadOptio
     std::exception_ptr failure;
     const std::string before = checkpoint::stamp_of(directory);
     try {
-      planned = plan_rank(state, directory, options);
+      planned = plan_rank(state, directory, options, world.rank());
     } catch (const std::exception&) {
       failure = std::current_exception();
     }
@@ -285,8 +277,9 @@ LoadReport load(State& state, const fs::path& directory, const LoadOptions& opti
     if (tensor != nullptr) checkpoint::about_to_change(*tensor);
   }
   checkpoint::on_all_ranks(*world, [&] {
+    checkpoint::ElementReader reader;
     for (const auto& copy : planned.copies) {
-      checkpoint::copy_and_release(copy.target, copy.source);
+      reader.read(copy.target, copy.source);
       planned.progress->add(copy.target);
     }
   });

@@ -61,8 +61,8 @@ struct TESSERA_API LoadReport {
 /// Checksums are compared before anything is overwritten: in checkpoints of save() those of all
 /// bytes, in PyTorch's those of the items that the rank uses.
 ///
-/// Memory: beyond the state about 16 MiB of a file at a time, and 16 MiB more for elements that are
-/// not aligned in it.
+/// Memory: beyond the state a buffer of 1 MiB, or 16 MiB for tensors on another device. Files are
+/// read, not mapped: one that another program truncates meanwhile is an error.
 TESSERA_API LoadReport load(State& state, const std::filesystem::path& directory,
                             const LoadOptions& options = {});
 

@@ -6,8 +6,8 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/files/block_sums.h"
+#include "tessera/files/crc32.h"
 #include "tessera/files/json_cursor.h"
-#include "tessera/files/release_pages.h"
 
 namespace tessera::dcp {
 namespace {
@@ -73,13 +73,12 @@ Checksums read_checksums(std::string_view text, const std::string& document) {
   return out;
 }
 
-VerifiedFile::VerifiedFile(std::shared_ptr<const files::MappedFile> file,
+VerifiedFile::VerifiedFile(std::shared_ptr<const files::InputFile> file,
                            std::optional<FileSums> sums)
     : file_(std::move(file)), sums_(std::move(sums)) {
   if (!sums_) return;
-  require(sums_->size == file_->bytes().size(), file_->path(), " has ", file_->bytes().size(),
-          " bytes, not ", sums_->size, " as ", kChecksumFile,
-          " says: it is truncated or of another ", "checkpoint");
+  require(sums_->size == file_->size(), file_->path(), " has ", file_->size(), " bytes, not ",
+          sums_->size, " as ", kChecksumFile, " says: it is truncated or of another checkpoint");
   verified_.resize(sums_->sums.size());
 }
 
@@ -88,13 +87,24 @@ void VerifiedFile::verify(uint64_t offset, uint64_t length) {
   const uint64_t last = (offset + length - 1) / BlockSums::kBlock;
   for (uint64_t i = offset / BlockSums::kBlock; i <= last; ++i) {
     if (verified_.at(i)) continue;
-    require(files::block_sum_matches(file_->bytes(), sums_->sums, i), file_->path(),
-            " is damaged: bytes ", i * BlockSums::kBlock, " to ", (i + 1) * BlockSums::kBlock,
-            " do not have the checksum that was stored with them");
+    require(matches(i), file_->path(), " is damaged: bytes ", i * BlockSums::kBlock, " to ",
+            (i + 1) * BlockSums::kBlock, " do not have the checksum that was stored with them");
     verified_[i] = true;
-    const auto rest = file_->bytes().subspan(i * BlockSums::kBlock);
-    files::release_pages(rest.first(std::min<uint64_t>(rest.size(), BlockSums::kBlock)));
   }
+}
+
+bool VerifiedFile::matches(uint64_t block) {
+  constexpr uint64_t kPart = uint64_t{256} << 10;
+  uint64_t at = block * BlockSums::kBlock;
+  const uint64_t end = std::min(at + BlockSums::kBlock, file_->size());
+  buffer_.resize(std::min(kPart, file_->size()));
+  uint32_t sum = 0;
+  for (; at < end; at += kPart) {
+    const auto part = std::span(buffer_).first(std::min(kPart, end - at));
+    file_->read(at, part);
+    sum = files::crc32(part, sum);
+  }
+  return sum == sums_->sums.at(block);
 }
 
 }  // namespace tessera::dcp

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/dcp/metadata.h"
-#include "tessera/files/mapped_file.h"
+#include "tessera/files/input_file.h"
 #include "tessera/files/output_file.h"
 #include "tessera/files/pickle/plain_value.h"
 
@@ -25,7 +25,7 @@ StoredItem write_tensor_item(files::OutputFile& file, const std::string& file_na
 StoredItem write_value_item(files::OutputFile& file, const std::string& file_name,
                             const files::PlainValue& value);
 
-/// How the elements of a stored tensor are laid out in the mapped file.
+/// How the elements of a stored tensor are laid out in the file.
 struct TensorItem {
   DType dtype = DType::f32;
   std::vector<int64_t> sizes;
@@ -38,16 +38,16 @@ struct TensorItem {
 };
 
 /// Throws InvalidArgument that names the file and the byte for whatever does not fit together; no
-/// element is read. NotSupported for forms that cannot be mapped (big-endian, conjugated).
-TensorItem read_tensor_item(const std::shared_ptr<const files::MappedFile>& file,
+/// element is read. NotSupported for forms that cannot be copied as they are (big-endian,
+/// conjugated).
+TensorItem read_tensor_item(const std::shared_ptr<const files::InputFile>& file,
                             const StoredItem& item);
 
 /// The value, or an InvalidArgument that says which class it is of.
-files::PlainValue read_value_item(const std::shared_ptr<const files::MappedFile>& file,
+files::PlainValue read_value_item(const std::shared_ptr<const files::InputFile>& file,
                                   const StoredItem& item);
 
 /// Throws InvalidArgument if the item is damaged. Its value is not read and may be of any class.
-void verify_value_item(const std::shared_ptr<const files::MappedFile>& file,
-                       const StoredItem& item);
+void verify_value_item(const std::shared_ptr<const files::InputFile>& file, const StoredItem& item);
 
 }  // namespace tessera::dcp

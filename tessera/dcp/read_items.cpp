@@ -26,8 +26,8 @@ std::span<const std::string_view> tensor_globals() {
   return names;
 }
 
-ZipReader open_item(const std::shared_ptr<const files::MappedFile>& file, const StoredItem& item) {
-  const uint64_t size = file->bytes().size();
+ZipReader open_item(const std::shared_ptr<const files::InputFile>& file, const StoredItem& item) {
+  const uint64_t size = file->size();
   require(item.offset <= size && item.length <= size - item.offset, file->path(), " has ", size,
           " bytes, but an item is said to be at ", item.offset, " with ", item.length,
           ": the file is truncated, or belongs to another checkpoint");
@@ -108,7 +108,7 @@ const ZipRecord& find_storage(const ZipReader& zip, const std::string& root, Pic
 
 }  // namespace
 
-TensorItem read_tensor_item(const std::shared_ptr<const files::MappedFile>& file,
+TensorItem read_tensor_item(const std::shared_ptr<const files::InputFile>& file,
                             const StoredItem& stored) {
   const ZipReader zip = open_item(file, stored);
   const std::string root = root_folder(zip);
@@ -147,13 +147,13 @@ TensorItem read_tensor_item(const std::shared_ptr<const files::MappedFile>& file
   return item;
 }
 
-void verify_value_item(const std::shared_ptr<const files::MappedFile>& file,
+void verify_value_item(const std::shared_ptr<const files::InputFile>& file,
                        const StoredItem& stored) {
   const ZipReader zip = open_item(file, stored);
   pickle_bytes(zip, root_folder(zip));
 }
 
-files::PlainValue read_value_item(const std::shared_ptr<const files::MappedFile>& file,
+files::PlainValue read_value_item(const std::shared_ptr<const files::InputFile>& file,
                                   const StoredItem& stored) {
   const ZipReader zip = open_item(file, stored);
   const std::string root = root_folder(zip);

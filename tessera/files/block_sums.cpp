@@ -17,11 +17,4 @@ void BlockSums::add(std::span<const std::byte> bytes) {
   }
 }
 
-bool block_sum_matches(std::span<const std::byte> file, std::span<const uint32_t> sums,
-                       uint64_t i) {
-  if (i >= sums.size() || i * BlockSums::kBlock >= file.size()) return false;
-  const auto rest = file.subspan(i * BlockSums::kBlock);
-  return crc32(rest.first(std::min<uint64_t>(rest.size(), BlockSums::kBlock))) == sums[i];
-}
-
 }  // namespace tessera::files

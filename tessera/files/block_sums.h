@@ -13,7 +13,7 @@ namespace tessera::files {
 ///   BlockSums sums;
 ///   OutputFile file(path, {.sums = &sums});          // collects while the file is written
 ///   ...
-///   block_sum_matches(bytes_of_file, sums.values(), i)
+///   crc32(block i of the file) == sums.values()[i]
 class BlockSums {
  public:
   static constexpr uint64_t kBlock = uint64_t{1} << 20;
@@ -30,8 +30,5 @@ class BlockSums {
 inline uint64_t block_count(uint64_t size) {
   return size / BlockSums::kBlock + (size % BlockSums::kBlock != 0 ? 1 : 0);
 }
-
-/// Whether block `i` of the file matches its sum. Reads the block.
-bool block_sum_matches(std::span<const std::byte> file, std::span<const uint32_t> sums, uint64_t i);
 
 }  // namespace tessera::files

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tessera/base/api.h"
+#include "tessera/files/input_file.h"
 
 namespace tessera::files {
 
@@ -14,7 +15,8 @@ namespace tessera::files {
 /// that map the file. Writes go to a private copy and never to the file, so a tensor over mapped
 /// bytes may be written to.
 ///
-/// The file must not be truncated while it is mapped: accessing a lost page raises SIGBUS.
+/// The file must not be truncated while it is mapped: accessing a lost page raises SIGBUS. Files
+/// that are only read have InputFile.
 class TESSERA_API MappedFile {
  public:
   /// Throws InvalidArgument with the path and the system's reason.
@@ -25,21 +27,16 @@ class TESSERA_API MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   std::span<std::byte> writable_bytes() const { return {data_, size_}; }
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_->path(); }
 
   /// Copies a part of bytes() by read(2), without touching the mapping: reading a large file once
-  /// then neither keeps its pages resident nor takes a page fault for each. Throws
-  /// Error if the file has become shorter.
+  /// then neither keeps its pages resident nor takes a page fault for each.
   void read(std::span<const std::byte> part, std::byte* to) const;
 
-  /// Starts to read a part of bytes() from the device and does not wait for it.
-  void prefetch(std::span<const std::byte> part) const;
-
  private:
-  MappedFile(std::string path, int fd, std::byte* data, size_t size);
+  MappedFile(std::shared_ptr<const InputFile> file, std::byte* data);
 
-  std::string path_;
-  int fd_;
+  std::shared_ptr<const InputFile> file_;
   std::byte* data_;
   size_t size_;
 };

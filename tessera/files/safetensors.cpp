@@ -102,17 +102,16 @@ void check_cover(const std::vector<SafetensorsEntry>& entries, const std::string
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
-    : file_(MappedFile::open(path)) {
-  const auto all = file_->bytes();
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(InputFile::open(path)) {
+  const uint64_t size = file_->size();
   const std::string& name = file_->path();
-  require(all.size() >= kLengthBytes, name, " is no safetensors file: it has ", all.size(),
-          " bytes");
+  require(size >= kLengthBytes, name, " is no safetensors file: it has ", size, " bytes");
   uint64_t length = 0;
-  std::memcpy(&length, all.data(), kLengthBytes);
-  require(length <= kMaxHeader && length <= all.size() - kLengthBytes, name,
-          " is no safetensors file: a header of ", length, " bytes in a file of ", all.size());
-  const std::string_view text(reinterpret_cast<const char*>(all.data()) + kLengthBytes, length);
+  file_->read(0, std::as_writable_bytes(std::span(&length, 1)));
+  require(length <= kMaxHeader && length <= size - kLengthBytes, name,
+          " is no safetensors file: a header of ", length, " bytes in a file of ", size);
+  std::string text(length, '\0');
+  file_->read(kLengthBytes, std::as_writable_bytes(std::span(text)));
   const std::string document = join_text(name, ": header");
   const Json json = parse_json(text, document);
   const uint64_t start = kLengthBytes + length;
@@ -125,9 +124,9 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
       return;
     }
     by_name_.emplace(std::string(key), entries_.size());
-    entries_.push_back(entry_from_json(key, value, start, all.size()));
+    entries_.push_back(entry_from_json(key, value, start, size));
   });
-  check_cover(entries_, name, start, all.size());
+  check_cover(entries_, name, start, size);
 }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
@@ -135,8 +134,10 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
   return found == by_name_.end() ? nullptr : &entries_[found->second];
 }
 
-std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry) const {
-  return file_->bytes().subspan(entry.offset, entry.size);
+std::vector<std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry) const {
+  std::vector<std::byte> out(entry.size);
+  file_->read(entry.offset, out);
+  return out;
 }
 
 SafetensorsLayout layout_safetensors(std::vector<SafetensorsEntry> tensors,

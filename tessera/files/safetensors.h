@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "tessera/base/dtype.h"
-#include "tessera/files/mapped_file.h"
+#include "tessera/files/input_file.h"
 
 /// The safetensors format: eight bytes with the header's length, a JSON header, then the tensors'
 /// bytes in row-major order without gaps.
 ///
 ///   SafetensorsFile file("model.safetensors");
 ///   const SafetensorsEntry* entry = file.find("layers.0.weight");   // dtype, shape
-///   file.bytes(*entry)                                              // in the mapped file
+///   file.bytes(*entry)                                              // a copy
 namespace tessera::files {
 
 struct SafetensorsEntry {
@@ -32,20 +32,20 @@ struct SafetensorsEntry {
 
 class SafetensorsFile {
  public:
-  /// Maps the file and checks its header: ranges must be inside the file, match dtype and shape,
+  /// Reads the header and checks it: ranges must be inside the file, match dtype and shape,
   /// not overlap and leave no gap. Throws InvalidArgument that names the file and the tensor.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   /// In header order.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   const SafetensorsEntry* find(std::string_view name) const;
-  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
+  std::vector<std::byte> bytes(const SafetensorsEntry& entry) const;
   /// The header's "__metadata__".
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  const std::shared_ptr<const MappedFile>& file() const { return file_; }
+  const std::shared_ptr<const InputFile>& file() const { return file_; }
 
  private:
-  std::shared_ptr<const MappedFile> file_;
+  std::shared_ptr<const InputFile> file_;
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, size_t, std::less<>> by_name_;
   std::map<std::string, std::string> metadata_;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tessera/base/errors.h"
+#include "tessera/files/byte_source.h"
 #include "tessera/files/crc32.h"
 #include "tessera/files/zip_format.h"
 
@@ -53,16 +54,21 @@ bool apply_zip64(std::span<const std::byte> extra, std::span<uint64_t* const> va
 }  // namespace
 
 ZipReader::ZipReader(const std::filesystem::path& path)
-    : file_(MappedFile::open(path)), archive_(file_->bytes()), path_(file_->path()) {
+    : file_(MappedFile::open(path)),
+      source_(std::make_unique<MappedSource>(file_)),
+      path_(file_->path()) {
   read_records();
 }
 
-ZipReader::ZipReader(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size)
-    : file_(std::move(file)),
-      archive_(file_->bytes().subspan(offset, size)),
-      path_(join_text(file_->path(), " at byte ", offset)) {
+ZipReader::ZipReader(std::shared_ptr<const InputFile> file, uint64_t offset, uint64_t size)
+    : path_(join_text(file->path(), " at byte ", offset)) {
+  source_ = std::make_unique<ReadSource>(std::move(file), offset, size);
   read_records();
 }
+
+ZipReader::~ZipReader() = default;
+ZipReader::ZipReader(ZipReader&&) noexcept = default;
+ZipReader& ZipReader::operator=(ZipReader&&) noexcept = default;
 
 void ZipReader::read_records() {
   read_directory(find_directory());
@@ -79,32 +85,19 @@ void ZipReader::fail(std::string_view what) const {
 }
 
 ZipReader::Directory ZipReader::find_directory() const {
-  const auto all = archive_;
-  if (all.size() < zip::kEndSize) fail(join_text("it has only ", all.size(), " bytes"));
-  // A comment of at most 64 KiB may follow the end record.
-  const size_t first = all.size() - std::min(all.size(), zip::kEndSize + zip::kMax16);
-  size_t end = all.size() - zip::kEndSize;
-  while (read_at<uint32_t>(all, end) != zip::kEnd ||
-         end + zip::kEndSize + read_at<uint16_t>(all, end + 20) != all.size()) {
-    if (end == first) fail("the end of its directory is missing (truncated, or no zip file)");
-    --end;
-  }
-  Directory found{.offset = read_at<uint32_t>(all, end + 16),
-                  .size = read_at<uint32_t>(all, end + 12),
-                  .count = read_at<uint16_t>(all, end + 10)};
+  const uint64_t end = find_end();
+  const auto tail = source_->view(end, zip::kEndSize);
+  Directory found{.offset = read_at<uint32_t>(tail, 16),
+                  .size = read_at<uint32_t>(tail, 12),
+                  .count = read_at<uint16_t>(tail, 10)};
   uint64_t limit = end;
-  if (end >= zip::kEnd64LocatorSize &&
-      read_at<uint32_t>(all, end - zip::kEnd64LocatorSize) == zip::kEnd64Locator) {
-    const auto at = read_at<uint64_t>(all, end - zip::kEnd64LocatorSize + 8);
+  if (end >= zip::kEnd64LocatorSize) {
     const uint64_t locator = end - zip::kEnd64LocatorSize;
-    if (at > locator || locator - at < zip::kEnd64Size ||
-        read_at<uint32_t>(all, at) != zip::kEnd64) {
-      fail("its ZIP64 end record is missing");
+    const auto bytes = source_->view(locator, zip::kEnd64LocatorSize);
+    if (read_at<uint32_t>(bytes, 0) == zip::kEnd64Locator) {
+      limit = read_at<uint64_t>(bytes, 8);
+      found = read_zip64_end(limit, locator);
     }
-    found = {.offset = read_at<uint64_t>(all, at + 48),
-             .size = read_at<uint64_t>(all, at + 40),
-             .count = read_at<uint64_t>(all, at + 32)};
-    limit = at;
   }
   if (found.offset > limit || found.size > limit - found.offset) {
     fail(join_text("its directory of ", found.size, " bytes at ", found.offset,
@@ -113,9 +106,44 @@ ZipReader::Directory ZipReader::find_directory() const {
   return found;
 }
 
+uint64_t ZipReader::find_end() const {
+  const uint64_t size = source_->size();
+  if (size < zip::kEndSize) fail(join_text("it has only ", size, " bytes"));
+  // A comment of at most 64 KiB may follow the end record. Most archives have none, and all of a
+  // large tail need not be read.
+  for (const uint64_t comment : {uint64_t{0}, uint64_t{zip::kMax16}}) {
+    const uint64_t first = size - std::min<uint64_t>(size, zip::kEndSize + comment);
+    const auto tail = source_->view(first, size - first);
+    for (size_t end = tail.size() - zip::kEndSize + 1; end-- > 0;) {
+      if (read_at<uint32_t>(tail, end) == zip::kEnd &&
+          end + zip::kEndSize + read_at<uint16_t>(tail, end + 20) == tail.size()) {
+        return first + end;
+      }
+    }
+  }
+  fail("the end of its directory is missing (truncated, or no zip file)");
+}
+
+ZipReader::Directory ZipReader::read_zip64_end(uint64_t at, uint64_t locator) const {
+  const bool inside = at <= locator && locator - at >= zip::kEnd64Size;
+  const auto bytes = inside ? source_->view(at, zip::kEnd64Size) : std::span<const std::byte>();
+  if (!inside || read_at<uint32_t>(bytes, 0) != zip::kEnd64) {
+    fail("its ZIP64 end record is missing");
+  }
+  return {.offset = read_at<uint64_t>(bytes, 48),
+          .size = read_at<uint64_t>(bytes, 40),
+          .count = read_at<uint64_t>(bytes, 32)};
+}
+
 void ZipReader::read_directory(const Directory& directory) {
-  const auto all = archive_;
-  const auto entries = all.subspan(directory.offset, directory.size);
+  constexpr uint64_t kMostBytes = uint64_t{256} << 20;
+  if (directory.size > kMostBytes) {
+    fail(join_text("a directory of ", directory.size, " bytes, where at most ", kMostBytes,
+                   " are read"));
+  }
+  const auto viewed = source_->view(directory.offset, directory.size);
+  const std::vector<std::byte> copy(viewed.begin(), viewed.end());  // local headers are viewed next
+  const std::span<const std::byte> entries(copy);
   if (directory.count > entries.size() / zip::kDirectoryEntrySize) {
     fail(join_text("its directory has no room for ", directory.count, " records"));
   }
@@ -160,15 +188,16 @@ void ZipReader::read_directory(const Directory& directory) {
 
 uint64_t ZipReader::contents_offset(const ZipRecord& record, uint64_t header,
                                     uint64_t limit) const {
-  const auto all = archive_;
   const auto outside = [&] { fail(join_text("record ", record.name, " is not inside the file")); };
   if (header > limit || limit - header < zip::kLocalHeaderSize) outside();
-  const auto name_size = read_at<uint16_t>(all, header + 26);
-  const auto extra_size = read_at<uint16_t>(all, header + 28);
+  const auto fields = source_->view(header, zip::kLocalHeaderSize);
+  const auto start = read_at<uint32_t>(fields, 0);
+  const auto name_size = read_at<uint16_t>(fields, 26);
+  const auto extra_size = read_at<uint16_t>(fields, 28);
   const uint64_t head = zip::kLocalHeaderSize + uint64_t{name_size} + extra_size;
   if (limit - header < head || limit - header - head < record.size) outside();
-  if (read_at<uint32_t>(all, header) != zip::kLocalHeader ||
-      as_text(all.subspan(header + zip::kLocalHeaderSize, name_size)) != record.name) {
+  if (start != zip::kLocalHeader ||
+      as_text(source_->view(header + zip::kLocalHeaderSize, name_size)) != record.name) {
     fail(join_text("record ", record.name, " does not start where its directory says"));
   }
   return header + head;
@@ -192,7 +221,17 @@ const ZipRecord* ZipReader::find(std::string_view name) const {
 }
 
 std::span<const std::byte> ZipReader::bytes(const ZipRecord& record) const {
-  return archive_.subspan(record.offset, record.size);
+  const auto viewed = [&] { return source_->view(record.offset, record.size); };
+  if (file_ != nullptr) return viewed();
+  auto found = read_.find({record.offset, record.size});
+  if (found == read_.end()) {
+    const auto bytes = viewed();
+    found =
+        read_
+            .emplace(std::pair(record.offset, record.size), std::vector(bytes.begin(), bytes.end()))
+            .first;
+  }
+  return found->second;
 }
 
 std::string_view ZipReader::text(const ZipRecord& record) const { return as_text(bytes(record)); }

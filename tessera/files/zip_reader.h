@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,15 +12,18 @@
 #include <vector>
 
 #include "tessera/base/api.h"
+#include "tessera/files/input_file.h"
 #include "tessera/files/mapped_file.h"
 
 /// Zip archives as PyTorch writes them: every record is stored without compression, so that it is a
-/// range of the mapped file. Supports ZIP64.
+/// range of the file. Supports ZIP64.
 ///
 /// The input is not trusted: every offset and size is checked against the file before it is used;
 /// records that overlap, occur twice, are compressed or encrypted are rejected; errors name the
 /// file and the record. Contents are not read (`verify` checks a record's CRC).
 namespace tessera::files {
+
+class ByteSource;
 
 struct TESSERA_API ZipRecord {
   std::string name;     // "model/data/weights/weight_0"
@@ -30,13 +34,15 @@ struct TESSERA_API ZipRecord {
 
 class TESSERA_API ZipReader {
  public:
-  /// Throws InvalidArgument for a file that is not such an archive.
+  /// Maps the file. Throws InvalidArgument for one that is not such an archive.
   explicit ZipReader(const std::filesystem::path& path);
   /// An archive that is `size` bytes of a larger file, from `offset` on; the caller has checked
-  /// that they are inside. Offsets of its records count from there.
-  ZipReader(std::shared_ptr<const MappedFile> file, uint64_t offset, uint64_t size);
-  ZipReader(ZipReader&&) = default;
-  ZipReader& operator=(ZipReader&&) = default;
+  /// that they are inside. Offsets of its records count from there. Nothing is mapped: records are
+  /// read when they are asked for, and kept.
+  ZipReader(std::shared_ptr<const InputFile> file, uint64_t offset, uint64_t size);
+  ~ZipReader();
+  ZipReader(ZipReader&&) noexcept;
+  ZipReader& operator=(ZipReader&&) noexcept;
   ZipReader(const ZipReader&) = delete;  // by_name_ references records_
   ZipReader& operator=(const ZipReader&) = delete;
 
@@ -51,7 +57,7 @@ class TESSERA_API ZipReader {
 
   /// The name of the archive in error messages.
   const std::string& path() const { return path_; }
-  /// Keeps the bytes of all records alive.
+  /// Keeps the bytes of all records alive; nullptr where nothing is mapped.
   const std::shared_ptr<const MappedFile>& file() const { return file_; }
 
  private:
@@ -63,13 +69,17 @@ class TESSERA_API ZipReader {
 
   void read_records();
   Directory find_directory() const;
+  uint64_t find_end() const;
+  Directory read_zip64_end(uint64_t at, uint64_t locator) const;
   void read_directory(const Directory& directory);
   uint64_t contents_offset(const ZipRecord& record, uint64_t header, uint64_t limit) const;
   void check_overlaps() const;
   [[noreturn]] void fail(std::string_view what) const;
 
   std::shared_ptr<const MappedFile> file_;
-  std::span<const std::byte> archive_;
+  std::unique_ptr<ByteSource> source_;
+  // Records, by offset and size, where nothing is mapped.
+  mutable std::map<std::pair<uint64_t, uint64_t>, std::vector<std::byte>> read_;
   std::string path_;
   std::vector<ZipRecord> records_;
   std::unordered_map<std::string_view, size_t> by_name_;  // keys reference records_

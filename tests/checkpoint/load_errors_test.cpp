@@ -8,6 +8,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/load.h"
 #include "tessera/checkpoint/save.h"
+#include "tessera/checkpoint/save_safetensors.h"
 #include "tessera/comm/threads.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tests/support_pure/expect_error.h"
@@ -78,6 +79,39 @@ TEST(Load, FollowsNoLinkOutOfTheDirectory) {
                                   {name, "symbolic link that leads out of the directory"});
     EXPECT_EQ(a.abs().sum().item<float>(), 0);
   }
+}
+
+/// As by another program, after the first bytes of the load; a mapping would end the process.
+TEST(Load, OfAFileThatIsTruncatedMeanwhileIsAnError) {
+  for (const bool verify : {true, false}) {
+    for (const bool as_safetensors : {false, true}) {
+      const TempDir dir;
+      const at::Tensor values = at::zeros({1 << 20});
+      const std::string path = dir / (as_safetensors ? "m.safetensors" : "ckpt");
+      const State saved = {{"a", values}, {"b", values}, {"c", values}};
+      as_safetensors ? save_safetensors(saved, path) : save(saved, path);
+      const std::string file = as_safetensors ? path : path + "/__0_0.distcp";
+      State state = {{"a", at::ones({1 << 20})},
+                     {"b", at::ones({1024, 1024}).t().reshape(-1)},
+                     {"c", at::ones({1 << 20}, at::kDouble)}};
+      const auto truncate = [&](uint64_t, uint64_t) { fs::resize_file(file, 5000); };
+      expect_error<Error>(
+          [&] { load(state, path, {.cast = true, .verify = verify, .on_progress = truncate}); },
+          // A single file counts as replaced then, and is opened again.
+          {file, as_safetensors ? "outside of the file" : "has been truncated since"});
+    }
+  }
+}
+
+TEST(Load, OfAnImplausiblyLongDescriptionIsAnError) {
+  const TempDir dir;
+  save({{"a", at::zeros({4})}}, dir / "ckpt");
+  State state = {{"a", at::zeros({4})}};
+  fs::resize_file(dir / "ckpt/.metadata", uint64_t{5} << 30);  // sparse
+  expect_error<InvalidArgument>([&] { load(state, dir / "ckpt"); }, {".metadata", "5368709120"});
+  fs::remove(dir / "ckpt/checksums.json");
+  expect_error<InvalidArgument>([&] { load(state, dir / "ckpt"); },
+                                {".metadata has 5368709120 bytes", "plausible"});
 }
 
 }  // namespace load_errors_test

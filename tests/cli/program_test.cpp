@@ -98,9 +98,11 @@ TEST(CliRun, AShardedProgramStartsItsRanks) {
   EXPECT_EQ(json["ranks"], 2);
   const files::SafetensorsFile a(whole);
   const files::SafetensorsFile b(sharded);
-  ASSERT_EQ(a.bytes(*a.find("output")).size(), b.bytes(*b.find("output")).size());
-  const auto* x = reinterpret_cast<const float*>(a.bytes(*a.find("output")).data());
-  const auto* y = reinterpret_cast<const float*>(b.bytes(*b.find("output")).data());
+  const auto in_a = a.bytes(*a.find("output"));
+  const auto in_b = b.bytes(*b.find("output"));
+  ASSERT_EQ(in_a.size(), in_b.size());
+  const auto* x = reinterpret_cast<const float*>(in_a.data());
+  const auto* y = reinterpret_cast<const float*>(in_b.data());
   for (int i = 0; i < 8; ++i) EXPECT_NEAR(x[i], y[i], 1e-5);
 }
 

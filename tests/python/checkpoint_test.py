@@ -249,6 +249,45 @@ print("equal on rank " + str(rank))
     assert out.count("equal on rank") == 2
 
 
+def test_what_each_rank_of_pytorch_saved_on_its_own_is_one_checkpoint(beside_torch, tmp_path):
+    """use_collectives=False: each rank describes its own files, and no file describes all of them."""
+    folder = str(tmp_path / "theirs")
+    save = f"""
+state = dict(state_of(False, 0), rank=rank, mine=torch.full((3,), float(rank)))
+dcp.save(state, checkpoint_id={folder!r}, use_collectives=False)
+"""
+    beside_torch(4, VALUES + save)
+    assert not (tmp_path / "theirs/.metadata").exists() and (tmp_path / "theirs/__3.metadata").exists()
+    out = beside_torch(
+        2,
+        VALUES
+        + f"""
+for dim in (0, 1):
+    state = dict(state_of(True, dim, fill=0), rank=None, mine=torch.zeros(3))
+    tessera.load(state, {folder!r})
+    check(state, True)
+    assert state["rank"] == rank and state["mine"].tolist() == [rank] * 3  # each rank's own copy
+print("equal on rank " + str(rank))
+if rank == 0:
+    import os
+    os.remove({folder!r} + "/__2.metadata")
+torch.distributed.barrier()
+try:
+    tessera.load(dict(state_of(True, 0, fill=0), rank=None, mine=torch.zeros(3)), {folder!r})
+except Exception as error:
+    assert "is incomplete: its chunks hold 4 of 6 elements" in str(error), error
+else:
+    raise AssertionError("a rank's part is missing, and nothing was said")
+tessera.save(state_of(True, 0), {folder!r})
+state = state_of(True, 1, fill=0)
+tessera.load(state, {folder!r})
+check(state, True)
+""",
+    )
+    assert out.count("equal on rank") == 2
+    assert not list(pathlib.Path(folder).glob("__*.metadata"))
+
+
 def test_nested_states_come_back_and_errors_name_what_does_not_fit(tmp_path):
     state = {"a": {7: torch.arange(3.0)}, "list": [torch.ones(2), {"n": 1}], "plain": [1, (2.5, "x")]}
     tessera.save(state, tmp_path / "c")

@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <set>
 #include <system_error>
 
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/stored/remove_tree.h"
 #include "tessera/dcp/checksums.h"
 #include "tessera/dcp/metadata.h"
+#include "tessera/dcp/rank_metadata.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -60,11 +62,14 @@ bool exchange(const fs::path& a, const fs::path& b) {
 }
 
 void require_only_checkpoint(const fs::path& directory) {
+  std::set<fs::path> ranks;
+  for (const auto& [rank, name] : dcp::rank_metadata_files(directory)) ranks.insert(name);
   for (const auto& item : fs::directory_iterator(directory)) {
     const fs::path name = item.path().filename();
     const bool known = name == dcp::kMetadataFile || name == dcp::kChecksumFile ||
-                       name.extension() == ".distcp" || name == ".metadata.tmp" ||
-                       name.extension() == ".safetensors" || name == "model.safetensors.index.json";
+                       ranks.contains(name) || name.extension() == ".distcp" ||
+                       name == ".metadata.tmp" || name.extension() == ".safetensors" ||
+                       name == "model.safetensors.index.json";
     require(known && !item.is_directory(), directory.string(), " holds ", name.string(),
             ", which is no part of a checkpoint and would be lost; save to another directory");
   }

@@ -1,21 +1,20 @@
 #include "tessera/checkpoint/stored/reader.h"
 
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 
 #include "tessera/base/errors.h"
 #include "tessera/dcp/check.h"
+#include "tessera/dcp/rank_metadata.h"
 #include "tessera/files/crc32.h"
-#include "tessera/files/release_pages.h"
+#include "tessera/files/description_file.h"
 
 namespace tessera::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string_view text_of(const files::MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+std::string_view text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 /// The bytes that `part` of the item's tensor touches: from its first element to its last.
@@ -36,28 +35,42 @@ std::pair<uint64_t, uint64_t> touched(const dcp::TensorItem& item, const dcp::Ch
 
 CheckpointReader::CheckpointReader(const fs::path& directory, Options options)
     : directory_(directory), options_(options) {
-  const fs::path path = directory / dcp::kMetadataFile;
-  require(fs::exists(path), directory.string(), " is no checkpoint: it has no ",
-          dcp::kMetadataFile);
   const fs::path sums = directory / dcp::kChecksumFile;
   std::error_code none;
   if (fs::exists(fs::symlink_status(sums, none))) {
     has_checksums_ = true;
-    const auto mapped =
-        files::MappedFile::open(dcp::file_inside(directory, std::string(dcp::kChecksumFile)));
-    digest_ = std::to_string(files::crc32(mapped->bytes()));
-    if (options_.verify) checksums_ = dcp::read_checksums(text_of(*mapped), sums.string());
+    const auto file =
+        files::InputFile::open(dcp::file_inside(directory, std::string(dcp::kChecksumFile)));
+    const auto bytes = files::read_whole(*file, files::most_description_bytes(sums));
+    digest_ = std::to_string(files::crc32(bytes));
+    if (options_.verify) checksums_ = dcp::read_checksums(text_of(bytes), sums.string());
   }
-  dcp::VerifiedFile& file = open(std::string(dcp::kMetadataFile));
-  digest_ += join_text(" ", files::crc32(file.file()->bytes()));
-  file.verify(0, file.file()->bytes().size());
-  metadata_ = dcp::read_metadata(file.file()->bytes(), path.string());
+  description_ = directory / dcp::kMetadataFile;
+  if (fs::exists(description_)) {
+    metadata_ = read_description(std::string(dcp::kMetadataFile));
+    return;
+  }
+  const auto names = dcp::rank_metadata_files(directory);
+  require(!names.empty(), directory.string(), " is no checkpoint: it has no ", dcp::kMetadataFile);
+  description_ = directory / names.begin()->second;
+  std::map<int, dcp::Metadata> ranks;
+  for (const auto& [rank, name] : names) ranks.emplace(rank, read_description(name));
+  metadata_ = dcp::merge_rank_metadata(ranks, options.rank, directory.string());
+}
+
+dcp::Metadata CheckpointReader::read_description(const std::string& name) {
+  dcp::VerifiedFile& file = open(name);
+  const auto bytes =
+      files::read_whole(*file.file(), files::most_description_bytes(directory_ / name));
+  digest_ += join_text(" ", files::crc32(bytes));
+  file.verify(0, file.file()->size());
+  return dcp::read_metadata(bytes, (directory_ / name).string());
 }
 
 dcp::VerifiedFile& CheckpointReader::open(const std::string& name) {
   const auto found = files_.find(name);
   if (found != files_.end()) return found->second;
-  auto mapped = files::MappedFile::open(dcp::file_inside(directory_, name));
+  auto file = files::InputFile::open(dcp::file_inside(directory_, name));
   std::optional<dcp::FileSums> sums;
   if (has_checksums_ && options_.verify) {
     const auto known = checksums_.find(name);
@@ -65,23 +78,13 @@ dcp::VerifiedFile& CheckpointReader::open(const std::string& name) {
             dcp::kChecksumFile, ": it is of another checkpoint");
     sums = known->second;
   }
-  return files_.try_emplace(name, std::move(mapped), std::move(sums)).first->second;
+  return files_.try_emplace(name, std::move(file), std::move(sums)).first->second;
 }
 
-at::Tensor CheckpointReader::read(const std::string& name, const dcp::Chunk& chunk,
-                                  const Box& part) {
+StoredElements CheckpointReader::find(const std::string& name, const dcp::Chunk& chunk,
+                                      const Box& part) {
   try {
-    return read_part(name, chunk, part);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(join_text(name, ": ", error.what()));
-  }
-}
-
-void CheckpointReader::prefetch(const std::string& name, const dcp::Chunk& chunk, const Box& part) {
-  try {
-    const auto [offset, length] = touched(open_item(name, chunk).item, chunk, part);
-    const auto& file = open(chunk.item.file).file();
-    file->prefetch(file->bytes().subspan(offset, length));
+    return find_part(name, chunk, part);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(join_text(name, ": ", error.what()));
   }
@@ -105,21 +108,20 @@ CheckpointReader::OpenedItem& CheckpointReader::open_item(const std::string& nam
 
 void CheckpointReader::verify_item(const std::string& name, const dcp::VerifiedFile& file,
                                    const dcp::TensorItem& item) {
-  constexpr size_t kPart = size_t{1} << 20;
-  auto left = file.file()->bytes().subspan(item.record_offset, item.record_size);
+  constexpr uint64_t kPart = uint64_t{256} << 10;  // stays in a core's cache
+  std::vector<std::byte> buffer(std::min(kPart, item.record_size));
   uint32_t sum = 0;
-  while (!left.empty()) {
-    const auto part = left.first(std::min(left.size(), kPart));
+  for (uint64_t at = 0; at < item.record_size; at += kPart) {
+    const auto part = std::span(buffer).first(std::min(kPart, item.record_size - at));
+    file.file()->read(item.record_offset + at, part);
     sum = files::crc32(part, sum);
-    files::release_pages(part);
-    left = left.subspan(part.size());
   }
   require(sum == item.record_crc, file.file()->path(), ": ", name,
           " is damaged: its bytes do not have the checksum that was stored with them");
 }
 
-at::Tensor CheckpointReader::read_part(const std::string& name, const dcp::Chunk& chunk,
-                                       const Box& part) {
+StoredElements CheckpointReader::find_part(const std::string& name, const dcp::Chunk& chunk,
+                                           const Box& part) {
   OpenedItem& opened = open_item(name, chunk);
   const dcp::TensorItem& item = opened.item;
   dcp::VerifiedFile& file = open(chunk.item.file);
@@ -130,18 +132,15 @@ at::Tensor CheckpointReader::read_part(const std::string& name, const dcp::Chunk
     verify_item(name, file, item);
     opened.verified = true;
   }
-  const auto mapped = file.file();
-  return at::from_blob(
-      mapped->writable_bytes().data() + offset, part.shape(), item.strides, [mapped](void*) {},
-      at::TensorOptions(static_cast<at::ScalarType>(item.dtype)));
+  return {file.file(), item.dtype, offset, part.shape(), item.strides};
 }
 
 files::PlainValue CheckpointReader::read_value(const std::string& name,
                                                const dcp::ValueEntry& entry) {
   dcp::VerifiedFile& file = open(entry.item.file);
   try {
-    if (entry.item.offset <= file.file()->bytes().size() &&
-        entry.item.length <= file.file()->bytes().size() - entry.item.offset) {
+    const uint64_t size = file.file()->size();
+    if (entry.item.offset <= size && entry.item.length <= size - entry.item.offset) {
       file.verify(entry.item.offset, entry.item.length);
     }
     return dcp::read_value_item(file.file(), entry.item);
@@ -188,9 +187,9 @@ void CheckpointReader::verify_all(const OnProgress& on_progress) {
       continue;
     }
     const auto& tensor = std::get<dcp::TensorEntry>(entry);
-    dcp::check_chunks(name, tensor, (directory_ / dcp::kMetadataFile).string());
+    dcp::check_chunks(name, tensor, description_.string());
     for (const auto& chunk : tensor.chunks) {
-      if (chunk.box.numel() > 0) read(name, chunk, chunk.box);
+      if (chunk.box.numel() > 0) find(name, chunk, chunk.box);
       if (by_items) count(chunk.item.length);
     }
   }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -12,7 +10,7 @@
 #include "tessera/dcp/checksums.h"
 #include "tessera/dcp/items.h"
 
-/// A checkpoint of save() or of torch.distributed.checkpoint, opened for reading. Files are mapped
+/// A checkpoint of save() or of torch.distributed.checkpoint, opened for reading. Files are opened
 /// when they are needed.
 namespace tessera::checkpoint {
 
@@ -23,12 +21,11 @@ class CheckpointReader final : public StoredState {
 
   const dcp::Metadata& metadata() const override { return metadata_; }
   const std::filesystem::path& path() const override { return directory_; }
-  std::filesystem::path description() const override { return directory_ / dcp::kMetadataFile; }
+  std::filesystem::path description() const override { return description_; }
   std::string format() const override { return "PyTorch distributed checkpoint"; }
   std::string digest() const override { return digest_; }
   bool has_checksums() const override { return has_checksums_; }
-  at::Tensor read(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
-  void prefetch(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
+  StoredElements find(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
   files::PlainValue read_value(const std::string& name, const dcp::ValueEntry& entry) override;
   void verify_all(const OnProgress& on_progress) override;
 
@@ -38,7 +35,7 @@ class CheckpointReader final : public StoredState {
     bool verified = false;  ///< by its own checksum, where the file has none
   };
 
-  at::Tensor read_part(const std::string& name, const dcp::Chunk& chunk, const Box& part);
+  StoredElements find_part(const std::string& name, const dcp::Chunk& chunk, const Box& part);
   /// The item of a chunk, which has the chunk's shape.
   OpenedItem& open_item(const std::string& name, const dcp::Chunk& chunk);
   void verify_item(const std::string& name, const dcp::VerifiedFile& file,
@@ -46,7 +43,11 @@ class CheckpointReader final : public StoredState {
   void verify_value(const std::string& name, const dcp::ValueEntry& entry);
   dcp::VerifiedFile& open(const std::string& file);
 
+  /// Reads, verifies and adds to the digest one file that describes the checkpoint.
+  dcp::Metadata read_description(const std::string& name);
+
   std::filesystem::path directory_;
+  std::filesystem::path description_;
   Options options_;
   bool has_checksums_ = false;
   std::string digest_;

@@ -1,12 +1,11 @@
 #include "tessera/checkpoint/stored/safetensors_reader.h"
 
-#include <ATen/ops/from_blob.h>
-
 #include <set>
 
 #include "tessera/base/errors.h"
 #include "tessera/base/shape.h"
 #include "tessera/dcp/check.h"
+#include "tessera/files/description_file.h"
 #include "tessera/files/json_cursor.h"
 
 namespace tessera::checkpoint {
@@ -26,9 +25,10 @@ std::set<std::string> tensor_files(const fs::path& directory) {
 }
 
 nlohmann::ordered_json read_index(const fs::path& index) {
-  const auto file = files::MappedFile::open(index);
-  return files::parse_json(
-      {reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}, index.string());
+  const auto bytes =
+      files::read_whole(*files::InputFile::open(index), files::most_description_bytes(index));
+  return files::parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                           index.string());
 }
 
 }  // namespace
@@ -83,30 +83,17 @@ void SafetensorsReader::add_file(const fs::path& directory, const std::string& n
   }
 }
 
-at::Tensor SafetensorsReader::read(const std::string& name, const dcp::Chunk& chunk,
-                                   const Box& part) {
+StoredElements SafetensorsReader::find(const std::string& name, const dcp::Chunk& chunk,
+                                       const Box& part) {
   const files::SafetensorsFile& file = files_.at(chunk.item.file);
   const files::SafetensorsEntry* entry = file.find(name);
   ensure(entry != nullptr, "a tensor that its own file does not have");
-  const std::vector<int64_t> strides = contiguous_stride(entry->shape);
+  std::vector<int64_t> strides = contiguous_stride(entry->shape);
   int64_t first = 0;
   for (size_t d = 0; d < part.begin.size(); ++d) first += part.begin[d] * strides[d];
-  const auto mapped = file.file();
-  std::byte* const data = mapped->writable_bytes().data() + entry->offset;
-  return at::from_blob(
-      data + first * dtype_bytes(entry->dtype), part.shape(), strides, [mapped](void*) {},
-      at::TensorOptions(static_cast<at::ScalarType>(entry->dtype)));
-}
-
-void SafetensorsReader::prefetch(const std::string& name, const dcp::Chunk& chunk,
-                                 const Box& part) {
-  const at::Tensor elements = read(name, chunk, part);
-  int64_t span = 1;
-  for (int64_t d = 0; d < elements.dim(); ++d) span += (elements.size(d) - 1) * elements.stride(d);
-  const auto* const first = static_cast<const std::byte*>(elements.const_data_ptr());
-  files_.at(chunk.item.file)
-      .file()
-      ->prefetch({first, static_cast<size_t>(span * elements.element_size())});
+  return {file.file(), entry->dtype,
+          entry->offset + static_cast<uint64_t>(first * dtype_bytes(entry->dtype)), part.shape(),
+          std::move(strides)};
 }
 
 files::PlainValue SafetensorsReader::read_value(const std::string& name, const dcp::ValueEntry&) {

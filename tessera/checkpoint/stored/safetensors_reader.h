@@ -25,8 +25,7 @@ class SafetensorsReader final : public StoredState {
   std::string format() const override { return "safetensors"; }
   std::string digest() const override { return ""; }
   bool has_checksums() const override { return false; }
-  at::Tensor read(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
-  void prefetch(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
+  StoredElements find(const std::string& name, const dcp::Chunk& chunk, const Box& part) override;
   files::PlainValue read_value(const std::string& name, const dcp::ValueEntry& entry) override;
   void verify_all(const OnProgress&) override {}
 

@@ -25,7 +25,7 @@ DType dtype_of(StoredState& stored, const std::string& name, const dcp::TensorEn
     if (chunk.box.numel() == 0) continue;
     Box first = chunk.box;
     for (size_t d = 0; d < first.begin.size(); ++d) first.end[d] = first.begin[d] + 1;
-    return static_cast<DType>(stored.read(name, chunk, first).scalar_type());
+    return stored.find(name, chunk, first).dtype;
   }
   throw InvalidArgument(
       join_text(stored.path().string(), ": the type of ", name, " is not in the metadata"));
@@ -40,19 +40,20 @@ at::Tensor read_box(StoredState& stored, const std::string& name, const dcp::Ten
 
 void read_box_into(const at::Tensor& target, StoredState& stored, const std::string& name,
                    const dcp::TensorEntry& entry, const Box& box) {
+  ElementReader reader;
   for (const auto& chunk : entry.chunks) {
     const auto part = intersection(box, chunk.box);
     if (!part) continue;
-    const at::Tensor source = stored.read(name, chunk, *part);
-    require(source.scalar_type() == target.scalar_type(), stored.path().string(), ": a chunk of ",
-            name, " is ", dtype_name(static_cast<DType>(source.scalar_type())), ", the tensor is ",
-            dtype_name(static_cast<DType>(target.scalar_type())));
+    const StoredElements source = stored.find(name, chunk, *part);
+    const auto dtype = static_cast<DType>(target.scalar_type());
+    require(source.dtype == dtype, stored.path().string(), ": a chunk of ", name, " is ",
+            dtype_name(source.dtype), ", the tensor is ", dtype_name(dtype));
     at::Tensor place = target;
     for (size_t d = 0; d < box.begin.size(); ++d) {
       place = place.narrow(static_cast<int64_t>(d), part->begin[d] - box.begin[d],
                            part->end[d] - part->begin[d]);
     }
-    copy_elements(place, source);
+    reader.read(place, source);
   }
 }
 

@@ -1,13 +1,12 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "tessera/checkpoint/stored/elements.h"
 #include "tessera/dcp/metadata.h"
 #include "tessera/files/pickle/plain_value.h"
 
@@ -18,6 +17,9 @@ class StoredState {
  public:
   struct Options {
     bool verify = true;  ///< bytes are checked against their checksums when they are read
+    /// Where ranks described what they saved each on its own, the one whose copy is taken of what
+    /// several have.
+    int rank = 0;
   };
 
   virtual ~StoredState() = default;
@@ -35,11 +37,10 @@ class StoredState {
   /// Whether damage of any byte is found.
   virtual bool has_checksums() const = 0;
 
-  /// The elements of `part`, a box inside the chunk, as a tensor over the mapped file; it keeps the
-  /// file mapped. Not aligned where the file is not: see copy_elements.
-  virtual at::Tensor read(const std::string& name, const dcp::Chunk& chunk, const Box& part) = 0;
-  /// Starts to read what read() will, and does not wait for it.
-  virtual void prefetch(const std::string& name, const dcp::Chunk& chunk, const Box& part) = 0;
+  /// Where the elements of `part` are, a box inside the chunk, after they have been verified; the
+  /// file stays open as long as the result.
+  virtual StoredElements find(const std::string& name, const dcp::Chunk& chunk,
+                              const Box& part) = 0;
   virtual files::PlainValue read_value(const std::string& name, const dcp::ValueEntry& entry) = 0;
   /// Reads every byte that has a checksum; throws InvalidArgument for the first that is damaged.
   /// `on_progress` may be empty: bytes that have been read, of all.
@@ -47,16 +48,10 @@ class StoredState {
   virtual void verify_all(const OnProgress& on_progress) = 0;
 };
 
-/// Opens what is at `path`: a directory with .metadata; a .safetensors file; a directory with a
-/// model.safetensors.index.json, or with .safetensors files. Throws InvalidArgument for anything
-/// else.
+/// Opens what is at `path`: a directory with .metadata, or with one of each rank; a .safetensors
+/// file; a directory with a model.safetensors.index.json, or with .safetensors files. Throws
+/// InvalidArgument for anything else.
 std::unique_ptr<StoredState> open_stored(const std::filesystem::path& path,
                                          StoredState::Options options);
-
-/// Writes the elements of `source`, as StoredState gives them, into `target`, converting them.
-void copy_elements(const at::Tensor& target, const at::Tensor& source);
-/// The same for large tensors that are read once: at most about 16 MiB of the mapped file are in
-/// the memory of this process at a time.
-void copy_and_release(const at::Tensor& target, const at::Tensor& source);
 
 }  // namespace tessera::checkpoint
