@@ -1,11 +1,10 @@
 """The Python examples run; each checks its own results."""
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
+
+from python_process import run_example
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
@@ -19,13 +18,4 @@ def test_there_are_examples():
 def test_example(file):
     if "verify" in file.read_text(encoding="utf-8") and not (ROOT / "build/bin/tessera").exists():
         pytest.skip("the command line is not built there")
-    done = subprocess.run(
-        [sys.executable, file],
-        env=dict(os.environ, OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout
+    assert run_example(file)

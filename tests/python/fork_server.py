@@ -2,7 +2,8 @@
 new ones. A child begins as `python program.py args...` or `python -m module args...` does, with the environment and
 output files that it is given, and ends as an interpreter ends.
 
-    python fork_server.py      reads requests and writes answers, a line of JSON each:
+    python fork_server.py [module...]      imports these, or PRELOADED; reads requests and writes answers, a line of JSON
+                                           each:
     {"words": ["program.py", "x"], "cwd": null, "timeout": 60, "ranks": [{"env": {"RANK": "0"}, "out": "o", "err": "e"}]}
     {"codes": [0]}
 """
@@ -84,7 +85,7 @@ def run(words):
 
 
 if __name__ == "__main__":
-    for module in PRELOADED:
+    for module in sys.argv[1:] or PRELOADED:
         importlib.import_module(module)
     gc.freeze()  # else every child visits all objects of torch at its exit, which takes longer than most programs
     program = serve()

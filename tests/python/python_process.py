@@ -88,9 +88,7 @@ def run_world(n, *words, cwd=None, code=0):
                 {"env": {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}, "out": out[rank], "err": err[rank]}
                 for rank in range(n)
             ]
-            codes = ask_fork_server(
-                {"words": [str(word) for word in words], "cwd": cwd and str(cwd), "timeout": TIMEOUT_S, "ranks": ranks}
-            )["codes"]
+            codes = ask(fork_server(), words, cwd, ranks)
             texts = ["".join(pathlib.Path(file).read_text(encoding="utf-8") for file in files) for files in (out, err)]
         return next((code for code in codes if code != 0), 0), *texts
 
@@ -99,10 +97,25 @@ def run_world(n, *words, cwd=None, code=0):
     return out + err
 
 
+def run_example(file):
+    """What `python file` prints, as a fork of an interpreter that has imported torch alone, as all examples do."""
+
+    def attempt():
+        with tempfile.TemporaryDirectory() as folder:
+            texts = [pathlib.Path(folder, name) for name in ("out", "err")]
+            rank = {"env": {}, "out": str(texts[0]), "err": str(texts[1])}
+            (code,) = ask(fork_server("torch"), [file], None, [rank])
+            return code, *(text.read_text(encoding="utf-8") for text in texts)
+
+    code, out, err = run_again_if_aborted(attempt)
+    assert code == 0, out + err
+    return out
+
+
 @functools.cache
-def fork_server():
+def fork_server(*modules):
     server = subprocess.Popen(
-        [sys.executable, pathlib.Path(__file__).with_name("fork_server.py")],
+        [sys.executable, pathlib.Path(__file__).with_name("fork_server.py"), *modules],
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -112,8 +125,10 @@ def fork_server():
     return server
 
 
-def ask_fork_server(request):
-    server = fork_server()
+def ask(server, words, cwd, ranks):
+    """The exit codes of the ranks."""
+    words = [str(word) for word in words]
+    request = {"words": words, "cwd": cwd and str(cwd), "timeout": TIMEOUT_S, "ranks": ranks}
     server.stdin.write(json.dumps(request) + "\n")
     server.stdin.flush()
-    return json.loads(server.stdout.readline())
+    return json.loads(server.stdout.readline())["codes"]
