@@ -290,17 +290,24 @@ def test_errors_speak_of_the_tensors_that_the_caller_has(ranks):
     ranks(1, alone)
 
 
-@pytest.mark.parametrize("placements", ["R", "S0", "S1"])
-def test_vmap_of_embedding_makes_indexes_of_its_own(ranks, placements):
+@pytest.mark.parametrize("of_indexes", ["R", "S0"])
+@pytest.mark.parametrize("placements", ["R", "S0", "S1", "S2"])
+@pytest.mark.parametrize("rows", [7, 8])
+def test_vmap_of_embedding_makes_indexes_of_its_own(ranks, placements, of_indexes, rows):
+    """Whatever dim of the tables is sharded, no table is gathered, unless its rows are uneven: the tables
+    become one, of which no placement says that each rank has the first four rows of every seven."""
     indexes = torch.tensor([[0, 2], [3, 6], [1, 1]])
-    tables = torch.arange(63.0).view(3, 7, 3)
+    tables = torch.arange(9.0 * rows).view(3, rows, 3)
     embedding = torch.vmap(torch.nn.functional.embedding)
     expected = embedding(indexes, tables)
 
     def body(rank):
         mesh = tessera.init_device_mesh("tp=2")
-        x, w = spread(indexes, mesh, "R"), spread(tables, mesh, placements)
-        return torch.equal(tessera.full_tensor(embedding(x, w)), expected)
+        x, w = spread(indexes, mesh, of_indexes), spread(tables, mesh, placements)
+        with tessera.Recorder(mesh) as recorder:
+            found = embedding(x, w)
+        assert all("int64" in str(event) for event in recorder.events) or (placements, rows) == ("S1", 7)
+        return torch.equal(tessera.full_tensor(found), expected)
 
     assert ranks(2, body) == [True, True]
 
