@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
@@ -23,7 +24,8 @@ at::Tensor all_gather(comm::RankWorld& world, const at::Tensor& mine) {
   return all;
 }
 
-/// The error with `prefix` before its text; one that is not of this library as it is.
+/// The error with `prefix` before its text; one that is neither of this library nor of the file
+/// system as it is.
 [[noreturn]] void rethrow_with(const std::string& prefix, const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
@@ -36,6 +38,8 @@ at::Tensor all_gather(comm::RankWorld& world, const at::Tensor& mine) {
   } catch (const InternalError& error) {
     throw InternalError(prefix + error.what());
   } catch (const Error& error) {
+    throw Error(prefix + error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
     throw Error(prefix + error.what());
   }
 }

@@ -67,6 +67,18 @@ TEST(Load, IntoWhatOneRankCannotWriteChangesNoRank) {
   });
 }
 
+TEST(Save, WhereNoDirectoryCanBeIsAnErrorOfTheLibrary) {
+  const TempDir dir;
+  std::ofstream(dir / "file") << "x";
+  for (const int ranks : {1, 2}) {
+    run_ranks(ranks, [&](int rank) {
+      const auto attempt = [&] { save({{"a", at::zeros({4})}}, dir / "file/ckpt"); };
+      rank == 0 ? expect_error<Error>(attempt, {"file", "Not a directory"})
+                : expect_error<PeerError>(attempt, {"rank 0: ", "Not a directory"});
+    });
+  }
+}
+
 TEST(Load, FollowsNoLinkOutOfTheDirectory) {
   for (const std::string name : {"__0_0.distcp", ".metadata", "checksums.json"}) {
     const TempDir dir;

@@ -31,6 +31,17 @@ std::pair<uint64_t, uint64_t> touched(const dcp::TensorItem& item, const dcp::Ch
   return {item.offset + first * width, (last - first + 1) * width};
 }
 
+/// Of all items of tensors.
+uint64_t item_bytes(const dcp::Metadata& metadata) {
+  uint64_t out = 0;
+  for (const auto& [name, entry] : metadata.entries) {
+    const auto* tensor = std::get_if<dcp::TensorEntry>(&entry);
+    if (tensor == nullptr) continue;
+    for (const auto& chunk : tensor->chunks) out += chunk.item.length;
+  }
+  return out;
+}
+
 }  // namespace
 
 CheckpointReader::CheckpointReader(const fs::path& directory, Options options)
@@ -53,9 +64,8 @@ CheckpointReader::CheckpointReader(const fs::path& directory, Options options)
   const auto names = dcp::rank_metadata_files(directory);
   require(!names.empty(), directory.string(), " is no checkpoint: it has no ", dcp::kMetadataFile);
   description_ = directory / names.begin()->second;
-  std::map<int, dcp::Metadata> ranks;
-  for (const auto& [rank, name] : names) ranks.emplace(rank, read_description(name));
-  metadata_ = dcp::merge_rank_metadata(ranks, options.rank, directory.string());
+  for (const auto& [rank, name] : names) ranks_.emplace(rank, read_description(name));
+  metadata_ = dcp::merge_rank_metadata(ranks_, options.rank, directory.string());
 }
 
 dcp::Metadata CheckpointReader::read_description(const std::string& name) {
@@ -174,23 +184,30 @@ void CheckpointReader::verify_all(const OnProgress& on_progress) {
       count(length);
     }
   }
-  const bool by_items = checksums_.empty();  // of PyTorch: each item has its own
   for (const auto& [name, entry] : metadata_.entries) {
     const auto* tensor = std::get_if<dcp::TensorEntry>(&entry);
-    for (size_t i = 0; by_items && tensor != nullptr && i < tensor->chunks.size(); ++i) {
-      total += tensor->chunks[i].item.length;
-    }
+    if (tensor != nullptr) dcp::check_chunks(name, *tensor, description_.string());
   }
-  for (const auto& [name, entry] : metadata_.entries) {
+  std::vector<const dcp::Metadata*> described;  // copies that each rank saved on its own too
+  for (const auto& [rank, metadata] : ranks_) described.push_back(&metadata);
+  if (described.empty()) described.push_back(&metadata_);
+  const bool by_items = checksums_.empty();  // of PyTorch: each item has its own
+  for (const auto* metadata : described) total += by_items ? item_bytes(*metadata) : 0;
+  for (const auto* metadata : described) {
+    verify_items(*metadata, [&](uint64_t bytes) { count(by_items ? bytes : 0); });
+  }
+}
+
+void CheckpointReader::verify_items(const dcp::Metadata& metadata,
+                                    const std::function<void(uint64_t)>& count) {
+  for (const auto& [name, entry] : metadata.entries) {
     if (const auto* value = std::get_if<dcp::ValueEntry>(&entry)) {
       verify_value(name, *value);
       continue;
     }
-    const auto& tensor = std::get<dcp::TensorEntry>(entry);
-    dcp::check_chunks(name, tensor, description_.string());
-    for (const auto& chunk : tensor.chunks) {
+    for (const auto& chunk : std::get<dcp::TensorEntry>(entry).chunks) {
       if (chunk.box.numel() > 0) find(name, chunk, chunk.box);
-      if (by_items) count(chunk.item.length);
+      count(chunk.item.length);
     }
   }
 }

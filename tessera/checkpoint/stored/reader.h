@@ -41,6 +41,7 @@ class CheckpointReader final : public StoredState {
   void verify_item(const std::string& name, const dcp::VerifiedFile& file,
                    const dcp::TensorItem& item);
   void verify_value(const std::string& name, const dcp::ValueEntry& entry);
+  void verify_items(const dcp::Metadata& metadata, const std::function<void(uint64_t)>& count);
   dcp::VerifiedFile& open(const std::string& file);
 
   /// Reads, verifies and adds to the digest one file that describes the checkpoint.
@@ -53,6 +54,7 @@ class CheckpointReader final : public StoredState {
   std::string digest_;
   dcp::Checksums checksums_;
   dcp::Metadata metadata_;
+  std::map<int, dcp::Metadata> ranks_;  ///< where each rank has described what it saved itself
   std::map<std::string, dcp::VerifiedFile> files_;
   std::map<std::pair<std::string, uint64_t>, OpenedItem> items_;
 };
