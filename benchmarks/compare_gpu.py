@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """A training step of a 124M GPT on one GPU: this library beside PyTorch, in one run.
 
-    benchmarks/compare_gpu.py [--shapes 8x1024,1x64] [--rounds 7] [--steps 10] [--build build]
+    benchmarks/compare_gpu.py [--shapes 8x1024,1x64] [--rounds 15] [--steps 5] [--build build]
 
 bfloat16 parameters, fused AdamW, one rank. PyTorch's forms and this library's from Python run in
 this process and take turns; benchmarks/gpu_bench of the build folder, if it was built, adds those of
-C++. Prints the table of docs/gpu.md: milliseconds per step (median of the rounds) and peak memory by
-the allocator, then each form over the plain one of its language.
+C++. Prints the tables of docs/gpu.md: milliseconds per step (median of the rounds) and peak memory by
+the allocator, then each form over the plain one of its language. Those ratios are of times of the same
+round, so that a change of the machine's speed does not decide: the median, and the quartiles between
+which half of the rounds are.
 """
 
 import argparse
+import dataclasses
 import gc
 import os
 import pathlib
@@ -90,6 +93,15 @@ def own_form(form, model, data):
     return model, [tessera.distribute_tensor(x, mesh, [tessera.Replicate()]) for x in data]
 
 
+@dataclasses.dataclass
+class Result:
+    """Of one form: ms per step, MiB, and time over plain as (median, lower, upper quartile)."""
+
+    time: float
+    memory: float
+    over: tuple | None
+
+
 class Subject:
     """A model in one form, warm, with the times of its rounds."""
 
@@ -127,6 +139,14 @@ class Subject:
         self.torch.cuda.synchronize()
         self.times.append((time.perf_counter() - begin) / steps * 1000)
 
+    def result(self, plain):
+        over = None
+        if plain is not None:
+            ratios = [own / its for own, its in zip(self.times, plain.times)]
+            lower, median, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+            over = (median, lower, upper)
+        return Result(statistics.median(self.times), self.memory, over)
+
 
 FORMS = [
     ("PyTorch", "plain"),
@@ -148,17 +168,19 @@ def compare(torch, shape, rounds, steps):
     for _ in range(rounds):
         for subject in subjects:
             subject.measure(steps)
-    return {s.name: (statistics.median(s.times), s.memory) for s in subjects}
+    plain = next((s for s in subjects if s.name == "PyTorch: plain"), None)
+    return {s.name: s.result(plain) for s in subjects}
 
 
 def compare_in_cpp(bench, shape):
-    """The lines of gpu_bench: shape, form, time, memory between tabs."""
+    """The lines of gpu_bench, between tabs: shape, form, time, memory, and what is over plain."""
     out = subprocess.run([bench, shape], capture_output=True, text=True, check=False)
     found = {}
     for line in out.stdout.splitlines():
         parts = line.split("\t")
-        if len(parts) == 4 and parts[2].endswith(" ms"):
-            found[f"C++: {parts[1]}"] = (float(parts[2][:-3]), float(parts[3][:-4]))
+        if len(parts) >= 4 and parts[2].endswith(" ms"):
+            over = tuple(map(float, parts[4:])) or None
+            found[f"C++: {parts[1]}"] = Result(float(parts[2][:-3]), float(parts[3][:-4]), over)
         else:
             print(line[:300], flush=True)
     if out.returncode:
@@ -181,29 +203,46 @@ ROWS = {  # of the table, in order
 }
 
 
-def print_table(shapes, found):
-    heads = [f"batch {shape.replace('x', ' × ')} | memory" for shape in shapes]
+def print_table(heads, columns, rows):
+    """`rows`: per name the cells, None where there is nothing; rows without any are left out."""
     print("| | " + " | ".join(heads) + " |")
-    print("|---|" + "---|---|" * len(shapes))
-    for key, name in ROWS.items():
-        cells = [found[shape].get(key) for shape in shapes]
-        if any(cells):
-            texts = [f"{cell[0]:.1f} | {cell[1]:.0f} MiB" if cell else "- | -" for cell in cells]
-            print(f"| {name} | " + " | ".join(texts) + " |")
-    for shape in shapes:
-        ratios = []
-        for key in ROWS:
-            plain = found[shape].get("C++: plain" if key.startswith("C++") else "PyTorch: plain")
-            if plain and key in found[shape] and not key.endswith(": plain"):
-                ratios.append(f"{key} {found[shape][key][0] / plain[0]:.3f}")
-        print(f"over plain, {shape}: " + ", ".join(ratios), flush=True)
+    print("|---|" + "---|" * columns)
+    for name, cells in rows:
+        if any(cell is not None for cell in cells):
+            missing = " | ".join(["-"] * (columns // len(cells)))
+            print(f"| {name} | " + " | ".join(cell or missing for cell in cells) + " |")
+    print(flush=True)
+
+
+def time_cell(result):
+    return result and f"{result.time:.1f} | {result.memory:.0f} MiB"
+
+
+def over_cell(result):
+    if result is None or result.over is None:
+        return None
+    median, lower, upper = result.over
+    return f"{median:.2f} ({lower:.2f} to {upper:.2f})"
+
+
+def print_tables(shapes, found):
+    batches = [f"batch {shape.replace('x', ' × ')}" for shape in shapes]
+    cells = {key: [found[shape].get(key) for shape in shapes] for key in ROWS}
+    print_table(
+        [f"{batch} | memory" for batch in batches],
+        2 * len(shapes),
+        [(name, list(map(time_cell, cells[key]))) for key, name in ROWS.items()],
+    )
+    print("Over plain, medians of rounds (and quartiles):\n")
+    rows = [(n, list(map(over_cell, cells[k]))) for k, n in ROWS.items() if not k.endswith(": plain")]
+    print_table(batches, len(shapes), rows)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", default="8x1024,1x64")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--build", default="build", help="folder of gpu_bench")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -223,7 +262,7 @@ def main():
     dist.init_process_group("nccl", rank=0, world_size=1)
     for shape in shapes:
         found[shape].update(compare(torch, shape, args.rounds, args.steps))
-    print_table(shapes, found)
+    print_tables(shapes, found)
     dist.destroy_process_group()
 
 

@@ -155,10 +155,14 @@ class TrainedGpt {
     optimizer_ = std::make_unique<FusedAdamW>(model_->parameters());
   }
 
-  void step() {
-    model_->loss(words_, places_, words_).backward();
+  at::Tensor forward() { return model_->loss(words_, places_, words_); }
+  void update() {
     optimizer_->step();
     optimizer_->zero_grad();
+  }
+  void step() {
+    forward().backward();
+    update();
   }
 
  private:

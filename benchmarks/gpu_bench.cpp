@@ -5,8 +5,12 @@
 //   fully_shard    a group a block and one for the rest
 //   ..., captured  the same step recorded once as a CUDA graph, then replayed
 //
-//   gpu_bench [BATCHxLENGTH ...]   prints a line a form: ms per step (median of rounds in which the
-//                                  forms take turns), peak memory in MiB by the allocator
+//   gpu_bench [BATCHxLENGTH ...] [FORM]   prints a line a form, or of one form alone: ms per step
+//                                         (median of rounds in which the forms take turns), peak
+//                                         memory in MiB by the allocator, time over plain
+//
+// The time over plain is that of the same round, so that a change of the machine's speed does not
+// decide: the median, and the quartiles between which half of the rounds are.
 //
 // benchmarks/compare_gpu.py prints them beside PyTorch's own. Built where torch has CUDA.
 #include <ATen/Context.h>
@@ -18,7 +22,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,9 +37,11 @@ using namespace tessera;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kWarm = 5;
-constexpr int kSteps = 10;
-constexpr int kRounds = 11;                    // at least, and
-constexpr std::chrono::seconds kMeasuring(8);  // as many more as fit in this time
+constexpr int kSteps = 5;
+constexpr int kRounds = 15;                     // at least, and
+constexpr std::chrono::seconds kMeasuring(12);  // as many more as fit in this time
+constexpr const char* kForms[] = {"plain",           "sharded",           "fully_shard",
+                                  "plain, captured", "sharded, captured", "fully_shard, captured"};
 
 c10::DeviceAllocator& allocator() { return *c10::getDeviceAllocator(c10::kCUDA); }
 
@@ -96,19 +102,29 @@ class Subject {
   std::unique_ptr<at::cuda::CUDAGraph> graph_;
 };
 
-double median(std::vector<double> values) {
+/// The value that this part of all values is less than: 0.5 is the median.
+double quantile(std::vector<double> values, double part) {
   std::ranges::sort(values);
-  return values[values.size() / 2];
+  return values[static_cast<size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-void compare(const DeviceMesh& mesh, int64_t batch, int64_t length) {
+/// Of each round.
+std::vector<double> over_plain(const Subject& subject, const Subject& plain) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < subject.times.size(); ++i) {
+    ratios.push_back(subject.times[i] / plain.times[i]);
+  }
+  return ratios;
+}
+
+void compare(const DeviceMesh& mesh, const std::vector<std::string>& forms, int64_t batch,
+             int64_t length) {
   std::vector<std::unique_ptr<Subject>> subjects;
-  for (const char* form : {"plain", "sharded", "fully_shard", "plain, captured",
-                           "sharded, captured", "fully_shard, captured"}) {
+  for (const std::string& form : forms) {
     try {
       subjects.push_back(std::make_unique<Subject>(form, mesh, batch, length));
     } catch (const std::exception& error) {
-      std::printf("%ldx%ld\t%s\tfailed: %s\n", batch, length, form, error.what());
+      std::printf("%ldx%ld\t%s\tfailed: %s\n", batch, length, form.c_str(), error.what());
     }
   }
   const auto end = Clock::now() + kMeasuring;
@@ -116,8 +132,13 @@ void compare(const DeviceMesh& mesh, int64_t batch, int64_t length) {
     for (const auto& subject : subjects) subject->measure();
   }
   for (const auto& subject : subjects) {
-    std::printf("%ldx%ld\t%s\t%.2f ms\t%.0f MiB\n", batch, length, subject->name.c_str(),
-                median(subject->times), subject->memory);
+    std::printf("%ldx%ld\t%s\t%.2f ms\t%.0f MiB", batch, length, subject->name.c_str(),
+                quantile(subject->times, 0.5), subject->memory);
+    if (subjects.front()->name == "plain") {
+      const auto ratios = over_plain(*subject, *subjects.front());
+      for (const double part : {0.5, 0.25, 0.75}) std::printf("\t%.3f", quantile(ratios, part));
+    }
+    std::printf("\n");
   }
   std::fflush(stdout);
 }
@@ -128,6 +149,11 @@ int main(int argc, char** argv) {
   at::globalContext().lazyInitDevice(c10::kCUDA);
   const DeviceMesh mesh = comm::init_device_mesh("cuda:dp=1");
   std::vector<std::string> shapes(argv + 1, argv + argc);
+  std::vector<std::string> forms(std::begin(kForms), std::end(kForms));
+  if (!shapes.empty() && std::ranges::find(forms, shapes.back()) != forms.end()) {
+    forms = {shapes.back()};
+    shapes.pop_back();
+  }
   if (shapes.empty()) shapes = {"8x1024", "1x64"};
   for (const std::string& shape : shapes) {
     const size_t cross = shape.find('x');
@@ -135,7 +161,7 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "gpu_bench: '%s' is not BATCHxLENGTH\n", shape.c_str());
       return 2;
     }
-    compare(mesh, std::stoll(shape.substr(0, cross)), std::stoll(shape.substr(cross + 1)));
+    compare(mesh, forms, std::stoll(shape.substr(0, cross)), std::stoll(shape.substr(cross + 1)));
   }
   comm::close_process_world();
   return 0;

@@ -1,7 +1,8 @@
 // A training step of a small GPT on the CPU, on one rank: plain, every tensor sharded, fully_shard.
 // The tensors are so small that the step is the overhead of its ops, as on a GPU at a small batch.
 //
-//   step_bench          microseconds a step, by turns
+//   step_bench          microseconds a step, by turns; then with backward on another thread, where
+//                       autograd runs it for a GPU: what one thread allocates the other frees
 //   step_bench <form>   of one form alone, for a profiler
 //   step_bench count    runs each form a few times for callgrind (count_instructions.sh)
 #include <ATen/Parallel.h>
@@ -9,9 +10,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #if __has_include(<valgrind/callgrind.h>)
@@ -61,24 +67,69 @@ int count() {
 #endif
 }
 
-void compare(const std::vector<const char*>& forms) {
-  constexpr int kSteps = 20;
-  constexpr int kRounds = 15;
+/// Runs functions one at a time on a thread of its own.
+class Worker {
+ public:
+  Worker() : thread_([this] { serve(); }) {}
+  ~Worker() { run(nullptr); }
+
+  /// Returns when `work` has run; nullptr ends the thread.
+  void run(std::function<void()> work) {
+    const bool last = work == nullptr;
+    std::unique_lock lock(mutex_);
+    work_ = std::move(work);
+    asked_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !asked_; });
+    lock.unlock();
+    if (last) thread_.join();
+  }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (bool more = true; more;) {
+      changed_.wait(lock, [this] { return asked_; });
+      more = work_ != nullptr;
+      if (more) work_();
+      asked_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void()> work_;
+  bool asked_ = false;
+  std::thread thread_;
+};
+
+using Step = std::function<void(benchmarks::TrainedGpt&)>;
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+/// Ratios are medians too, each to the first form in the same round: the machine's speed changes.
+void compare(const std::vector<const char*>& forms, const Step& step) {
+  constexpr int kSteps = 10;
+  constexpr int kRounds = 40;
   std::vector<std::unique_ptr<benchmarks::TrainedGpt>> models;
-  std::vector<std::vector<double>> times;
   for (const char* form : forms) models.push_back(trained(form));
-  times.resize(models.size());
+  std::vector<std::vector<double>> times(models.size());
+  std::vector<std::vector<double>> ratios(models.size());
   for (int round = 0; round < kRounds; ++round) {
     for (size_t i = 0; i < models.size(); ++i) {
       const auto begin = Clock::now();
-      for (int step = 0; step < kSteps; ++step) models[i]->step();
+      for (int n = 0; n < kSteps; ++n) step(*models[i]);
       const std::chrono::duration<double, std::micro> spent = Clock::now() - begin;
       times[i].push_back(spent.count() / kSteps);
+      ratios[i].push_back(times[i].back() / times[0].back());
     }
   }
   for (size_t i = 0; i < models.size(); ++i) {
-    std::ranges::sort(times[i]);
-    std::printf("%-12s %8.0f us\n", forms[i], times[i][times[i].size() / 2]);
+    std::printf("%-12s %8.0f us %8.3f\n", forms[i], median(times[i]), median(ratios[i]));
   }
 }
 
@@ -87,6 +138,15 @@ void compare(const std::vector<const char*>& forms) {
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   if (argc == 2 && std::string(argv[1]) == "count") return count();
-  compare(argc == 2 ? std::vector<const char*>{argv[1]}
-                    : std::vector<const char*>(std::begin(kForms), std::end(kForms)));
+  const auto forms = argc == 2 ? std::vector<const char*>{argv[1]}
+                               : std::vector<const char*>(std::begin(kForms), std::end(kForms));
+  compare(forms, [](benchmarks::TrainedGpt& model) { model.step(); });
+  if (argc == 2) return 0;
+  std::printf("backward on another thread:\n");
+  Worker worker;
+  compare(forms, [&](benchmarks::TrainedGpt& model) {
+    const at::Tensor loss = model.forward();
+    worker.run([&] { loss.backward(); });
+    model.update();
+  });
 }

@@ -13,6 +13,7 @@
 #   RESULTS          folder for logs and tables ($BUILD/results)
 #   TESSERA_HEADERS  folder with headers that the system lacks: CLI/CLI.hpp, nlohmann/json.hpp
 #   JOBS             parallel jobs of the build
+#   WERROR           ON: warnings of a new build folder are errors (OFF)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -52,7 +53,7 @@ test_programs() {
 
 build_all() {
   if [ ! -e "$build/build.ninja" ]; then
-    cmake --preset dev -B "$build" "-DTESSERA_TORCH_DIR=$torch" -DTESSERA_WERROR=OFF \
+    cmake --preset dev -B "$build" "-DTESSERA_TORCH_DIR=$torch" "-DTESSERA_WERROR=${WERROR:-OFF}" \
       "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -DNDEBUG" \
       "-DTESSERA_TEST_FILES=cuda|nccl|offload" >"$results/configure.log" 2>&1 || {
       tail -15 "$results/configure.log"
@@ -72,7 +73,7 @@ build_all() {
   done
   # shellcheck disable=SC2086
   if ninja -C "$build" -j "$jobs" -k 0 tessera $targets >"$results/build.log" 2>&1; then
-    say "build: done"
+    say "build: done, $(grep -c "warning: " "$results/build.log") warnings"
   else
     grep -E "error|FAILED:|undefined reference" "$results/build.log" | cut -c1-240 | head -25
     fail "build; see $results/build.log"

@@ -83,18 +83,6 @@ class LateKernel final : public c10::OperatorKernel {
   std::shared_ptr<const OpEntry> entry_;
 };
 
-/// For an op without a libtorch kernel.
-class PlainKernel final : public c10::OperatorKernel {
- public:
-  explicit PlainKernel(LocalKernel kernel) : kernel_(kernel) {}
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    kernel_(*stack);
-  }
-
- private:
-  LocalKernel kernel_;
-};
-
 /// Composite ops that are not decomposed:
 ///   linear                             has its own derivative, and needs no flattening of sharded
 ///                                      dims: [B, S/n, D] is kept
@@ -195,12 +183,11 @@ void change_entry(std::string_view op, Set set) {
 
 }  // namespace
 
-void add_local_kernel(std::string_view op, LocalKernel kernel) {
+void add_local_kernel(std::string_view op, const c10::KernelFunction& kernel) {
   // Also called with plain tensors only: a plain input and weight with a bias of fully_shard use
   // our linear, whose derivative then sees no other.
   for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::Meta}) {
-    add_kernel(c10::OperatorName(std::string(op), ""), key,
-               c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<PlainKernel>(kernel)));
+    add_kernel(c10::OperatorName(std::string(op), ""), key, kernel);
   }
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/boxing/KernelFunction.h>
+
 #include <memory>
 #include <string_view>
 
@@ -23,10 +25,9 @@ bool has_kernel(std::string_view op);
 void set_decomposition(std::string_view op, Decomposition decomposition);
 void set_infer(std::string_view op, Infer infer);
 
-/// A kernel for an op that libtorch has none for on CPU and CUDA. It replaces the arguments on the
-/// stack by the results. On Meta too, where it gives the shapes.
-using LocalKernel = void (*)(torch::jit::Stack& stack);
-void add_local_kernel(std::string_view op, LocalKernel kernel);
+/// A kernel for an op that libtorch has none for on CPU and CUDA. On Meta too, where it gives the
+/// shapes.
+void add_local_kernel(std::string_view op, const c10::KernelFunction& kernel);
 
 /// Registers the sharded kernel for an op of another library, which may not be defined yet. Without
 /// it such an op has only the fallback, over which a composite kernel takes precedence.

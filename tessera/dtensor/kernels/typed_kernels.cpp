@@ -25,6 +25,7 @@
 #include <ATen/ops/expand_ops.h>
 #include <ATen/ops/gelu_backward_ops.h>
 #include <ATen/ops/gelu_ops.h>
+#include <ATen/ops/linear_backward_ops.h>
 #include <ATen/ops/linear_ops.h>
 #include <ATen/ops/log_ops.h>
 #include <ATen/ops/maximum_ops.h>
@@ -99,13 +100,14 @@ constexpr auto kTyped =
           at::_ops::_foreach_add__List, at::_ops::_foreach_add__Scalar,
           at::_ops::_foreach_lerp__Scalar, at::_ops::_foreach_mul__Scalar, at::_ops::_fused_adam_,
           at::_ops::_fused_adamw_, at::_ops::gelu, at::_ops::gelu_backward, at::_ops::linear,
-          at::_ops::log, at::_ops::_log_softmax, at::_ops::_log_softmax_backward_data,
-          at::_ops::maximum, at::_ops::mean_dim, at::_ops::minimum, at::_ops::mm,
-          at::_ops::mul_Scalar, at::_ops::mul_Tensor, at::_ops::mul__Scalar, at::_ops::mul__Tensor,
-          at::_ops::native_layer_norm, at::_ops::native_layer_norm_backward, at::_ops::neg,
-          at::_ops::permute, at::_ops::pow_Tensor_Scalar, at::_ops::relu, at::_ops::rsqrt,
-          at::_ops::select_int, at::_ops::sigmoid, at::_ops::sigmoid_backward, at::_ops::silu,
-          at::_ops::silu_backward, at::_ops::sin, at::_ops::slice_Tensor, at::_ops::_softmax,
+          at::_ops::linear_backward, at::_ops::log, at::_ops::_log_softmax,
+          at::_ops::_log_softmax_backward_data, at::_ops::maximum, at::_ops::mean_dim,
+          at::_ops::minimum, at::_ops::mm, at::_ops::mul_Scalar, at::_ops::mul_Tensor,
+          at::_ops::mul__Scalar, at::_ops::mul__Tensor, at::_ops::native_layer_norm,
+          at::_ops::native_layer_norm_backward, at::_ops::neg, at::_ops::permute,
+          at::_ops::pow_Tensor_Scalar, at::_ops::relu, at::_ops::rsqrt, at::_ops::select_int,
+          at::_ops::sigmoid, at::_ops::sigmoid_backward, at::_ops::silu, at::_ops::silu_backward,
+          at::_ops::sin, at::_ops::slice_Tensor, at::_ops::_softmax,
           at::_ops::_softmax_backward_data, at::_ops::sqrt, at::_ops::squeeze_dim, at::_ops::stack,
           at::_ops::sub_Tensor, at::_ops::sum, at::_ops::sum_dim_IntList, at::_ops::t,
           at::_ops::tanh, at::_ops::tanh_backward, at::_ops::threshold_backward,

@@ -3,6 +3,9 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <array>
+#include <tuple>
+
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dispatch/composite.h"
@@ -194,11 +197,10 @@ at::Tensor as_rows(const at::Tensor& tensor) {
 
 /// linear_backward(self, grad_output, weight, mask): libtorch has a kernel for it on few devices. A
 /// 1-dim weight is a one-row matrix whose result has no column dim.
-void linear_backward(Stack& stack) {
-  const auto mask = torch::jit::pop(stack).toBoolList();
-  const at::Tensor weight = torch::jit::pop(stack).toTensor();
-  const at::Tensor grad = torch::jit::pop(stack).toTensor();
-  const at::Tensor self = torch::jit::pop(stack).toTensor();
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_backward(const at::Tensor& self,
+                                                               const at::Tensor& grad,
+                                                               const at::Tensor& weight,
+                                                               std::array<bool, 3> mask) {
   const bool is_row = weight.dim() == 1;
   const at::Tensor rows = as_rows(is_row ? grad.unsqueeze(-1) : grad);
   at::Tensor d_self;
@@ -208,7 +210,7 @@ void linear_backward(Stack& stack) {
     d_self = rows.mm((is_row ? weight.unsqueeze(0) : weight).conj()).reshape(self.sizes());
   if (mask[1]) d_weight = rows.t().mm(as_rows(self).conj()).reshape(weight.sizes());
   if (mask[2]) d_bias = is_row ? rows.sum() : rows.sum(0);
-  torch::jit::push(stack, std::move(d_self), std::move(d_weight), std::move(d_bias));
+  return {std::move(d_self), std::move(d_weight), std::move(d_bias)};
 }
 
 }  // namespace
@@ -228,7 +230,8 @@ void install_whole_ops() {
   }
   set_decomposition("aten::_has_compatible_shallow_copy_type", can_become);
   set_decomposition("aten::instance_norm", instance_norm);
-  add_local_kernel("aten::linear_backward", linear_backward);
+  add_local_kernel("aten::linear_backward",
+                   c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(linear_backward)));
 }
 
 }  // namespace tessera::dtensor

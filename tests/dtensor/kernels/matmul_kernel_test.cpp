@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "tessera/base/text.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
@@ -35,6 +37,39 @@ TEST(Matmul, OfAShardedSequenceFoldsNothing) {
       EXPECT_TRUE(full_tensor(w.grad()).allclose(plain_w.grad()));
     });
   }
+}
+
+/// As torch::nn::Linear does: values, gradients and their strides are those of plain tensors.
+TEST(Matmul, ByATransposedMatrixEqualsPlain) {
+  const auto product = [](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
+    at::Tensor y = x.matmul(w.t());
+    y += b;
+    y.pow(3).sum().backward();
+    return y.detach();
+  };
+  test::run_ranks(2, [&](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    const at::Tensor x = test_numbers({2, 5, 6}, 1).requires_grad_();
+    const at::Tensor w = test_numbers({4, 6}, 2).requires_grad_();
+    const at::Tensor b = test_numbers({4}, 3).requires_grad_();
+    const at::Tensor y = product(x, w, b);
+    const auto put = [&](const at::Tensor& plain, const Placement& placement) {
+      return distribute_tensor(plain.detach(), mesh, {placement}).requires_grad_();
+    };
+    for (const Placement& of_x : {Replicate(), Shard(0), Shard(1), Shard(2)}) {
+      for (const Placement& of_w : {Replicate(), Shard(0), Shard(1)}) {
+        const at::Tensor sharded_x = put(x, of_x), sharded_w = put(w, of_w);
+        const at::Tensor sharded_b = put(b, of_w == Shard(0) ? Shard(0) : Replicate());
+        const at::Tensor got = product(sharded_x, sharded_w, sharded_b);
+        const std::string what = join_text(of_x, " by ", of_w);
+        EXPECT_TRUE(full_tensor(got).allclose(y)) << what;
+        EXPECT_TRUE(full_tensor(sharded_x.grad()).allclose(x.grad())) << what;
+        EXPECT_TRUE(full_tensor(sharded_w.grad()).allclose(w.grad())) << what;
+        EXPECT_TRUE(full_tensor(sharded_b.grad()).allclose(b.grad())) << what;
+        EXPECT_EQ(sharded_w.grad().strides(), w.grad().strides()) << what;
+      }
+    }
+  });
 }
 
 TEST(Matmul, OfAShardedSequenceHasSecondDerivatives) {
