@@ -61,11 +61,14 @@ inline void add_text(DecisionKey& key, std::string_view value) {
 
 void add_plain_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor);
 
-inline void add_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor) {
-  if (const ShardedMeta* meta = sharded_meta(tensor)) {
-    return key.add(static_cast<const void*>(meta->sharding().id()));
-  }
+/// `meta`: of this tensor, nullptr for a plain one.
+inline void add_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor,
+                       const ShardedMeta* meta) {
+  if (meta != nullptr) return key.add(static_cast<const void*>(meta->sharding().id()));
   add_plain_tensor(entry, key, tensor);
+}
+inline void add_tensor(const OpEntry& entry, DecisionKey& key, const at::Tensor& tensor) {
+  add_tensor(entry, key, tensor, sharded_meta(tensor));
 }
 
 }  // namespace words

@@ -72,8 +72,8 @@ void scale_result(const Decision& decision, size_t index, const at::Tensor& loca
   }
 }
 
-/// Completes open sizes from the local result. Strides are row-major: ranks must agree on them, and
-/// an empty part does not determine any.
+/// Completes open sizes from the local result. Strides are row-major: an empty part does not
+/// determine any.
 Sharding completed(const OpenResult& open, const at::Tensor& local, const DeviceMesh& mesh) {
   std::vector<int64_t> shape = open.shape;
   if (static_cast<int64_t>(shape.size()) != local.dim()) {
@@ -88,6 +88,32 @@ Sharding completed(const OpenResult& open, const at::Tensor& local, const Device
   }
   return Sharding(mesh, open.placements, std::move(shape),
                   {.dtype = static_cast<DType>(local.scalar_type()), .order = open.order});
+}
+
+/// Whether a local result has the metadata of the one that completed `last`. A decision fixes all
+/// else, so it completes the same sharding.
+bool completes_again(const at::Tensor& local, const Sharding& last) {
+  return last.defined() && static_cast<DType>(local.scalar_type()) == last.dtype() &&
+         std::ranges::equal(local.sizes(), last.local_shape()) &&
+         std::ranges::equal(local.strides(), last.local_stride());
+}
+
+/// Wraps a result whose sharding its decision leaves open.
+at::Tensor wrap_completed(const OpEntry& entry, const Decision& decision, size_t index,
+                          at::Tensor local) {
+  if (decision.completed.size() <= index) decision.completed.resize(index + 1);
+  Sharding& last = decision.completed[index];
+  if (completes_again(local, last)) return wrap(std::move(local), last);
+  const bool is_open = index < decision.open.size();
+  const Sharding sharding = is_open ? completed(decision.open[index], local, decision.mesh)
+                                    : as_replicated(local, decision.mesh);
+  const bool has_other_strides = !entry.is_view &&
+                                 std::ranges::equal(local.sizes(), sharding.local_shape()) &&
+                                 !is_laid_out_as(local, sharding.local_stride());
+  const at::Tensor result =
+      has_other_strides ? wrap_as_laid_out(local, sharding) : wrap(local, sharding);
+  last = sharded_meta(result)->sharding();
+  return result;
 }
 
 /// The written arguments of the call on the stack: tensors, and lists of them.
@@ -246,10 +272,7 @@ at::Tensor wrap_result(const OpEntry& entry, const Decision& decision, size_t in
                                     shape_text(sharding.local_shape()), " of ", sharding));
     }
   }
-  const Sharding sharding = index < decision.open.size()
-                                ? completed(decision.open[index], local, decision.mesh)
-                                : as_replicated(local, decision.mesh);
-  return wrap(std::move(local), sharding);
+  return wrap_completed(entry, decision, index, std::move(local));
 }
 
 void wrap_results(const OpEntry& entry, const Decision& decision, Stack& stack, size_t base,

@@ -5,7 +5,6 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -13,11 +12,11 @@
 #include <vector>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/dispatch/call_key.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
 #include "tessera/dtensor/dispatch/local_call.h"
 #include "tessera/dtensor/dispatch/reshaped_bases.h"
 #include "tessera/dtensor/dispatch/write_count.h"
+#include "tessera/dtensor/kernels/typed_args.h"
 #include "tessera/dtensor/lazy.h"
 
 /// Unboxed kernels for frequently called ops: arguments and results stay C++ values, while the
@@ -25,119 +24,6 @@
 /// without redistribution; every other call goes to the boxed kernel. Both compute the same key and
 /// so share decisions.
 namespace tessera::dtensor {
-
-/// The key words of an argument; must equal those that add_call produces for it on a stack.
-namespace words {
-
-inline void add(const OpEntry& entry, DecisionKey& key, const at::Tensor& value) {
-  add_tensor(entry, key, value);
-}
-inline void add(const OpEntry&, DecisionKey& key, int64_t value) { add_integer(key, value); }
-inline void add(const OpEntry&, DecisionKey& key, bool value) { add_bool(key, value); }
-inline void add(const OpEntry&, DecisionKey& key, double value) { add_number(key, value); }
-inline void add(const OpEntry&, DecisionKey& key, at::ScalarType value) {
-  add_integer(key, static_cast<int64_t>(value));
-}
-inline void add(const OpEntry&, DecisionKey& key, at::MemoryFormat value) {
-  add_integer(key, static_cast<int64_t>(value));
-}
-inline void add(const OpEntry&, DecisionKey& key, const at::Scalar& value) {
-  if (value.isIntegral(false)) return add_number(key, value.toLong());
-  if (value.isBoolean()) return add_number(key, value.toBool());
-  if (value.isFloatingPoint()) return add_number(key, value.toDouble());
-  add_other_number(key);
-}
-inline void add(const OpEntry& entry, DecisionKey& key, const c10::SymInt& value) {
-  add(entry, key, value.expect_int());
-}
-inline void add(const OpEntry&, DecisionKey& key, at::IntArrayRef value) {
-  add_list(key, value.size());
-  for (const int64_t i : value) add_integer(key, i);
-}
-inline void add(const OpEntry&, DecisionKey& key, c10::SymIntArrayRef value) {
-  add_list(key, value.size());
-  for (const auto& i : value) add_integer(key, i.expect_int());
-}
-inline void add(const OpEntry&, DecisionKey& key, c10::string_view value) { add_text(key, value); }
-template <size_t kSize>
-void add(const OpEntry&, DecisionKey& key, const std::array<bool, kSize>& values) {
-  for (const bool value : values) key.add(static_cast<uint64_t>(value));
-  key.add(kList);
-}
-inline void add(const OpEntry& entry, DecisionKey& key, at::TensorList values) {
-  add_list(key, values.size());
-  for (const at::Tensor& value : values) add_tensor(entry, key, value);
-}
-template <class T>
-void add(const OpEntry& entry, DecisionKey& key, const std::optional<T>& value) {
-  if (value) return add(entry, key, *value);
-  add_none(key);
-}
-template <class T>
-void add(const OpEntry& entry, DecisionKey& key, const c10::OptionalArrayRef<T>& value) {
-  if (value) return add(entry, key, *value);
-  add_none(key);
-}
-
-}  // namespace words
-
-/// The local value of an argument. Owns what the local call references.
-template <class Arg>
-struct ArgOfLocalCall {
-  explicit ArgOfLocalCall(const Decision&, int, Arg value) : value(std::forward<Arg>(value)) {}
-  Arg get() { return std::forward<Arg>(value); }
-  Arg value;
-};
-
-inline const at::Tensor& local_of(const at::Tensor& tensor) {
-  const ShardedMeta* meta = sharded_meta(tensor);
-  return meta != nullptr ? meta->local() : tensor;
-}
-
-template <>
-struct ArgOfLocalCall<const at::Tensor&> {
-  explicit ArgOfLocalCall(const Decision&, int, const at::Tensor& tensor)
-      : value(local_of(tensor)) {}
-  const at::Tensor& get() { return value; }
-  const at::Tensor& value;
-};
-
-template <>
-struct ArgOfLocalCall<at::Tensor&> {
-  explicit ArgOfLocalCall(const Decision&, int, at::Tensor& tensor) : value(local_of(tensor)) {}
-  at::Tensor& get() { return value; }
-  at::Tensor value;
-};
-
-template <>
-struct ArgOfLocalCall<const std::optional<at::Tensor>&> {
-  explicit ArgOfLocalCall(const Decision&, int, const std::optional<at::Tensor>& tensor) {
-    if (tensor) value = local_of(*tensor);
-  }
-  const std::optional<at::Tensor>& get() { return value; }
-  std::optional<at::Tensor> value;
-};
-
-template <>
-struct ArgOfLocalCall<at::TensorList> {
-  explicit ArgOfLocalCall(const Decision&, int, at::TensorList tensors) {
-    value.reserve(tensors.size());
-    for (const at::Tensor& tensor : tensors) value.push_back(local_of(tensor));
-  }
-  at::TensorList get() { return value; }
-  std::vector<at::Tensor> value;
-};
-
-/// Global sizes, which the decision may replace by local ones.
-template <>
-struct ArgOfLocalCall<c10::SymIntArrayRef> {
-  explicit ArgOfLocalCall(const Decision& decision, int index, c10::SymIntArrayRef given)
-      : value(decision.direct_sizes.at == index
-                  ? c10::fromIntArrayRefSlow(decision.direct_sizes.sizes)
-                  : given) {}
-  c10::SymIntArrayRef get() { return value; }
-  c10::SymIntArrayRef value;
-};
 
 /// Predicates on arguments that need the boxed kernel.
 inline bool is_lazy(const at::Tensor& tensor) { return lazy_local(tensor) != nullptr; }
@@ -173,14 +59,6 @@ inline bool is_refused_as_written(const at::Tensor& tensor) {
   const ShardedMeta* meta = sharded_meta(tensor);
   return meta == nullptr || meta->is_copy_of_view();
 }
-inline bool is_refused_as_written(at::TensorList tensors) {
-  return std::ranges::any_of(
-      tensors, [](const at::Tensor& tensor) { return is_refused_as_written(tensor); });
-}
-template <class T>
-bool is_refused_as_written(const T&) {
-  return true;
-}
 
 /// Instantiated per signature rather than per op: many ops share one, and each costs about a second
 /// of compile time.
@@ -200,13 +78,13 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
       : entry_(std::move(entry)), op_(std::move(op)), boxed_(std::move(boxed)), call_(call) {}
 
   Result operator()(Args... args) {
-    const Decision* decision = direct_decision(args...);
-    if (decision == nullptr) {
-      return boxed_.template call<Result, Args...>(op_, c10::DispatchKeySet(kKey),
-                                                   std::forward<Args>(args)...);
-    }
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    if constexpr (!kWritesLists) {
+    if constexpr (kWritesLists) {
+      if (run_on_lists(std::index_sequence_for<Args...>(), args...)) return;
+      return run_boxed(std::forward<Args>(args)...);
+    } else {
+      const Decision* decision = direct_decision(args...);
+      if (decision == nullptr) return run_boxed(std::forward<Args>(args)...);
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
       if (entry_->is_view) {
         const at::Tensor& viewed = first_of(args...);
         Result views =
@@ -217,26 +95,31 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
         share_counts(local_of(viewed), views);
         return views;
       }
+      return run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
     }
-    return run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
   }
 
  private:
-  const Decision* direct_decision(const std::remove_reference_t<Args>&... args) const {
-    if (entry_->decomposition != nullptr) return nullptr;
-    if (LazyLocal::any() && (is_lazy(args) || ...)) return nullptr;
+  Result run_boxed(Args... args) {
+    return boxed_.template call<Result, Args...>(op_, c10::DispatchKeySet(kKey),
+                                                 std::forward<Args>(args)...);
+  }
+
+  /// Whether tensors of this call need the boxed kernel.
+  bool needs_boxed(const std::remove_reference_t<Args>&... args) const {
+    if (entry_->decomposition != nullptr) return true;
+    if (LazyLocal::any() && (is_lazy(args) || ...)) return true;
     if (any_gathered_views() && (kInPlace || kWritesLists || (reads_gathered_view(args) || ...))) {
-      return nullptr;
+      return true;
     }
-    if ((kInPlace || kWritesLists) && any_reshaped_bases()) return nullptr;
+    return (kInPlace || kWritesLists) && any_reshaped_bases();
+  }
+
+  const Decision* direct_decision(const std::remove_reference_t<Args>&... args) const {
+    if (needs_boxed(args...)) return nullptr;
     const auto& first = first_of(args...);
     if constexpr (kInPlace) {
       if (is_refused_as_written(first)) return nullptr;
-    }
-    if constexpr (kWritesLists) {
-      if (!entry_->hidden.empty()) return nullptr;
-      int index = 0;
-      if (((is_written(index++) && is_refused_as_written(args)) || ...)) return nullptr;
     }
     if (entry_->is_view &&
         (first.is_inference() != c10::InferenceMode::is_enabled() || is_copy_of_view(first))) {
@@ -246,6 +129,24 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
     (words::add(*entry_, key, args), ...);
     const Decision* decision = DecisionCache::find(entry_->id, key);
     return decision != nullptr && decision->direct ? decision : nullptr;
+  }
+
+  /// Returns false if the boxed kernel is needed.
+  template <size_t... I>
+  bool run_on_lists(std::index_sequence<I...>, std::remove_reference_t<Args>&... args) {
+    if (needs_boxed(args...) || !entry_->hidden.empty()) return false;
+    DecisionKey key;
+    std::tuple<ArgOfListCall<Args>...> made;
+    const bool is_added =
+        (std::get<I>(made).add(*entry_, key, is_written(static_cast<int>(I)), args) && ...);
+    if (!is_added) return false;
+    const Decision* decision = DecisionCache::find(entry_->id, key);
+    if (decision == nullptr || !decision->direct) return false;
+    ((is_written(static_cast<int>(I)) ? std::get<I>(made).count_writes(*entry_, args) : void()),
+     ...);
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    call_(std::get<I>(made).get(*decision, static_cast<int>(I), std::forward<Args>(args))...);
+    return true;
   }
 
   bool is_written(int index) const {
@@ -268,15 +169,6 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
   static void share_counts(const at::Tensor& base, const std::vector<at::Tensor>& views) {
     for (const at::Tensor& view : views) share_write_count(base, view);
   }
-  static void count_writes(const OpEntry& entry, at::TensorList written) {
-    for (const at::Tensor& tensor : written) {
-      count_write(local_of(tensor));
-      count_write_of_item(entry, tensor);
-    }
-  }
-  template <class T>  // such ops write to nothing else
-  static void count_writes(const OpEntry&, const T&) {}
-
   template <class... Tensors>
   static void share_counts(const at::Tensor&, const std::tuple<Tensors...>&) {}
 
@@ -289,9 +181,6 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
       count_write(local_of(first_of(args...)));
       call_(ArgOfLocalCall<Args>(decision, static_cast<int>(I), std::forward<Args>(args)).get()...);
       return std::get<0>(std::tie(args...));
-    } else if constexpr (kWritesLists) {
-      ((is_written(static_cast<int>(I)) ? count_writes(*entry_, args) : void()), ...);
-      call_(ArgOfLocalCall<Args>(decision, static_cast<int>(I), std::forward<Args>(args)).get()...);
     } else {
       Result locals = call_(
           ArgOfLocalCall<Args>(decision, static_cast<int>(I), std::forward<Args>(args)).get()...);

@@ -33,13 +33,18 @@ at::Tensor call(const char* name, const at::Tensor& x, const at::Tensor& by) {
   return op.typed<at::Tensor(const at::Tensor&, const at::Tensor&)>().call(x, by);
 }
 
+/// The same, column by column in memory.
+at::Tensor scale_rows_in_columns(const at::Tensor& x, const at::Tensor& by) {
+  return (x.t() * by).contiguous().t();
+}
+
 /// A library with one op, `name`, that a CPU kernel computes.
 struct Library {
-  explicit Library(const std::string& op)
+  explicit Library(const std::string& op, decltype(scale_rows_cpu)* kernel = scale_rows_cpu)
       : definition(torch::Library::FRAGMENT, "own_ops_test", std::nullopt, __FILE__, __LINE__),
         cpu(torch::Library::IMPL, "own_ops_test", c10::DispatchKey::CPU, __FILE__, __LINE__) {
     definition.def((op + "(Tensor x, Tensor by) -> Tensor").c_str());
-    cpu.impl(op.c_str(), scale_rows_cpu);
+    cpu.impl(op.c_str(), kernel);
   }
   torch::Library definition;
   torch::Library cpu;
@@ -70,6 +75,27 @@ TEST(OwnOps, AnUnknownOpRunsOnReplicatedInputs) {
     const at::Tensor x = distribute_tensor(whole_numbers({4, 3}), mesh, {Shard(0)});
     const StrictRules strict;
     EXPECT_THROW(call("own_ops_test::unknown", x, x.sum(1)), NotSupported);
+  });
+}
+
+/// N is known from the local result alone. Which views exist depends on the strides.
+TEST(OwnOps, AResultOfOpenSizeHasTheStridesOfItsKernel) {
+  const Library library("in_columns", scale_rows_in_columns);
+  register_rule("own_ops_test::in_columns", "mK, m -> mN");
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    for (const int64_t rows : {4, 5, 6, 4}) {
+      const at::Tensor x = whole_numbers({rows, 3}, 1), by = whole_numbers({rows}, 2);
+      const at::Tensor y = call("own_ops_test::in_columns", distribute_tensor(x, mesh, {Shard(0)}),
+                                distribute_tensor(by, mesh, {Shard(0)}));
+      const at::Tensor expected = scale_rows_in_columns(x, by);
+      EXPECT_TRUE(at::equal(full_tensor(y), expected)) << rows;
+      EXPECT_TRUE(at::equal(full_tensor(y.t().reshape({-1})), expected.t().reshape({-1}))) << rows;
+      if (rows % 2 == 0) {
+        EXPECT_EQ(y.strides(), expected.strides()) << rows;
+      }
+      EXPECT_EQ(to_local(y).is_contiguous(), y.is_contiguous()) << rows;
+    }
   });
 }
 

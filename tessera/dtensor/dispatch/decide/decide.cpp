@@ -200,12 +200,19 @@ void localise(const rules::Rule& rule, const rules::OpCall& call, Decision& deci
   decision.instead = std::move(made);
 }
 
+/// Whether result `index` may be undefined in a direct decision: a gradient that the call does not
+/// want, beside others.
+bool may_be_undefined(const OpEntry& entry, const Decision& decision, size_t index) {
+  const bool has_lists =
+      std::ranges::find(entry.result_is_list, true) != entry.result_is_list.end();
+  return !entry.is_view && !has_lists && !decision.replicates && entry.result_alias[index] < 0;
+}
+
 }  // namespace
 
 void find_if_direct(const OpEntry& entry, Decision& decision) {
   for (size_t r = 0; r < entry.result_alias.size(); ++r) {
-    if (entry.result_alias[r] >= 0) continue;
-    if (r >= decision.results.size() || !decision.results[r].defined()) return;
+    if (r >= decision.results.size() && entry.result_alias[r] < 0) return;
   }
   if (decision.moves || !decision.scale.empty() || !decision.open.empty()) return;
   if (decision.kernel != nullptr || decision.instead || !decision.mesh.contains_me()) return;
@@ -214,10 +221,11 @@ void find_if_direct(const OpEntry& entry, Decision& decision) {
     if (decision.local_args.size() > 1 || !value.isIntList()) return;
     decision.direct_sizes = {index, value.toIntVector()};
   }
-  for (const Sharding& result : decision.results) {
+  for (size_t r = 0; r < decision.results.size(); ++r) {
     if (entry.result_alias.empty()) break;  // writes to its lists, and returns nothing
-    if (!result.defined()) return;
-    decision.known.emplace_back(result);
+    const Sharding& result = decision.results[r];
+    if (!result.defined() && !may_be_undefined(entry, decision, r)) return;
+    decision.known.push_back(result.defined() ? KnownResult(result) : KnownResult());
   }
   decision.direct = true;
 }

@@ -45,6 +45,9 @@ struct OpenResult {
 
 /// A result whose metadata the decision predicts completely. References its sharding.
 struct KnownResult {
+  /// A result that nothing fits: one that its call does not want, or that is replicated with the
+  /// metadata of the local one.
+  KnownResult() : local_shape(kNoSize) {}
   explicit KnownResult(const Sharding& sharding);
   /// Whether the local result has the predicted metadata. A view has the strides that it has; a new
   /// result may differ from the predicted ones.
@@ -67,6 +70,8 @@ struct KnownResult {
     return outline.wrap(std::move(local), sharding);
   }
 
+  static constexpr int64_t kNoSize[] = {-1};
+
   at::IntArrayRef local_shape;
   at::IntArrayRef local_stride;
   caffe2::TypeMeta dtype;
@@ -86,6 +91,8 @@ struct Decision {
   /// Per result, or empty: the same with the strides that its kernel chose (wrap_as_laid_out).
   /// Decisions belong to one thread.
   mutable std::vector<Sharding> laid_out;
+  /// Per result, or empty: what the last local result completed, for one that is open or undefined.
+  mutable std::vector<Sharding> completed;
   DeviceMesh mesh;
   /// Per result of a view op: the offset of its first element from that of the base; empty if all
   /// are 0.
@@ -148,6 +155,10 @@ class DecisionKey {
     inline_[count_++] = word;
   }
   void add(const void* pointer) { add(reinterpret_cast<uint64_t>(pointer)); }
+  /// Makes room for that many more words.
+  void reserve(size_t words) {
+    if (count_ + words > kInline) spilled_.reserve(spilled_.size() + words);
+  }
   /// Adds a number by its 64 bits; its type is a word.
   void add_number(uint64_t bits) {
     if (number_count_ >= kInlineNumbers) [[unlikely]]
