@@ -6,8 +6,14 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StorageImpl.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <new>
 #include <optional>
+#include <vector>
 
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
@@ -84,6 +90,10 @@ class ModeOf {
   std::optional<c10::InferenceMode> mode_;
 };
 
+/// Memory of a ShardedImpl that begins with a cache line, so that it is on four of them.
+void* new_block() { return ::operator new(sizeof(ShardedImpl), std::align_val_t(64)); }
+void delete_block(void* block) { ::operator delete(block, std::align_val_t(64)); }
+
 /// Blocks of the size of a ShardedImpl that this thread freed most recently. A thread may free a
 /// block that another one allocated; the block then belongs to the freeing thread. Trivially
 /// destructible, so that access is a single thread-local look-up; a separate object frees the
@@ -102,11 +112,51 @@ struct SpareBlocks {
 };
 thread_local SpareBlocks spare_blocks;
 
+/// Spare blocks that go from one thread to another: on a GPU backward runs on a thread of its own,
+/// which frees what forward allocated, in every step.
+class PassedBlocks {
+ public:
+  static constexpr size_t kMost = SpareBlocks::kMost / 4;  // at a time
+
+  /// Moves blocks from a full `spare`; false if enough are waiting.
+  bool put(SpareBlocks& spare) {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.size() >= kMost * 8) return false;
+    spare.count -= kMost;
+    const auto begin = spare.blocks.begin() + static_cast<std::ptrdiff_t>(spare.count);
+    waiting_.insert(waiting_.end(), begin, begin + static_cast<std::ptrdiff_t>(kMost));
+    has_some_.store(true, std::memory_order_relaxed);
+    return true;
+  }
+  /// Moves blocks to an empty `spare`; false if none is waiting.
+  bool take(SpareBlocks& spare) {
+    if (!has_some_.load(std::memory_order_relaxed)) return false;
+    const std::lock_guard lock(mutex_);
+    if (waiting_.empty()) return false;
+    const auto begin = waiting_.end() - static_cast<std::ptrdiff_t>(kMost);
+    std::copy(begin, waiting_.end(), spare.blocks.begin());
+    waiting_.erase(begin, waiting_.end());
+    spare.count = kMost;
+    has_some_.store(!waiting_.empty(), std::memory_order_relaxed);
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<void*> waiting_;  // a multiple of kMost
+  std::atomic<bool> has_some_ = false;
+};
+
+PassedBlocks& passed_blocks() {
+  static auto* instance = new PassedBlocks();  // tensors may be freed during process exit
+  return *instance;
+}
+
 struct CloseSpareBlocks {
   ~CloseSpareBlocks() {
     SpareBlocks& spare = spare_blocks;
     spare.state = SpareBlocks::State::closed;  // a thread's tensors may outlive this
-    while (spare.count > 0) ::operator delete(spare.blocks[--spare.count]);
+    while (spare.count > 0) delete_block(spare.blocks[--spare.count]);
   }
 };
 
@@ -124,16 +174,23 @@ at::Tensor as_tensor(c10::intrusive_ptr<ShardedImpl> impl) {
 
 }  // namespace
 
-void* ShardedImpl::operator new(size_t size) {
+void* ShardedImpl::operator new(size_t) {
   SpareBlocks& spare = spare_blocks;
-  return spare.count > 0 ? spare.blocks[--spare.count] : ::operator new(size);
+  if (spare.count == 0) [[unlikely]] {
+    if (SpareBlocks::kMost == 0 || !open_spare_blocks(spare)) return new_block();
+    if (!passed_blocks().take(spare)) return new_block();
+  }
+  return spare.blocks[--spare.count];
 }
 
 void ShardedImpl::operator delete(void* memory, size_t) {
   SpareBlocks& spare = spare_blocks;
-  if (spare.count >= SpareBlocks::kMost) return ::operator delete(memory);
+  if (SpareBlocks::kMost == 0) return delete_block(memory);
   if (spare.state != SpareBlocks::State::open && !open_spare_blocks(spare)) [[unlikely]] {
-    return ::operator delete(memory);
+    return delete_block(memory);
+  }
+  if (spare.count == SpareBlocks::kMost && !passed_blocks().put(spare)) [[unlikely]] {
+    return delete_block(memory);
   }
   spare.blocks[spare.count++] = memory;
 }
