@@ -46,7 +46,7 @@ def replicate(
     ReplicateModule. Each rank keeps the values that it has, as there.
 
         >>> def show(rank):
-        ...     layer = replicate(torch.nn.Linear(3, 4))
+        ...     layer = replicate(torch.nn.Linear(3, 4), mesh=tessera.init_device_mesh("dp=2"))
         ...     layer(torch.ones(2, 3)).sum().backward()
         ...     return isinstance(layer, ReplicateModule), layer.weight.placements, layer.weight.grad.placements
         >>> tessera.run_ranks(2, show)[0]
