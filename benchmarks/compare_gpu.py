@@ -5,7 +5,7 @@
 
 bfloat16 parameters, fused AdamW, one rank. PyTorch's forms and this library's from Python run in
 this process and take turns; benchmarks/gpu_bench of the build folder, if it was built, adds those of
-C++. Prints the tables of docs/gpu.md: milliseconds per step (median of the rounds) and peak memory by
+C++. Prints the tables of docs/gpu.md and the one of the README: milliseconds per step (median of the rounds) and peak memory by
 the allocator, then each form over the plain one of its language. Those ratios are of times of the same
 round, so that a change of the machine's speed does not decide: the median, and the quartiles between
 which half of the rounds are.
@@ -236,6 +236,13 @@ def print_tables(shapes, found):
     print("Over plain, medians of rounds (and quartiles):\n")
     rows = [(n, list(map(over_cell, cells[k]))) for k, n in ROWS.items() if not k.endswith(": plain")]
     print_table(batches, len(shapes), rows)
+    short = [key for key in ROWS if not key.startswith("C++")]
+    print("| batch | plain | DTensor | FSDP2 | tessera, all sharded | tessera, `fully_shard` |")
+    print("|---|" + "---|" * len(short))
+    for shape, batch in zip(shapes, batches):
+        times = [found[shape][key].time if key in found[shape] else None for key in short]
+        texts = ["-" if time is None else f"{time:.1f}" for time in times]
+        print(f"| {batch.removeprefix('batch ')} | " + " | ".join(texts) + " |", flush=True)
 
 
 def main():

@@ -109,7 +109,18 @@ test_all() {
   say "Python tests: done"
 }
 
-# One process a file, as many at a time as there are jobs. pytest need not be installed.
+# The files of Python tests, each with the part of it that one process runs: those first that take
+# minutes, in several parts.
+python_parts() {
+  local long="examples_test.py compat_enable_test.py" file part
+  for file in $long; do
+    for part in 1 2 3 4 5 6; do echo "$file $part/6"; done
+  done
+  find tests/python -maxdepth 1 -name '*_test.py' -not -name 'cuda_*' -printf '%f\n' | sort |
+    while read -r file; do [[ " $long " == *" $file "* ]] || echo "$file 1/1"; done
+}
+
+# One process a part, as many at a time as there are jobs. pytest need not be installed.
 python_all() {
   if [ ! -e "$build/python/tessera" ]; then
     say "without the Python tests: $build/python was not built"
@@ -119,10 +130,10 @@ python_all() {
   rm -f "$results"/python/*
   export build results python
   # shellcheck disable=SC2016  # expanded by each process
-  find tests/python -maxdepth 1 -name '*_test.py' -not -name 'cuda_*' -printf '%f\n' |
-    OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1 PYTHONPATH=$(cd "$build/python" && pwd) xargs -P "$jobs" -I FILE sh -c '
-      timeout 400 "$python" tests/python/plain/run.py FILE >"$results/python/FILE.log" 2>&1 ||
-        echo "FILE: exit code $?" >>"$results/python/failed"'
+  python_parts |
+    OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1 PYTHONPATH=$(cd "$build/python" && pwd) xargs -P "$jobs" -L 1 sh -c '
+      timeout 400 "$python" tests/python/plain/run.py --part "$2" "$1" >"$results/python/$1.${2%/*}.log" 2>&1 ||
+        echo "$1 $2: exit code $?" >>"$results/python/failed"' sh
   say "Python tests: $(cat "$results"/python/*.log | grep -E "^[a-z_]+_test.py: [0-9]+ passed" |
     awk '{p += $2; s += $4; f += $6} END {print p+0 " passed, " s+0 " skipped, " f+0 " failed"}')"
   grep -h "_test.py: skipped: " "$results"/python/*.log

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Runs tests of this folder's parent without pytest.
 
-    PYTHONPATH=build/python python3 tests/python/plain/run.py [cuda_test.py ...]
+    PYTHONPATH=build/python python3 tests/python/plain/run.py [--part 1/4] [cuda_test.py ...]
 
+With --part only every fourth test, beginning with the first: for processes that share a long file.
 Prints a line a test file and each failure with its traceback; exit code 1 if there was one. Test
 files that need a package which is not installed are skipped. Knows functions `test_*`, fixtures with
 `yield`, `tmp_path` and `monkeypatch`; no test classes.
@@ -124,7 +125,14 @@ def skip_reason(tested):
     return next((m.reason for m in marks if getattr(m, "condition", False)), None)
 
 
-def run_file(path):
+def cases_in_part(tests, part):
+    """Of all tests with their cases: every count-th, beginning with the number-th, which counts from 1."""
+    number, count = part
+    cases = [(test, case) for test in tests for case in cases_of(test)]
+    return cases[number - 1 :: count]
+
+
+def run_file(path, part):
     """(passed, skipped, failed)"""
     counts = {"passed": 0, "skipped": 0, "failed": 0}
     try:
@@ -137,28 +145,30 @@ def run_file(path):
         return counts
     known, kept = fixtures_of(conftest, module), {}
     tests = [t for n, t in vars(module).items() if n.startswith("test_") and inspect.isfunction(t)]
-    for test in tests:
+    for test, case in cases_in_part(tests, part):
         if skip_reason(module) or skip_reason(test):
             counts["skipped"] += 1
             continue
-        for case in cases_of(test):
-            try:
-                run_case(test, case, known, kept)
-                counts["passed"] += 1
-            except pytest.Skipped:
-                counts["skipped"] += 1
-            except Exception:
-                counts["failed"] += 1
-                print(f"{path.name}: {test.__name__} {case} failed")
-                traceback.print_exc(file=sys.stdout)
+        try:
+            run_case(test, case, known, kept)
+            counts["passed"] += 1
+        except pytest.Skipped:
+            counts["skipped"] += 1
+        except Exception:
+            counts["failed"] += 1
+            print(f"{path.name}: {test.__name__} {case} failed")
+            traceback.print_exc(file=sys.stdout)
     print(f"{path.name}: " + ", ".join(f"{n} {what}" for what, n in counts.items()), flush=True)
     return counts
 
 
 def main():
-    names = sys.argv[1:]
+    names, part = sys.argv[1:], (1, 1)
+    if names[:1] == ["--part"]:
+        part = tuple(map(int, names[1].split("/")))
+        names = names[2:]
     paths = [HERE.parent / n for n in names] if names else sorted(HERE.parent.glob("*_test.py"))
-    failed = sum(run_file(path)["failed"] for path in paths)
+    failed = sum(run_file(path, part)["failed"] for path in paths)
     sys.exit(1 if failed else 0)
 
 
