@@ -204,9 +204,11 @@ class Compiler {
         node.inputs, [](const auto& input) { return input.arg.kind == ArgKind::graph; });
     if (!is_transparent(node, op) || body_arg == node.inputs.end()) {
       throw NotSupported(join_text(
-          op,
-          " is a higher-order op, which this library does not run; export the model without it "
-          "(for torch.cond, choose the branch before the export)"));
+          op, " is a higher-order op, which this library does not run; ",
+          op.starts_with("wrap_with_")
+              ? "run_decompositions({}) of the exported program replaces it by the ops inside"
+              : "export the model without it (for torch.cond, choose the branch before the "
+                "export)"));
     }
     const auto& body = body_arg->arg.as<Subgraph>();
     Scope inner = open_scope(*body.graph);

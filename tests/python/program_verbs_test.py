@@ -132,3 +132,25 @@ def test_modules_that_are_near_a_name_exclude_the_root(tmp_path):
     plan = ("--mesh", "tp=2", "--plan", tmp_path / "plan.json", "-o", tmp_path / "tp2")
     error = cli("shard", tmp_path / "model.pt2", *plan, code=2)
     assert error.rstrip().endswith(("near it: embed, head", "near it: head, embed"))
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.down(self.up(x))
+
+
+def test_blocks_of_autocast_run_once_they_are_decomposed(tmp_path):
+    torch.manual_seed(0)
+    program = torch.export.export(Mixed(), (torch.randn(4, 8),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    assert "run_decompositions({})" in cli("run", tmp_path / "model.pt2", "--random", "0", code=2)
+    torch.export.save(program.run_decompositions({}), tmp_path / "decomposed.pt2")
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"weights": {"up.weight": "S0", "up.bias": "S0", "down.weight": "S1"}}')
+    cli("shard", tmp_path / "decomposed.pt2", "--mesh", "tp=2", "--plan", plan, "-o", tmp_path / "tp2")
+    cli("verify", tmp_path / "decomposed.pt2", tmp_path / "tp2")

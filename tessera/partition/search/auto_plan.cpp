@@ -138,11 +138,8 @@ AutoPlan auto_plan(const program::ExportedProgram& program, const DeviceMesh& me
     if (module.second == Style::sequence) out.plan.modules.push_back(module);
   }
   const Solution whole = choices.whole();
-  if (std::isfinite(whole.cost)) {
-    out.unsharded = choices.assignment(whole).totals;
-    out.within_limit =
-        !options.choose.weight_limit || out.unsharded.weight_bytes <= *options.choose.weight_limit;
-  }
+  if (std::isfinite(whole.cost)) out.unsharded = choices.assignment(whole).totals;
+  out.weight_limit = options.choose.weight_limit;
   add_reasons(view, choices, found, options, out);
   return out;
 }
@@ -153,24 +150,13 @@ std::string AutoPlan::to_text() const {
     rows.push_back({reason.weights, reason.placed, reason.otherwise,
                     std::isfinite(reason.seconds) ? time_text(reason.seconds) : "not possible"});
   }
-  std::vector<size_t> widths(4, 0);
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string out;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i)
-      line += row[i] + std::string(widths[i] - row[i].size() + 2, ' ');
-    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  out += "chosen: " + totals_text(assignment.totals) + "\n";
-  if (!next_best_differs.empty())
-    out += "next best: " + next_best_differs + ", " + totals_text(next_best) + "\n";
-  if (unsharded.seconds() > 0) {
-    out += "nothing sharded: " + totals_text(unsharded) +
-           (within_limit ? "\n" : ", above the limit\n");
-  }
+  const auto line = [&](const std::string& name, const Totals& totals) {
+    const bool above = weight_limit && totals.weight_bytes > *weight_limit;
+    return name + totals_text(totals) + (above ? ", above the limit\n" : "\n");
+  };
+  std::string out = table_text(rows) + line("chosen: ", assignment.totals);
+  if (!next_best_differs.empty()) out += line("next best: " + next_best_differs + ", ", next_best);
+  if (unsharded.seconds() > 0) out += line("nothing sharded: ", unsharded);
   if (gap() <= 0) return out + "no plan costs less\n";
   char text[64];
   std::snprintf(text, sizeof text, "at most %.2g %% above the optimum\n", gap() * 100);

@@ -29,10 +29,12 @@ struct AutoPlan {
   };
   std::vector<Reason> reasons;  ///< by size, largest first
 
-  Totals next_best;  ///< the least of those, with `next_best_differs` placed otherwise
+  /// The least of those, with `next_best_differs` placed otherwise. It and `unsharded` may take
+  /// less time than the choice where they hold more than the limit.
+  Totals next_best;
   std::string next_best_differs;
   Totals unsharded;
-  bool within_limit = true;  ///< unsharded keeps the limit too
+  std::optional<int64_t> weight_limit;  ///< bytes of weights a rank
 
   /// How far the choice may be from the optimum: 0.004 is 0.4 %.
   double gap() const;

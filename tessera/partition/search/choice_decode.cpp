@@ -168,7 +168,9 @@ std::string ChoiceNetwork::why_heavy() const {
   const size_t node = *reader_of_whole(heaviest->id);
   return join_text(view_.name(heaviest->id), " stays whole: ", view_.call(node).op(), " (node ",
                    view_.graph().nodes[node].name.value_or("?"), ") ",
-                   view_.rule(node) == nullptr ? "has no rule" : "needs it whole");
+                   view_.rule(node) == nullptr
+                       ? "has no rule (run_decompositions() may replace it by ops that have one)"
+                       : "needs it whole");
 }
 
 std::string ChoiceNetwork::why_impossible() {

@@ -106,6 +106,19 @@ TEST(AutoPlan, CanBeWrittenEditedAndGivenBack) {
   EXPECT_EQ(same.totals.weight_bytes, found.assignment.totals.weight_bytes);
 }
 
+TEST(AutoPlan, WhatTakesLessTimeButMoreMemoryIsAboveTheLimit) {
+  const AutoPlan found = plan_for(large("llama_large_short"), "tp=8", 200'000'000, 12);
+  const std::string text = found.to_text();
+  for (const std::string name : {"next best:", "nothing sharded:"}) {
+    const size_t at = text.find(name);
+    ASSERT_NE(at, std::string::npos) << text;
+    const std::string line = text.substr(at, text.find('\n', at) - at);
+    const Totals& totals = name == "next best:" ? found.next_best : found.unsharded;
+    EXPECT_EQ(line.ends_with(", above the limit"), totals.weight_bytes > 200'000'000) << line;
+  }
+  EXPECT_GT(found.unsharded.weight_bytes, 200'000'000);
+}
+
 TEST(AutoPlan, HonoursWhatIsGiven) {
   const auto p = large("llama_large_short");
   const Plan given = Plan::parse(R"({"modules": {"layers.0.mlp.*": "replicate"}})", "plan");
