@@ -117,6 +117,7 @@ TEST(SkippedLayers, AllPatternsOfTwoStepsTrainAsOneRank) {
     run_ranks(2, [&](int rank) {
       const DeviceMesh mesh = init_device_mesh("dp=2");
       for (int code = 0; code < kSubsets * kSubsets * kSubsets * kSubsets; ++code) {
+        if (!in_sample(code)) continue;
         const std::vector<std::vector<int>> subsets = {
             {code % 4, code / 4 % 4}, {code / 16 % 4, code / 64 % 4}, {kSubsets - 1, kSubsets - 1}};
         trains_with(shard, mesh, rank, subsets, std::string(name) + ", " + text_of(subsets));

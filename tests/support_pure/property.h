@@ -45,7 +45,12 @@ class Rng {
   std::mt19937_64 engine_;
 };
 
-/// Calls `property` with an Rng of each seed 1..count, until one fails or throws.
+/// Whether case `number` of a matrix runs: every one, but one of five under sanitizers
+/// (TESSERA_TEST_SLOWDOWN), where each takes about ten times as long.
+bool in_sample(int number);
+
+/// Calls `property` with an Rng of each seed 1..count, until one fails or throws; under sanitizers of
+/// the first fifth of them, three at least.
 void for_each_seed(int count, const std::function<void(Rng&)>& property);
 
 }  // namespace tessera::test
