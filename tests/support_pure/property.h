@@ -49,8 +49,8 @@ class Rng {
 /// (TESSERA_TEST_SLOWDOWN), where each takes about ten times as long.
 bool in_sample(int number);
 
-/// Calls `property` with an Rng of each seed 1..count, until one fails or throws; under sanitizers of
-/// the first fifth of them, three at least.
+/// Calls `property` with an Rng of each seed 1..count, until one fails or throws; under sanitizers,
+/// with the first fifth of them, three at least.
 void for_each_seed(int count, const std::function<void(Rng&)>& property);
 
 }  // namespace tessera::test
