@@ -140,3 +140,25 @@ def test_shardings_that_an_op_keeps_need_no_messages(name, inputs, output, messa
     local = tessera.tensor_parallel_transformation(exported(name)[0], "tp=2", plan, rank=0)
     collectives = [str(n.target) for n in local.graph.nodes if "_c10d_functional" in str(n.target)]
     assert sum("wait_tensor" not in one for one in collectives) == messages
+
+
+class UpAndDown(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.ConvTranspose2d(4, 8, 2, 2), torch.nn.Conv2d(8, 4, 2, 2)
+
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+
+
+@pytest.mark.parametrize("core", [False, True], ids=["raw", "core"])
+def test_styles_of_transposed_convolutions_shard_the_dims_of_their_features(core):
+    whole = torch.export.export(UpAndDown().double(), (torch.randn(2, 4, 3, 3).double(),))
+    whole = whole.run_decompositions() if core else whole
+    plan = {"up": "colwise", "down": "rowwise"}
+    local = tessera.tensor_parallel_transformation(whole, "tp=2", plan, rank=0)
+    assert local.state_dict["up.weight"].shape == (4, 4, 2, 2)
+    assert local.state_dict["down.weight"].shape == (4, 4, 2, 2)
+    targets = [str(node.target) for node in local.graph.nodes]
+    assert sum("all_reduce" in one for one in targets) == 1
+    assert not any("all_gather" in one for one in targets)

@@ -66,6 +66,13 @@ std::optional<std::vector<int>> turned_dims(const NodeCall& call, const std::vec
   return out;
 }
 
+/// The weight of a transposed convolution is [in, out, ...].
+bool is_transposed(const NodeCall& call) {
+  const rules::Arg* transposed = call.call().find("transposed");
+  const auto* set = transposed != nullptr ? std::get_if<bool>(transposed) : nullptr;
+  return call.op().starts_with("aten::conv_transpose") || (set != nullptr && *set);
+}
+
 std::optional<FeatureDims> find_use(const ProgramView& view, ValueId id,
                                     const std::vector<int>& dims, const std::string& path) {
   const auto n = static_cast<int>(dims.size());
@@ -80,7 +87,8 @@ std::optional<FeatureDims> find_use(const ProgramView& view, ValueId id,
     if (op == "aten::embedding" && reader.operand == 0) {
       here = FeatureDims{dim(1), dim(0), true};
     } else if ((op == "aten::linear" || op.starts_with("aten::conv")) && reader.operand == 1) {
-      here = FeatureDims{dim(0), dim(1), false};
+      const int in = is_transposed(call) ? 0 : 1;
+      here = FeatureDims{dim(1 - in), dim(in), false};
     } else if (((op == "aten::mm" || op == "aten::matmul" || op == "aten::bmm") &&
                 reader.operand == 1) ||
                ((op == "aten::addmm" || op == "aten::baddbmm") && reader.operand == 2)) {
