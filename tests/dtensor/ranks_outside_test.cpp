@@ -84,6 +84,17 @@ TEST(RanksOutside, RunOpsWithoutARule) {
   });
 }
 
+/// An op that reduces a Partial tensor keeps the copy for the next one, which then computes with it.
+TEST(RanksOutside, HaveThePlacementsOfTheOthers) {
+  run([](const DeviceMesh& mesh, bool) {
+    const at::Tensor partial = spread(test_numbers({4, 6}, 1), mesh, "S0").sum(0);
+    EXPECT_TRUE(sharding(partial).has_partial());
+    EXPECT_TRUE(sharding(at::sin(partial)).is_replicated());
+    EXPECT_TRUE(sharding(partial * 2 + 1).is_replicated());
+    EXPECT_TRUE(sharding(partial * partial).is_replicated());
+  });
+}
+
 TEST(RanksOutside, WriteToViews) {
   run([](const DeviceMesh& mesh, bool outside) {
     at::Tensor full = test_numbers({4, 6}, 1);

@@ -180,7 +180,7 @@ void reduce_as_decided(const UsedOp& used, const c10::OperatorHandle& op, Stack&
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     decision = &decision_for(entry, op, stack);
   }
-  if (decision->by_mesh || !decision->mesh.contains_me()) return;
+  if (decision->by_mesh) return;
   if (decision->moves) check_policy(entry, *decision, stack);
   std::vector<Reduction> reductions;
   const bool may_reduce_gradients = used.use == PartialUse::by_rows;
