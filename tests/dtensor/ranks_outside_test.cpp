@@ -84,7 +84,7 @@ TEST(RanksOutside, RunOpsWithoutARule) {
   });
 }
 
-/// An op that reduces a Partial tensor keeps the copy for the next one, which then computes with it.
+/// An op that reduces a Partial tensor keeps the copy for the next one, which computes with it.
 TEST(RanksOutside, HaveThePlacementsOfTheOthers) {
   run([](const DeviceMesh& mesh, bool) {
     const at::Tensor partial = spread(test_numbers({4, 6}, 1), mesh, "S0").sum(0);
