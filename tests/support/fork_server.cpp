@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 #include <thread>
 
@@ -124,6 +125,8 @@ pid_t fork_from_server(const std::vector<std::string>& environment, int output) 
   std::string text;
   for (const std::string& entry : environment) text += entry + '\0';
   if (text.size() > kLongestRequest) throw std::runtime_error("the environment is too long");
+  static std::mutex one_request;  // answers come in the order of requests
+  const std::lock_guard lock(one_request);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   send_request(text, output);
   pid_t child = -1;
