@@ -42,8 +42,9 @@ Sent random_sent(Rng& rng) {
 }
 
 TEST(Blocks, AStretchIsAPartOfTheWhole) {
-  int in_order = 0;
+  int cases = 0, in_order = 0;
   test::for_each_seed(2000, [&](Rng& rng) {
+    ++cases;
     const Sent sent = random_sent(rng);
     if (!sent.copy.fills_in_order()) return;
     ++in_order;
@@ -58,7 +59,7 @@ TEST(Blocks, AStretchIsAPartOfTheWhole) {
     }
     EXPECT_TRUE(at::equal(pieces, whole));
   });
-  EXPECT_GT(in_order, 1000);
+  EXPECT_GT(in_order, cases / 2);
 }
 
 TEST(Blocks, ACopyThatLeavesAGapDoesNotFillInOrder) {

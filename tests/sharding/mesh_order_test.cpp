@@ -47,9 +47,9 @@ TEST(MeshOrder, RefusesWhatNoListSays) {
 }
 
 TEST(MeshOrder, EveryRankHoldsWhatTheShardingSays) {
-  int reordered = 0;
-  int refused = 0;
+  int cases = 0, reordered = 0, refused = 0;
   for_each_seed(2000, [&](Rng& rng) {
+    ++cases;
     const DeviceMesh mesh = test::random_mesh(rng, 3);
     const Sharding sharding = test::random_sharding(rng, mesh, test::random_shape(rng, 3));
     std::vector<Placement> list;
@@ -67,8 +67,8 @@ TEST(MeshOrder, EveryRankHoldsWhatTheShardingSays) {
           << sharding.to_text() << " as " << read.to_text();
     }
   });
-  EXPECT_GT(reordered, 50);
-  EXPECT_LT(refused, 100);
+  EXPECT_GT(reordered, cases / 40);
+  EXPECT_LT(refused, cases / 20);
 }
 
 }  // namespace mesh_order_test

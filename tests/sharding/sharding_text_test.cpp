@@ -50,8 +50,9 @@ TEST(ShardingText, OfThePlacementsShowsTheOrderWhereItIsNotTheUsualOne) {
 }
 
 TEST(ShardingText, ReadsWhatItWrites) {
-  int orders = 0;
+  int cases = 0, orders = 0;
   for_each_seed(3000, [&](Rng& rng) {
+    ++cases;
     const auto mesh = rng.chance(50) ? test::random_mesh(rng)
                                      : test::with_random_ranks(rng, test::random_mesh(rng));
     const Sharding s =
@@ -60,7 +61,7 @@ TEST(ShardingText, ReadsWhatItWrites) {
     EXPECT_EQ(read, s) << s.to_text() << "\n" << read.to_text();
     if (!s.has_default_order()) ++orders;
   });
-  EXPECT_GT(orders, 100);
+  EXPECT_GT(orders, cases / 30);
 }
 
 TEST(ShardingText, SaysWhatIsWrongWithAText) {
