@@ -1,3 +1,4 @@
+#include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -26,6 +27,12 @@ struct ModuleMirror {
 
 using Seen = std::map<PyObject*, std::shared_ptr<torch::nn::Module>>;
 
+void add_parameter(torch::nn::Module& to, const std::string& name, const at::Tensor& parameter) {
+  // register_parameter sets requires_grad, which inference tensors refuse outside of the mode.
+  const c10::InferenceMode mode(parameter.is_inference());
+  to.register_parameter(name, parameter, parameter.requires_grad());
+}
+
 std::shared_ptr<torch::nn::Module> mirror(const py::handle& source, Seen& seen) {
   auto& out = seen[source.ptr()];
   if (out != nullptr) return out;
@@ -33,8 +40,7 @@ std::shared_ptr<torch::nn::Module> mirror(const py::handle& source, Seen& seen) 
   const auto result = out;
   for (const auto& [name, value] : source.attr("_parameters").cast<py::dict>()) {
     if (value.is_none()) continue;
-    const auto tensor = value.cast<at::Tensor>();
-    result->register_parameter(name.cast<std::string>(), tensor, tensor.requires_grad());
+    add_parameter(*result, name.cast<std::string>(), value.cast<at::Tensor>());
   }
   const auto not_saved = source.attr("_non_persistent_buffers_set").cast<py::set>();
   for (const auto& [name, value] : source.attr("_buffers").cast<py::dict>()) {
@@ -61,8 +67,7 @@ ModuleMirror mirror_of_list(const py::list& sources) {
     if (py::hasattr(source, "_parameters")) {
       out.module->register_module(std::to_string(i), mirror(source, seen));
     } else {
-      const auto tensor = source.cast<at::Tensor>();
-      out.module->register_parameter(std::to_string(i), tensor, tensor.requires_grad());
+      add_parameter(*out.module, std::to_string(i), source.cast<at::Tensor>());
     }
   }
   return out;

@@ -21,6 +21,29 @@ RIGHT = {
             "(x1.double().sin().mean()).backward()",
         ],
     ),
+    "autocast casts a product with a Partial operand": Program(
+        seed=20261121541,
+        mesh="tp=5",
+        inputs=[Input("x6", (3, 3), "P(avg)", dtype="float32", grad=True)],
+        statements=[
+            "with torch.autocast('cpu', torch.bfloat16): x11 = torch.addmm(x6, x6, x6.t() @ x6, beta=0.25, alpha=3.0)",
+        ],
+    ),
+    "autocast casts the input of linear whose weight is Partial": Program(
+        seed=1,
+        mesh="tp=2",
+        inputs=[Input("x6", (4, 4), "S0", dtype="float32", grad=True)],
+        statements=["with torch.autocast('cpu', torch.bfloat16): x12 = F.linear(x6, x6.t() @ x6)"],
+    ),
+    "the state of a module that inference mode made": Program(
+        seed=20261123540,
+        mesh="tp=2",
+        inputs=[Input("x1", (3,), "R")],
+        statements=[
+            "with torch.inference_mode(): net12 = sharded(torch.nn.Linear(5, 2), 630, reshard_after_forward=False)",
+            "[v.mul_(0.5) for v in net12.state_dict().values()]",
+        ],
+    ),
     "a leaf that becomes a view in inference mode stays a leaf": Program(
         seed=1,
         mesh="cp=2",

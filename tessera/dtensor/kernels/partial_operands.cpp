@@ -1,5 +1,6 @@
 #include "tessera/dtensor/kernels/partial_operands.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <c10/core/InferenceMode.h>
@@ -212,11 +213,25 @@ bool may_have_partial(const OpEntry& entry, const Stack& stack) {
   return false;
 }
 
+/// Whether operands have different floating dtypes which autocast, whose turn comes later, may make
+/// one: a decision for the operands as they are now could be an error that the call has not.
+bool may_be_cast(const OpEntry& entry, const Stack& stack) {
+  using at::autocast::is_autocast_enabled;
+  if (!is_autocast_enabled(at::kCPU) && !is_autocast_enabled(at::kCUDA)) return false;
+  const at::Tensor* first = nullptr;
+  for (const Operand& operand : operands_of(entry, stack)) {
+    if (!operand.tensor->defined() || !operand.tensor->is_floating_point()) continue;
+    if (first == nullptr) first = operand.tensor;
+    if (first->scalar_type() != operand.tensor->scalar_type()) return true;
+  }
+  return false;
+}
+
 /// Whether there is clearly nothing to reduce: nothing is Partial, or no copies are kept and the
 /// decision moves nothing. Spares most calls the list of their operands.
 bool takes_operands_as_they_are(const UsedOp& used, const c10::OperatorHandle& op,
                                 const Stack& stack) {
-  if (!may_have_partial(*used.entry, stack)) return true;
+  if (!may_have_partial(*used.entry, stack) || may_be_cast(*used.entry, stack)) return true;
   if (tensors_with_copies() != 0 || LazyLocal::any() || used.use == PartialUse::matmul)
     return false;
   if (in_backward()) return used.use == PartialUse::sum;

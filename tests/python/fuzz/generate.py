@@ -163,7 +163,8 @@ class Generator:
             return None
         if maker.value:
             text = f"{self._name(text)} = {text}"
-        if not maker.draws and not text.startswith("with"):
+        # A conjugate is computed at once here, so resolve_conj() is the tensor itself, not a new one.
+        if not maker.draws and not text.startswith("with") and "resolve_conj" not in text:
             if self.rng.random() < 0.1:
                 text = f"with {self.rng.choice(REGIONS)}: {text}"
             elif ".float()" in text and self.rng.random() < 0.3:

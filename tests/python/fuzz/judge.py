@@ -3,6 +3,7 @@
     right     every variable is what the plain run says
     artefact  wrong, but the plain run has a statement whose result is its own (artefacts.py)
     refused   a clear error, the same on all ranks: counted, no failure
+    outside   a rank outside of the mesh, which ended where a statement reads a value
     wrong     a value, gradient, buffer or copy is not
     unclear   an error that is no refusal, or that not all ranks have
     hang      no answer in time
@@ -25,7 +26,7 @@ class Verdict:
     statement: int = -1  # which one raised
 
     def is_failure(self) -> bool:
-        return self.kind not in ("right", "refused", "artefact", "nothing")
+        return self.kind not in ("right", "refused", "outside", "artefact", "nothing")
 
 
 def refusals() -> list[re.Pattern[str]]:
@@ -47,7 +48,8 @@ def of_error(error: BaseException, statement: int) -> Verdict:
 
 
 def of_ranks(verdicts: list[Verdict]) -> Verdict:
-    """All ranks together; they must agree."""
+    """All ranks together; they must agree. Those that ended early did not see the rest."""
+    verdicts = [v for v in verdicts if v.kind != "outside"] or verdicts
     kinds = {v.kind for v in verdicts}
     if len(kinds) == 1 and len({v.statement for v in verdicts}) == 1:
         return verdicts[0]

@@ -37,7 +37,7 @@ def judge_rank(program: Program, expected: execute.Expected) -> Verdict:
         found = execute.run_rank(program)
     except execute.Refused as refused:
         if NO_VALUE.search(str(refused.error)):
-            return Verdict("right")
+            return Verdict("outside")
         return judge.of_error(refused.error, refused.index)
     except Exception as error:  # noqa: BLE001 - also inputs and reading back may fail
         return Verdict("unclear", f"{type(error).__name__}: {error}")
