@@ -42,6 +42,9 @@ REGIONS = (
 OUTSIDE = float(os.environ.get("TESSERA_FUZZ_OUTSIDE") or 0.05)
 # What those cannot do: read a value, or shard a module over a mesh that they are not in.
 _NEEDS_VALUES = re.compile(r"float\(x|\.item\(|sharded\(|masked_select|nonzero|unique")
+# A conjugate is computed at once, so resolve_conj() is the tensor itself, not a new one of the mode.
+# Parameters that inference mode makes are not for training.
+_KEEPS_MODE = re.compile(r"resolve_conj|sharded\(")
 _WRITES = re.compile(r"_norm\(|grad\(|checkpoint|Halves|net\d")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?![\w.])")
 
@@ -163,8 +166,7 @@ class Generator:
             return None
         if maker.value:
             text = f"{self._name(text)} = {text}"
-        # A conjugate is computed at once here, so resolve_conj() is the tensor itself, not a new one.
-        if not maker.draws and not text.startswith("with") and "resolve_conj" not in text:
+        if not maker.draws and not text.startswith("with") and not _KEEPS_MODE.search(text):
             if self.rng.random() < 0.1:
                 text = f"with {self.rng.choice(REGIONS)}: {text}"
             elif ".float()" in text and self.rng.random() < 0.3:
