@@ -31,14 +31,19 @@ union Attachment {
   std::array<char, CMSG_SPACE(sizeof(int))> bytes;
 };
 
-void send_request(const std::string& text, int file) {
-  iovec part = {const_cast<char*>(text.data()), text.size()};
-  Attachment attachment{};
+msghdr message_of(iovec& part, Attachment& attachment) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = attachment.bytes.data();
   message.msg_controllen = attachment.bytes.size();
+  return message;
+}
+
+void send_request(const std::string& text, int file) {
+  iovec part = {const_cast<char*>(text.data()), text.size()};
+  Attachment attachment{};
+  msghdr message = message_of(part, attachment);
   cmsghdr* header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
@@ -53,11 +58,7 @@ size_t receive_request(int link, std::string& text, int& file) {
   text.resize(kLongestRequest);
   iovec part = {text.data(), text.size()};
   Attachment attachment{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = attachment.bytes.data();
-  message.msg_controllen = attachment.bytes.size();
+  msghdr message = message_of(part, attachment);
   const ssize_t length = recvmsg(link, &message, 0);
   if (length <= 0) return 0;
   text.resize(static_cast<size_t>(length));

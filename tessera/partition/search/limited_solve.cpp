@@ -218,8 +218,7 @@ class LimitedElimination {
       const size_t cell = cell_of(buckets_[c]);
       const Front& child = buckets_[c].fronts[cell];
       rest -= buckets_[c].up[cell];
-      work_ += static_cast<double>(front.size() * child.size());
-      if (work_ > options_.work) return {};
+      if (!within_work(static_cast<double>(front.size() * child.size()))) return {};
       front = sums(front, child, rest, limit_.most - outside, trace);
     }
     return front;

@@ -69,15 +69,20 @@ Solution PlanSearch::start(const CostNetwork& network, std::span<const std::vect
   return best;
 }
 
+/// Messages of the search before are kept unless its "not allowed" is too little for this cost.
+void PlanSearch::prepare_ascent(const CostNetwork& network, double cost) {
+  if (ascent_ != nullptr && 2 * cost <= ascent_->large()) {
+    ascent_->set_unary(network);
+  } else {
+    ascent_ = std::make_unique<DualAscent>(network, cost);
+  }
+}
+
 Solution PlanSearch::by_ascent(const CostNetwork& all, std::span<const std::vector<int>> keep) {
   const CostNetwork network = limited_to(all, keep);
   Solution best = start(network, keep);
   if (!std::isfinite(best.cost)) return best;
-  if (ascent_ != nullptr && 2 * best.cost <= ascent_->large()) {
-    ascent_->set_unary(network);
-  } else {
-    ascent_ = std::make_unique<DualAscent>(network, best.cost);
-  }
+  prepare_ascent(network, best.cost);
   constexpr int kBetweenTries = 4;
   for (int round = 1; round <= options_.rounds && !best.exact; ++round) {
     ascent_->round();
@@ -144,11 +149,7 @@ Solution PlanSearch::in_turns(const CostNetwork& network, Solution now, int firs
 }
 
 States PlanSearch::states_below(const CostNetwork& network, double cost) {
-  if (ascent_ != nullptr && 2 * cost <= ascent_->large()) {
-    ascent_->set_unary(network);
-  } else {
-    ascent_ = std::make_unique<DualAscent>(network, cost);
-  }
+  prepare_ascent(network, cost);
   constexpr int kRounds = 16;
   for (int round = 0; round < kRounds; ++round) ascent_->round();
   return ascent_->states_below(cost);

@@ -43,6 +43,7 @@ class PlanSearch {
 
  private:
   Solution by_ascent(const CostNetwork& network, std::span<const std::vector<int>> keep);
+  void prepare_ascent(const CostNetwork& network, double cost);
   Solution start(const CostNetwork& network, std::span<const std::vector<int>> keep);
   bool try_exact(const CostNetwork& network, Solution& best) const;
   void improve(const CostNetwork& network, std::span<const std::vector<int>> keep,

@@ -153,7 +153,8 @@ class PriceSearch {
     }
   }
 
-  /// With the price at which the bound is highest, weights flip where their own price is that one.
+  /// A weight changes its placement where its own price is that of the bound, so only prices around
+  /// it are tried.
   void mix(double spread) {
     constexpr double kMargin = 0.002;
     double low = price_ * (1 - kMargin), high = price_ * (1 + kMargin) / (1 - spread);
