@@ -28,9 +28,8 @@
 #include "benchmarks/recycling_allocator.h"
 #include "tessera/comm/fake.h"
 #include "tessera/comm/world.h"
-#include "tessera/dtensor/dispatch/decide/decision.h"
+#include "tessera/dtensor/dispatch/caches.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/plan/plan.h"
 
 namespace {
 
@@ -177,12 +176,11 @@ double repeated(const std::function<void()>& run, int batch = 100, int repeats =
   return median(times);
 }
 
-/// With empty caches of the op, its shardings and its plans.
+/// With empty caches.
 double cold(const std::function<void()>& run) {
   std::vector<double> times;
   for (int i = 0; i < 41; ++i) {
-    dtensor::clear_decisions();
-    plan::clear_cache();
+    clear_caches();
     times.push_back(once(run, 1));
   }
   return median(times);

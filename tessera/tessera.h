@@ -15,6 +15,7 @@
 #include "tessera/comm/rank_generator.h"
 #include "tessera/comm/threads.h"
 #include "tessera/comm/world.h"
+#include "tessera/dtensor/dispatch/caches.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/factories.h"
 #include "tessera/dtensor/kernels/own_ops.h"

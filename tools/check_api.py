@@ -28,8 +28,6 @@ EXTENSION = {
     "tessera::dtensor::InsideComposite",
     "tessera::dtensor::as_replicated",
     "tessera::dtensor::claim",
-    "tessera::dtensor::clear_decisions",
-    "tessera::dtensor::decision_stats",
     "tessera::dtensor::read_whole",
     "tessera::dtensor::set_literal_test",
     "tessera::dtensor::redistribute_once",

@@ -3,7 +3,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "bind/bind.h"
-#include "tessera/dtensor/dispatch/decide/decision.h"
+#include "tessera/dtensor/dispatch/caches.h"
 #include "tessera/dtensor/read_whole.h"
 #include "tessera/module/distribute_module.h"
 #include "tessera/sharding/mesh_order.h"
@@ -109,6 +109,25 @@ void bind_redistribute(py::module_& m) {
       NoGil());
 }
 
+void bind_caches(py::module_& m) {
+  m.def(
+      "cache_stats",
+      [] {
+        const CacheStats stats = cache_stats();
+        return py::dict(
+            py::arg("decisions") = stats.decisions, py::arg("decision_hits") = stats.decision_hits,
+            py::arg("decision_misses") = stats.decision_misses,
+            py::arg("decision_bytes") = stats.decision_bytes, py::arg("plans") = stats.plans,
+            py::arg("plan_hits") = stats.plan_hits, py::arg("plan_misses") = stats.plan_misses,
+            py::arg("programs") = stats.programs, py::arg("shardings") = stats.shardings,
+            py::arg("pooled_bytes") = stats.pooled_bytes);
+      },
+      "Entries, hits and misses of what is kept for speed; see docs/performance.md.");
+  m.def("clear_caches", &clear_caches,
+        "Frees kept decisions, plans, programs and message buffers; they are made again when "
+        "needed.");
+}
+
 }  // namespace
 
 void bind_dtensor(py::module_& m) {
@@ -128,12 +147,7 @@ void bind_dtensor(py::module_& m) {
   bind_crossings(m);
   bind_redistribute(m);
   bind_gradients(m);
-  m.def("clear_decisions", &dtensor::clear_decisions);
-  m.def("decision_stats", [] {
-    const auto stats = dtensor::decision_stats();
-    return py::dict(py::arg("hits") = stats.hits, py::arg("misses") = stats.misses,
-                    py::arg("entries") = stats.entries);
-  });
+  bind_caches(m);
 }
 
 }  // namespace tessera::python

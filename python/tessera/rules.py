@@ -1,4 +1,4 @@
-"""Sharding rules of one's own ops."""
+"""Sharding rules for user-defined ops, and explanations of decisions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def register_rule(
     """Says how an op may run on shards. Every rank registers the same rules.
 
     `rule` is a line of notation (docs/rule_notation.md) or a function that lists, for one axis of
-    the mesh, which placements of the operands are legal and what they make of the results. All
-    replicated is always legal and need not be listed. The cheapest legal one is taken.
+    the mesh, which placements of the operands are legal and which placements the results then have. All
+    replicated is always legal and need not be listed. The cheapest legal row is chosen.
 
         register_rule("mylib::scaled_mm", "mk, kn -> mn ; linear 0 ; linear 1")
 
@@ -38,7 +38,7 @@ def register_rule(
         _C.register_notation(op, rule)
     else:
         _C.register_function(op, rule, results)
-    _C.clear_decisions()
+    _C.clear_caches()
 
 
 def explain(op: Any, *args: Any, candidates: int = 32, **kwargs: Any) -> str:

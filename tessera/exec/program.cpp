@@ -34,4 +34,6 @@ std::shared_ptr<const Program> cached_program(const Sharding& from, const Shardi
 
 size_t cached_programs() { return the_cache().size(); }
 
+void clear_programs() { the_cache().clear(); }
+
 }  // namespace tessera::exec

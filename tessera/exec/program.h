@@ -71,5 +71,6 @@ std::shared_ptr<const Program> compile(const plan::Plan& plan);
 std::shared_ptr<const Program> cached_program(const Sharding& from, const Sharding& to);
 
 size_t cached_programs();
+void clear_programs();
 
 }  // namespace tessera::exec

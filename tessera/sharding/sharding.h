@@ -101,7 +101,7 @@ class TESSERA_API Sharding {
   std::shared_ptr<const Node> node_;
 };
 
-/// The number of live shardings, for tests of memory growth.
+/// The number of distinct shardings that exist; see CacheStats.
 TESSERA_API size_t live_shardings();
 
 }  // namespace tessera

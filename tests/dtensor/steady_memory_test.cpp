@@ -8,9 +8,8 @@
 #include <fstream>
 
 #include "tessera/comm/threads.h"
-#include "tessera/dtensor/dispatch/decide/decision.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/exec/program.h"
+#include "tests/support/kept_entries.h"
 #include "tests/support/training.h"
 
 namespace tessera {
@@ -18,6 +17,7 @@ namespace steady_memory_test {
 
 using comm::init_device_mesh;
 using comm::run_ranks;
+using test::KeptEntries;
 using test::test_numbers;
 
 int64_t wanted_ops() {
@@ -31,18 +31,6 @@ int64_t resident_bytes() {
   int64_t resident = 0;
   file >> size >> resident;
   return resident * sysconf(_SC_PAGESIZE);
-}
-
-struct Kept {
-  uint64_t decisions = dtensor::decision_stats().entries;
-  size_t shardings = live_shardings();
-  size_t programs = exec::cached_programs();
-  bool operator==(const Kept&) const = default;
-};
-
-std::ostream& operator<<(std::ostream& out, const Kept& kept) {
-  return out << kept.decisions << " decisions, " << kept.shardings << " shardings, "
-             << kept.programs << " programs";
 }
 
 TEST(SteadyMemory, TrainingStepsDoNotGrow) {
@@ -69,14 +57,14 @@ TEST(SteadyMemory, TrainingStepsDoNotGrow) {
     for (int i = 0; i < 200; ++i) step();
     meet();
     meet();
-    const Kept before;
+    const KeptEntries before;
     const int64_t resident = resident_bytes();
     double first = step();
     for (int64_t ops = 0; ops < wanted_ops(); ops += kOpsOfAStep) first = std::min(first, step());
     EXPECT_TRUE(std::isfinite(first));
     meet();
     if (rank == 0) {
-      EXPECT_EQ(Kept(), before);
+      EXPECT_EQ(KeptEntries(), before);
       // The allocator may keep a little more than it did; an op that leaked 100 bytes would show.
       EXPECT_LT(resident_bytes() - resident, 2 << 20);
     }
@@ -94,7 +82,7 @@ TEST(SteadyMemory, EverNewShapesAreForgotten) {
       const at::Tensor part = at::ones({1, 1, 1}, at::kFloat).expand(shape);
       const at::Tensor x = from_local(part, mesh, {Replicate()}, {.shape = shape});
       EXPECT_EQ((x + x).sizes(), at::IntArrayRef(shape));
-      if (rank == 0) most = std::max(most, dtensor::decision_stats().entries);
+      if (rank == 0) most = std::max(most, cache_stats().decisions);
     }
     EXPECT_LE(most, 3 * 2 * 4096U);  // three ops, two ranks, and a table's bound for each
   });
@@ -109,9 +97,9 @@ TEST(SteadyMemory, RanksThatEndLeaveNothingBehind) {
     });
   };
   world();
-  const Kept before;
+  const KeptEntries before;
   for (int i = 0; i < 20; ++i) world();
-  EXPECT_EQ(Kept(), before);
+  EXPECT_EQ(KeptEntries(), before);
 }
 
 }  // namespace steady_memory_test

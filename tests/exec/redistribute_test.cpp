@@ -283,7 +283,7 @@ TEST(Redistribute, GivesShapesOnFakeRanks) {
 }
 
 TEST(Redistribute, NothingOfAWorldIsKeptWhenItsRanksHaveEnded) {
-  plan::clear_cache();
+  const size_t plans = plan::cache_stats().entries;
   const size_t programs = exec::cached_programs();
   const size_t before = live_shardings();
   std::weak_ptr<const World> world;
@@ -292,6 +292,7 @@ TEST(Redistribute, NothingOfAWorldIsKeptWhenItsRanksHaveEnded) {
     redistribute(at::ones({2, 3}), rows, rows.replicated());
     if (rank == 0) world = rows.mesh().world();
   });
+  EXPECT_EQ(plan::cache_stats().entries, plans);
   EXPECT_EQ(exec::cached_programs(), programs);
   EXPECT_EQ(live_shardings(), before);
   EXPECT_TRUE(world.expired());
@@ -337,7 +338,7 @@ TEST(Redistribute, ProgramsHoldBothShardingsOfTheirKey) {
         id = columns.id();
         expect_part(redistribute(mine, from, columns), full, columns);
       }
-      plan::clear_cache();
+      plan::forget_plans(from.mesh().world().get());
       const Sharding whole = from.replicated();
       EXPECT_NE(whole.id(), id) << "an address in use";
       expect_part(redistribute(mine, from, whole), full, whole);

@@ -6,7 +6,7 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
-#include "tessera/dtensor/dispatch/decide/decision.h"
+#include "tessera/dtensor/dispatch/caches.h"
 #include "tessera/fsdp/control.h"
 #include "tests/fsdp/training.h"
 
@@ -137,8 +137,7 @@ TEST(FullyShardMemory, NothingGrowsOverManySteps) {
     auto optimizer = adamw()(net->parameters());
     const Forward forward = forward_of(net);
     int64_t peak = 0;
-    size_t shardings = 0;
-    uint64_t decisions = 0;
+    CacheStats warm;
     for (int step = 0; step < 200; ++step) {
       train(forward, *optimizer, mine, 1);
       if (step % 3 == 0) {
@@ -147,13 +146,13 @@ TEST(FullyShardMemory, NothingGrowsOverManySteps) {
       }
       if (step == 20) {
         peak = gathered_memory(mesh).peak_bytes;
-        shardings = live_shardings();
-        decisions = dtensor::decision_stats().misses;
+        warm = cache_stats();
       }
     }
     EXPECT_EQ(gathered_memory(mesh).peak_bytes, peak);
-    EXPECT_LE(live_shardings(), shardings + 8);  // the other rank may be in the middle of an op
-    EXPECT_EQ(dtensor::decision_stats().misses, decisions);
+    const CacheStats after = cache_stats();
+    EXPECT_LE(after.shardings, warm.shardings + 8);  // the other rank may be in the middle of an op
+    EXPECT_EQ(after.decision_misses, warm.decision_misses);
   });
 }
 

@@ -178,14 +178,14 @@ class CommDebugMode(_comm_mode.CommDebugMode):  # type: ignore[misc]
 
 
 def _clear_sharding_prop_cache() -> None:
-    """Forgets which rows were chosen for which calls."""
-    _C.clear_decisions()
+    """Drops cached decisions: which rows were chosen for which calls."""
+    _C.clear_caches()
 
 
 def _get_fast_path_sharding_prop_cache_stats() -> tuple[int, int]:
     """How many calls found their row chosen already, and how many did not."""
-    stats = _C.decision_stats()
-    return stats["hits"], stats["misses"]
+    stats = _C.cache_stats()
+    return stats["decision_hits"], stats["decision_misses"]
 
 
 def visualize_sharding(dtensor: torch.Tensor, header: str = "", use_rich: bool = False) -> None:

@@ -12,14 +12,12 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
-#include "tessera/dtensor/dispatch/decide/decision.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/exec/program.h"
 #include "tessera/fsdp/fully_shard.h"
 #include "tessera/module/distribute_module.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
-#include "tessera/plan/plan.h"
+#include "tests/support/kept_entries.h"
 #include "tests/support/ranks.h"
 #include "tests/support/training.h"
 
@@ -184,15 +182,6 @@ TEST(ExpertParallel, SendsCountsAndRowsOnce) {
   });
 }
 
-/// Decisions, shardings, plans and programs that are kept.
-struct KeptByStep {
-  uint64_t decisions = dtensor::decision_stats().entries;
-  size_t shardings = live_shardings();
-  size_t plans = plan::cache_stats().entries;
-  size_t programs = exec::cached_programs();
-  bool operator==(const KeptByStep&) const = default;
-};
-
 TEST(ExpertParallel, EverNewRoutesFillNoCache) {
   test::run_ranks(2, [&](int rank) {
     const DeviceMesh mesh = comm::init_device_mesh("ep=2");
@@ -216,13 +205,13 @@ TEST(ExpertParallel, EverNewRoutesFillNoCache) {
     const auto first = step(1);
     step(2);
     barrier();
-    const KeptByStep before;
+    const test::KeptEntries before;
     barrier();  // ranks that are threads share the counters
     bool differs = false;
     for (uint64_t seed = 3; seed < 20; ++seed) differs = step(seed) != first || differs;
     barrier();
     EXPECT_TRUE(differs);
-    EXPECT_EQ(KeptByStep(), before) << "rank " << rank;
+    EXPECT_EQ(test::KeptEntries(), before) << "rank " << rank;
     barrier();
   });
 }

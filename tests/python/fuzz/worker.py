@@ -78,7 +78,7 @@ def main() -> None:
     for line in sys.stdin:
         task = json.loads(line)
         if task["reset"]:
-            tessera._C.clear_decisions()
+            tessera.clear_caches()
         for fields in task["programs"]:
             verdicts = judge_here(Program.from_json(fields))
         print(json.dumps([dataclasses.asdict(v) for v in verdicts]), file=answers, flush=True)

@@ -225,8 +225,8 @@ struct DecisionStats {
 };
 
 /// Summed over all live threads.
-TESSERA_API DecisionStats decision_stats();
+DecisionStats decision_stats();
 /// Every thread drops its decisions before its next look-up.
-TESSERA_API void clear_decisions();
+void clear_decisions();
 
 }  // namespace tessera::dtensor

@@ -8,7 +8,7 @@
 #include "tessera/base/shape.h"
 #include "tessera/comm/threads.h"
 #include "tessera/cost/machine.h"
-#include "tessera/dtensor/dispatch/decide/decision.h"
+#include "tessera/dtensor/dispatch/caches.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/kernels/own_ops.h"
 #include "tests/support/parts.h"
@@ -21,7 +21,7 @@ using comm::init_device_mesh;
 using test::run_ranks;
 using test::whole_numbers;
 
-uint64_t misses() { return dtensor::decision_stats().misses; }
+uint64_t misses() { return cache_stats().decision_misses; }
 
 at::Tensor fours(const DeviceMesh& mesh) {
   return from_local(at::ones({2, 2}, at::kDouble), mesh, {Partial()});
@@ -191,7 +191,7 @@ TEST(DecisionCache, ForgetsWhatAnotherMachineDecided) {
 
 /// A program that meets ever new shapes.
 TEST(DecisionCache, IsBoundedInBytes) {
-  dtensor::clear_decisions();
+  clear_caches();
   run_ranks(1, [](int) {
     const DeviceMesh mesh = init_device_mesh("tp=1");
     uint64_t most = 0;
@@ -203,7 +203,7 @@ TEST(DecisionCache, IsBoundedInBytes) {
       at::sum(x);
       at::exp(x);
       at::relu(x);
-      most = std::max(most, dtensor::decision_stats().bytes);
+      most = std::max(most, cache_stats().decision_bytes);
     }
     EXPECT_GT(most, uint64_t{1} << 20);
     EXPECT_LT(most, uint64_t{66} << 20);
