@@ -10,6 +10,7 @@
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
 #include "tessera/cost/machine.h"
+#include "tessera/dtensor/kernels/register.h"
 #include "tessera/rules/registry/registry.h"
 
 /// tessera explain <op> <mesh> <argument>...: the dispatcher's decision, and the alternatives.
@@ -42,14 +43,11 @@ struct ExplainOptions {
   int candidates = 32;
 };
 
-/// Composite ops are decomposed before dispatch reaches sharded kernels.
-void require_not_composite(const OpCallText& text) {
-  const bool composite =
-      text.op().hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-      rules::find_rule(text.name()) == nullptr;
-  require(!composite, text.name(),
+/// Such ops are decomposed before dispatch decides about shardings.
+void require_own_sharding(const OpCallText& text) {
+  require(!dtensor::is_made_of_ops(text.name()), text.name(),
           " is made of other ops and has no sharding of its own; explain those (matmul: aten::mm, "
-          "aten::bmm; einsum: aten::bmm)");
+          "aten::bmm; einsum: aten::bmm; allclose: aten::isclose, aten::all)");
 }
 
 /// Without a rule, all operands are replicated.
@@ -105,7 +103,7 @@ void run_explain(const ExplainOptions& options) {
           ": mesh is required, and the op's arguments");
   require(!options.words.empty(), "explain ", options.op, ": give the op's arguments");
   const OpCallText text(options.op, options.mesh, options.words);
-  require_not_composite(text);
+  require_own_sharding(text);
   const rules::Rule* known = rules::find_rule(text.name());
   const rules::Rule fallback = known == nullptr ? no_rule(text) : rules::Rule();
   const auto explanation = rules::explain(known != nullptr ? *known : fallback, text.call(),

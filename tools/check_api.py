@@ -28,6 +28,7 @@ EXTENSION = {
     "tessera::dtensor::InsideComposite",
     "tessera::dtensor::as_replicated",
     "tessera::dtensor::claim",
+    "tessera::dtensor::is_made_of_ops",
     "tessera::dtensor::read_whole",
     "tessera::dtensor::set_literal_test",
     "tessera::dtensor::redistribute_once",

@@ -5,6 +5,7 @@
 #include "bind/bind.h"
 #include "tessera/dtensor/dispatch/op/operands.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/kernels/register.h"
 #include "tessera/rules/registry/registry.h"
 
 namespace tessera::python {
@@ -62,6 +63,7 @@ std::string explain_call(const std::string& op, const NamedValues& values, const
   for (const auto& operand : call.operands()) {
     if (operand.defined()) text += join_text("  ", operand, "\n");
   }
+  if (dtensor::is_made_of_ops(op)) return text + "no rule: made of other ops; explain those\n";
   if (rule == nullptr) return text + "no rule: it runs on replicated inputs\n";
   return text + rules::explain(*rule, call, {.candidates = candidates}).to_text();
 }

@@ -119,6 +119,7 @@ TEST(CliExplain, SaysWhatIsWrongWithACall) {
   EXPECT_TRUE(holds(refused({"mm", "tp=4", "S0 : 8x16", "16x8", "dim=1"}), "no argument 'dim'"));
   EXPECT_TRUE(holds(refused({"cumsum", "tp=4", "S0 : 8x16", "dim=x"}), "'x' is not an integer"));
   EXPECT_TRUE(holds(refused({"matmul", "tp=4", "S0 : 8x16", "16x8"}), "made of other ops"));
+  EXPECT_TRUE(holds(refused({"allclose", "tp=4", "S0 : 8", "S0 : 8"}), "made of other ops"));
   EXPECT_TRUE(holds(refused({"mm"}), "mesh is required"));
   EXPECT_TRUE(holds(refused({"mm", "tp=4", "8", "8", "--candidates", "0"}), "POSITIVE"));
 }

@@ -74,6 +74,9 @@ def test_explain_lists_candidates_and_the_choice(ranks):
             return tessera.explain("aten::cumsum", t, 0)
 
     assert "chosen" in ranks(2, body)[0]
+    for op in ("aten::allclose", "aten::matmul"):  # decomposed here, and by libtorch
+        assert "made of other ops" in tessera.explain(op, x, x)
+    assert "replicated inputs" in tessera.explain("aten::nonzero", x)
     with pytest.raises(tessera.InvalidArgument):
         tessera.explain("aten::mm", None, None)
 

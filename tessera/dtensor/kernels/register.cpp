@@ -21,6 +21,7 @@
 #include "tessera/dtensor/kernels/matmul_kernel.h"
 #include "tessera/dtensor/kernels/typed_kernel.h"
 #include "tessera/dtensor/kernels/use_kernel.h"
+#include "tessera/rules/registry/registry.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -52,6 +53,13 @@ Registered& registered() {
 
 std::string full_name(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+/// The opposite of full_name.
+c10::OperatorName parse_name(std::string_view name) {
+  const size_t dot = std::min(name.find('.'), name.size());
+  const size_t overload = std::min(dot + 1, name.size());
+  return {std::string(name.substr(0, dot)), std::string(name.substr(overload))};
 }
 
 std::shared_ptr<OpEntry> entry_for(const c10::OperatorHandle& op) {
@@ -194,6 +202,12 @@ void add_local_kernel(std::string_view op, const c10::KernelFunction& kernel) {
 void set_decomposition(std::string_view op, Decomposition decomposition) {
   change_entry(op, [&](OpEntry& entry) { entry.decomposition = decomposition; });
 }
+void set_special_case(std::string_view op, Decomposition decomposition) {
+  change_entry(op, [&](OpEntry& entry) {
+    entry.decomposition = decomposition;
+    entry.may_decline = true;
+  });
+}
 void set_infer(std::string_view op, Infer infer) {
   change_entry(op, [&](OpEntry& entry) { entry.infer = infer; });
 }
@@ -203,18 +217,24 @@ void claim(std::string_view op) {
   const std::string name(op);
   if (op.starts_with("aten::") && registered().entries.contains(name)) return;
   if (!registered().claimed.insert(name).second) return;
-  const size_t dot = name.find('.');
-  const c10::OperatorName key(name.substr(0, dot),
-                              dot == std::string::npos ? "" : name.substr(dot + 1));
   registered().handles.push_back(c10::Dispatcher::singleton().registerImpl(
-      key, kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<LateKernel>()),
-      std::nullopt, nullptr, "tessera"));
+      parse_name(op), kKey,
+      c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<LateKernel>()), std::nullopt,
+      nullptr, "tessera"));
 }
 
 bool is_decomposed(std::string_view op) {
   std::lock_guard lock(registered().mutex);
   const auto it = registered().entries.find(std::string(op));
-  return it != registered().entries.end() && it->second->decomposition != nullptr;
+  return it != registered().entries.end() && it->second->decomposition != nullptr &&
+         !it->second->may_decline;
+}
+
+bool is_made_of_ops(std::string_view op) {
+  if (rules::find_rule(op) != nullptr) return false;
+  if (is_decomposed(op)) return true;
+  const auto known = c10::Dispatcher::singleton().findSchema(parse_name(op));
+  return known && known->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
 }  // namespace tessera::dtensor

@@ -88,7 +88,7 @@ bool unscale_by_mesh(const OpEntry& entry, const c10::OperatorHandle&, Stack& st
 
 void install_amp() {
   add_row_kernel("unscale", unscale);
-  set_decomposition("aten::_amp_foreach_non_finite_check_and_unscale_", unscale_by_mesh);
+  set_special_case("aten::_amp_foreach_non_finite_check_and_unscale_", unscale_by_mesh);
 }
 
 }  // namespace tessera::dtensor

@@ -45,7 +45,7 @@ bool equal_outside(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
 
 void install_equal() {
   add_row_kernel("equal", equal);
-  set_decomposition("aten::equal", equal_outside);
+  set_special_case("aten::equal", equal_outside);
 }
 
 }  // namespace tessera::dtensor

@@ -216,8 +216,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_backward(const at::Tensor&
 }  // namespace
 
 void install_whole_ops() {
-  set_decomposition("aten::_local_scalar_dense", item_in_derivative);
-  set_decomposition("aten::nonzero", nonzero_in_derivative);
+  set_special_case("aten::_local_scalar_dense", item_in_derivative);
+  set_special_case("aten::nonzero", nonzero_in_derivative);
   set_decomposition("aten::allclose", allclose);
   set_decomposition("aten::dist", dist);
   set_decomposition("aten::as_strided", as_strided);

@@ -51,7 +51,7 @@ bool attend_in_scope(const dtensor::OpEntry& entry, const c10::OperatorHandle&,
 // After the kernels, which register_kernels() installs once.
 const bool kAttentionInstalled =
     (dtensor::register_kernels(),
-     dtensor::set_decomposition("aten::scaled_dot_product_attention", attend_in_scope), true);
+     dtensor::set_special_case("aten::scaled_dot_product_attention", attend_in_scope), true);
 
 }  // namespace
 

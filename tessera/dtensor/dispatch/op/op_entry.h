@@ -68,6 +68,7 @@ struct OpEntry {
   bool is_fused = false;                  // an optimizer's step: aten::_fused_adamw_
   uint32_t id = 0;                        // dense, for per-thread caches
   Decomposition decomposition = nullptr;  // tried before rules and libtorch's own
+  bool may_decline = false;               // the decomposition: it takes some calls only
   Infer infer = nullptr;
 };
 
