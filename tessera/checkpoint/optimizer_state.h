@@ -30,7 +30,7 @@ TESSERA_API void take_optimizer(const State& state, const std::string& prefix,
                                 torch::optim::Optimizer& optimizer,
                                 const torch::nn::Module& module);
 
-/// The generator's state as bytes; by default that of the calling rank's CPU generator. Where every
+/// The generator's state as bytes; comm::default_generator() is the calling rank's. Where every
 /// rank has its own numbers, give each rank's state a name of its own.
 TESSERA_API void add_generator(State& state, const std::string& name,
                                const at::Generator& generator);

@@ -26,7 +26,6 @@ class TESSERA_API MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  std::span<std::byte> writable_bytes() const { return {data_, size_}; }
   const std::string& path() const { return file_->path(); }
 
   /// Copies a part of bytes() by read(2), without touching the mapping: reading a large file once

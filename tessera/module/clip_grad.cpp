@@ -127,11 +127,6 @@ std::map<std::pair<c10::DeviceType, at::ScalarType>, std::vector<at::Tensor>> lo
 
 }  // namespace
 
-at::Tensor total_grad_norm(std::span<const at::Tensor> parameters, double norm_type) {
-  const c10::AutoGradMode no_grad(false);
-  return norm_of(gradients_of(parameters), norm_type);
-}
-
 at::Tensor clip_grad_norm_(std::span<const at::Tensor> parameters, double max_norm,
                            const ClipOptions& options) {
   const c10::AutoGradMode no_grad(false);

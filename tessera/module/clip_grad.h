@@ -22,11 +22,8 @@ struct TESSERA_API ClipOptions {
 
 /// Returns the norm before clipping, as a plain 0-dim tensor, equal on every rank; does not
 /// synchronize with asynchronous devices. Plain gradients must be equal on every rank. Collective.
+/// With an infinite `max_norm` the gradients stay as they are.
 TESSERA_API at::Tensor clip_grad_norm_(std::span<const at::Tensor> parameters, double max_norm,
                                        const ClipOptions& options = {});
-
-/// The norm, without clipping.
-TESSERA_API at::Tensor total_grad_norm(std::span<const at::Tensor> parameters,
-                                       double norm_type = 2);
 
 }  // namespace tessera

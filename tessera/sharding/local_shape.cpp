@@ -188,22 +188,4 @@ int64_t max_local_numel(const Sharding& sharding) {
   return numel_of(max_local_shape(sharding));
 }
 
-bool is_even(const Sharding& sharding) {
-  for (int dim = 0; dim < sharding.ndim(); ++dim) {
-    int64_t n = sharding.shape()[static_cast<size_t>(dim)];
-    for (int axis : sharding.axes_of_dim(dim)) {
-      const Placement& p = sharding.placement(axis);
-      const int64_t k = sharding.mesh().size(axis);
-      if (p.kind() == Placement::Kind::ragged) {
-        const auto sizes = p.sizes();
-        if (std::ranges::any_of(sizes, [&](int64_t s) { return s != sizes[0]; })) return false;
-      } else if (n % k != 0 || chunk_interval(n, p.split(), 0).size() % k != 0) {
-        return false;  // k must divide every piece of the split, full ones and the rest
-      }
-      n /= k;
-    }
-  }
-  return true;
-}
-
 }  // namespace tessera

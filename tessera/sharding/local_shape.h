@@ -49,7 +49,4 @@ TESSERA_API std::vector<int64_t> max_local_shape(const Sharding& sharding);
 /// The largest number of elements on any rank.
 TESSERA_API int64_t max_local_numel(const Sharding& sharding);
 
-/// Whether all ranks hold equal parts of every dim.
-TESSERA_API bool is_even(const Sharding& sharding);
-
 }  // namespace tessera

@@ -209,31 +209,6 @@ TEST(LocalShape, TheMostThatARankHoldsIsFoundForEveryKindOfShard) {
   });
 }
 
-TEST(LocalShape, IsEvenIfAllRanksHoldAsMuch) {
-  EXPECT_TRUE(is_even(Sharding::parse("tp=4 : S0 : 8x3")));
-  EXPECT_FALSE(is_even(Sharding::parse("tp=4 : S0 : 10x3")));
-  EXPECT_TRUE(is_even(Sharding::parse("tp=4 : S0 : 0x3")));
-  EXPECT_TRUE(is_even(Sharding::parse("tp=2 : S0[4,4] : 8")));
-  EXPECT_TRUE(is_even(Sharding::parse("tp=4 : R : scalar")));
-  // Two pieces of one element: the first rank has both. Four pieces 2,2,2,0: each rank has three.
-  EXPECT_FALSE(is_even(Sharding::parse("tp=2 : SS0(2) : 2")));
-  EXPECT_TRUE(is_even(Sharding::parse("tp=2 : SS0(4) : 6")));
-
-  int cases = 0, even = 0;
-  for_each_seed(2000, [&](Rng& rng) {
-    ++cases;
-    const auto mesh = test::random_mesh(rng);
-    const Sharding s = test::random_sharding(rng, mesh, test::random_shape(rng, 2));
-    std::set<Shape> shapes;
-    for (const auto& coordinate : test::all_coordinates(mesh)) {
-      shapes.insert(local_shape(s, coordinate));
-    }
-    EXPECT_EQ(is_even(s), shapes.size() == 1) << s.to_text();
-    if (shapes.size() == 1) ++even;
-  });
-  EXPECT_GT(even, cases / 10);
-}
-
 TEST(LocalShape, LocalStridesNestAsTheGlobalOnesDo) {
   struct Case {
     std::string why;

@@ -22,17 +22,6 @@ RealMesh::RealMesh(const char* kind, const DeviceMesh& mesh, int axes) : mesh_(m
           ", of which this rank is no part; call it on the mesh's ranks alone");
 }
 
-std::vector<Interval> ShardingMesh::chunks(int64_t size) const {
-  std::vector<Interval> out;
-  for (int rank = 0; rank < shard_size(); ++rank)
-    out.push_back(chunk_interval(size, shard_size(), rank));
-  return out;
-}
-
-int64_t ShardingMesh::padded_size(int64_t size) const {
-  return chunk_interval(size, shard_size(), 0).size() * shard_size();
-}
-
 }  // namespace fsdp
 
 std::string ShardMesh::to_text() const { return over("shard", mesh(), shard_axis()); }

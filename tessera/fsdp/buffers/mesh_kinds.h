@@ -1,13 +1,10 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "tessera/base/api.h"
 #include "tessera/mesh/device_mesh.h"
-#include "tessera/sharding/local_shape.h"
 
 /// How the axes that split the batch distribute parameters:
 ///
@@ -39,13 +36,6 @@ class TESSERA_API RealMesh {
 class TESSERA_API ShardingMesh : public RealMesh {
  public:
   int shard_axis() const { return mesh().ndim() - 1; }
-  int shard_size() const { return mesh().size(shard_axis()); }
-
-  /// How a dim of `size` is split, as by torch.chunk: `[5]` over 4 gives [0,2) [2,4) [4,5) [5,5);
-  /// the last ones may be empty.
-  std::vector<Interval> chunks(int64_t size) const;
-  /// The size after padding every rank's part to the largest, as communicated: 5 over 4 is 8.
-  int64_t padded_size(int64_t size) const;
 
  protected:
   using RealMesh::RealMesh;

@@ -48,34 +48,5 @@ TEST(MeshKinds, RefuseMeshesOfOtherShapes) {
   });
 }
 
-template <class Mesh>
-std::vector<int64_t> sizes(const Mesh& mesh, int64_t size) {
-  std::vector<int64_t> out;
-  for (const Interval& part : mesh.chunks(size)) out.push_back(part.size());
-  return out;
-}
-
-/// The parts of every size, with empty ones at the end.
-TEST(MeshKinds, ShardAsChunkDoesAndPadToTheLargest) {
-  run_ranks(4, [](int) {
-    using List = std::vector<int64_t>;
-    const ShardMesh shard(init_device_mesh("dp=4"));
-    EXPECT_EQ(sizes(shard, 8), (List{2, 2, 2, 2}));
-    EXPECT_EQ(sizes(shard, 10), (List{3, 3, 3, 1}));
-    EXPECT_EQ(sizes(shard, 5), (List{2, 2, 1, 0}));
-    EXPECT_EQ(sizes(shard, 2), (List{1, 1, 0, 0}));
-    EXPECT_EQ(sizes(shard, 0), (List{0, 0, 0, 0}));
-    for (int64_t size = 0; size < 20; ++size) {
-      const auto parts = shard.chunks(size);
-      EXPECT_EQ(parts.back().end, size);
-      EXPECT_EQ(shard.padded_size(size), parts[0].size() * 4);
-      EXPECT_GE(shard.padded_size(size), size);
-    }
-    const HybridMesh hybrid(init_device_mesh("dp=2,fs=2"));
-    EXPECT_EQ(sizes(hybrid, 5), (List{3, 2}));
-    EXPECT_EQ(hybrid.padded_size(5), 6);
-  });
-}
-
 }  // namespace data_mesh_test
 }  // namespace tessera::fsdp
