@@ -264,14 +264,7 @@ void bind_groups(py::module_& m) {
   });
 }
 
-}  // namespace
-
-void bind_fsdp(py::module_& m) {
-  py::class_<ModuleMirror>(m, "ModuleMirror")
-      .def(py::init(&mirror_of_list))
-      .def(py::init(&mirror_of_module));
-  m.def("fully_shard", shard<kFullyShard>);
-  m.def("replicate_module", shard<&replicate>);
+void bind_compute_dtype(py::module_& m) {
   using fsdp::ComputeDtypeScope;
   py::class_<ComputeDtypeScope>(m, "ComputeDtypeScope")
       .def(py::init(
@@ -284,7 +277,9 @@ void bind_fsdp(py::module_& m) {
       .def("watch", [](const ComputeDtypeScope& scope, const std::vector<at::Tensor>& outputs) {
         scope.watch(outputs);
       });
-  bind_control(m);
+}
+
+void bind_reports(py::module_& m) {
   m.def("communication_time", [](const comm::Recorder& recorder) {
     const CommunicationTime time = communication_time(recorder);
     const auto tuple_of_kind = [](const MessageSeconds& kind) {
@@ -295,6 +290,34 @@ void bind_fsdp(py::module_& m) {
   py::class_<StepTrace>(m, "StepTrace")
       .def(py::init<const DeviceMesh&>())
       .def("json", &StepTrace::json);
+  m.def("sharded_groups", [](const ModuleMirror& mirror) {
+    py::list out;
+    for (const auto& group : sharded_groups(*mirror.module)) {
+      out.append(py::dict(
+          py::arg("parameters") = group.parameters,
+          py::arg("gathered_bytes") = group.gathered_bytes, py::arg("gathered") = group.gathered,
+          py::arg("state") = std::string(to_text(group.state)), py::arg("merged") = group.merged,
+          py::arg("merged_bytes") = group.merged_bytes));
+    }
+    return out;
+  });
+  m.def("gathered_memory", [](const DeviceMesh& mesh) {
+    const GatheredMemory memory = gathered_memory(mesh);
+    return py::make_tuple(memory.bytes, memory.peak_bytes);
+  });
+  m.def("reset_peak_gathered_memory", &reset_peak_gathered_memory);
+}
+
+}  // namespace
+
+void bind_fsdp(py::module_& m) {
+  py::class_<ModuleMirror>(m, "ModuleMirror")
+      .def(py::init(&mirror_of_list))
+      .def(py::init(&mirror_of_module));
+  m.def("fully_shard", shard<kFullyShard>);
+  m.def("replicate_module", shard<&replicate>);
+  bind_compute_dtype(m);
+  bind_control(m);
   m.def(
       "to_empty",
       [](const ModuleMirror& mirror, at::Device device) { to_empty(*mirror.module, device); },
@@ -314,22 +337,7 @@ void bind_fsdp(py::module_& m) {
     if (place.group == nullptr) return std::nullopt;
     return place.group->inner(place.index);
   });
-  m.def("sharded_groups", [](const ModuleMirror& mirror) {
-    py::list out;
-    for (const auto& group : sharded_groups(*mirror.module)) {
-      out.append(py::dict(
-          py::arg("parameters") = group.parameters,
-          py::arg("gathered_bytes") = group.gathered_bytes, py::arg("gathered") = group.gathered,
-          py::arg("state") = std::string(to_text(group.state)), py::arg("merged") = group.merged,
-          py::arg("merged_bytes") = group.merged_bytes));
-    }
-    return out;
-  });
-  m.def("gathered_memory", [](const DeviceMesh& mesh) {
-    const GatheredMemory memory = gathered_memory(mesh);
-    return py::make_tuple(memory.bytes, memory.peak_bytes);
-  });
-  m.def("reset_peak_gathered_memory", &reset_peak_gathered_memory);
+  bind_reports(m);
   bind_collectives(m);
   bind_state(m);
 }

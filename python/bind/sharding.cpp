@@ -170,9 +170,7 @@ PlacementList to_placements(py::handle object) {
   return out;
 }
 
-void bind_sharding(py::module_& m) {
-  bind_placement(m);
-  py::class_<Sharding>(m, "Sharding", R"(Where every element of a global tensor lives.
+constexpr const char* kShardingDoc = R"(Which rank holds which elements of a global tensor.
 
     >>> s = tessera.Sharding.parse("dp=2,tp=4 : S0,R : 8x16")
     >>> s.placements, s.shape, s.local_shape
@@ -184,7 +182,11 @@ Placements are read in mesh order; where axes shard a dim in another order, they
     >>> t.axes_of_dim(0), t.placements
     (('tp', 'dp'), (StridedShard(0, 2), Shard(0)))
     >>> s.boxes(rank=5)
-    [((4, 0), (8, 16))])")
+    [((4, 0), (8, 16))])";
+
+void bind_sharding(py::module_& m) {
+  bind_placement(m);
+  py::class_<Sharding>(m, "Sharding", kShardingDoc)
       .def(py::init([](const DeviceMesh& mesh, PlacementList placements,
                        const std::vector<int64_t>& shape, const py::object& dtype,
                        const std::vector<int64_t>& stride, const std::vector<int>& order) {

@@ -25,7 +25,9 @@ struct CallError {
   bool timed_out = false;
 };
 
-/// Of libtorch's backends. Gloo has no type for a timeout, only this text.
+/// Of libtorch's backends. Gloo throws one type for timeouts and closed connections, so only the
+/// text distinguishes them; elapsed time does not, since a call may be waited for long after it
+/// failed.
 CallError libtorch_error(std::string what) {
   const bool timed_out = what.find("imed out") != std::string::npos;
   return {std::move(what), timed_out};

@@ -70,72 +70,80 @@ class Reader {
   }
 
   Argument::Data data(ArgKind kind, const JsonCursor& json) const {
-    const auto as_tensor = [this](const JsonCursor& item) { return tensor(item); };
-    const auto as_int = [](const JsonCursor& item) { return item.integer(); };
-    const auto as_float = [](const JsonCursor& item) { return item.number(); };
     switch (kind) {
       case ArgKind::none:
         return std::monostate();
       case ArgKind::tensor:
         return tensor(json);
-      case ArgKind::tensors:
-        return list(json, as_tensor);
+      case ArgKind::optional_tensor:
+        return optional_tensor(json);
       case ArgKind::integer:
       case ArgKind::memory_format:
         return json.integer();
-      case ArgKind::ints:
-        return list(json, as_int);
       case ArgKind::floating:
         return json.number();
-      case ArgKind::floats:
-        return list(json, as_float);
+      case ArgKind::boolean:
+        return json.boolean();
+      case ArgKind::complex:
+        return complex(json);
       case ArgKind::string:
       case ArgKind::op:
         return json.text();
-      case ArgKind::strings:
-        return list(json, [](const JsonCursor& item) { return item.text(); });
       case ArgKind::sym_int:
         return sym_int(json);
-      case ArgKind::sym_ints:
-        return list(json, [this](const JsonCursor& item) { return sym_int(item); });
+      case ArgKind::sym_float:
+        return sym_float(json);
+      case ArgKind::sym_bool:
+        return sym_bool(json);
       case ArgKind::scalar_type:
         return dtype_from_json(json);
       case ArgKind::layout:
         return layout_from_json(json);
       case ArgKind::device:
         return device_from_json(json);
-      case ArgKind::boolean:
-        return json.boolean();
-      case ArgKind::bools:
-        return list(json, [](const JsonCursor& item) { return item.boolean(); });
-      case ArgKind::sym_bool:
-        return sym_bool(json);
-      case ArgKind::sym_bools:
-        return list(json, [this](const JsonCursor& item) { return sym_bool(item); });
       case ArgKind::graph:
         return graph(json);
-      case ArgKind::optional_tensors:
-        return list(json, [this](const JsonCursor& item) { return optional_tensor(item); });
       case ArgKind::custom_obj:
         return CustomObject{value(json.at("name")), json.text("class_fqn")};
-      case ArgKind::sym_float:
-        return sym_float(json);
+      case ArgKind::string_to_argument:
+        return members(json);
+      default:
+        return list_data(kind, json);
+    }
+  }
+
+  Argument::Data list_data(ArgKind kind, const JsonCursor& json) const {
+    const auto as_tensor = [this](const JsonCursor& item) { return tensor(item); };
+    const auto as_int = [](const JsonCursor& item) { return item.integer(); };
+    const auto as_float = [](const JsonCursor& item) { return item.number(); };
+    switch (kind) {
+      case ArgKind::tensors:
+        return list(json, as_tensor);
+      case ArgKind::optional_tensors:
+        return list(json, [this](const JsonCursor& item) { return optional_tensor(item); });
+      case ArgKind::ints:
+        return list(json, as_int);
+      case ArgKind::floats:
+        return list(json, as_float);
+      case ArgKind::bools:
+        return list(json, [](const JsonCursor& item) { return item.boolean(); });
+      case ArgKind::strings:
+        return list(json, [](const JsonCursor& item) { return item.text(); });
+      case ArgKind::sym_ints:
+        return list(json, [this](const JsonCursor& item) { return sym_int(item); });
       case ArgKind::sym_floats:
         return list(json, [this](const JsonCursor& item) { return sym_float(item); });
-      case ArgKind::optional_tensor:
-        return optional_tensor(json);
-      case ArgKind::complex:
-        return complex(json);
+      case ArgKind::sym_bools:
+        return list(json, [this](const JsonCursor& item) { return sym_bool(item); });
       case ArgKind::nested_tensors:
         return list(json, [&](const JsonCursor& inner) { return list(inner, as_tensor); });
       case ArgKind::int_lists:
         return list(json, [&](const JsonCursor& inner) { return list(inner, as_int); });
       case ArgKind::float_lists:
         return list(json, [&](const JsonCursor& inner) { return list(inner, as_float); });
-      case ArgKind::string_to_argument:
-        return members(json);
+      default:
+        json.fail("is of a kind that is not known");
     }
-    json.fail("is of a kind that is not known");
   }
 
   const Graph& graph_;

@@ -220,6 +220,13 @@ class Parser {
     }
     const std::string name = word();
     c.kind = clause_kind(name, begin);
+    clause_arguments(name, c);
+    condition(c);
+    return c;
+  }
+
+  void clause_arguments(const std::string& name, Clause& c) {
+    using Kind = Clause::Kind;
     switch (c.kind) {
       case Kind::pass:
         pass_clause(name, c);
@@ -269,8 +276,6 @@ class Parser {
       case Kind::aligned:
         break;
     }
-    condition(c);
-    return c;
   }
 
   /// Checks across terms: letters of results that no operand has, operands that do not exist.

@@ -121,8 +121,9 @@ class PickleMachine {
   void push_object() {
     const Index arguments = pop();
     const Index callable = pop();
-    if (out_.nodes_[callable].kind != Kind::global) fail("it calls what is no class or function");
-    if (out_.nodes_[arguments].kind != Kind::tuple) fail("its arguments are no tuple");
+    if (out_.nodes_[callable].kind != Kind::global)
+      fail("it calls what is not a class or function");
+    if (out_.nodes_[arguments].kind != Kind::tuple) fail("its arguments are not a tuple");
     if (out_.nodes_[callable].text == "collections.OrderedDict" &&
         out_.nodes_[arguments].items.empty()) {
       return push({.kind = Kind::dict});
@@ -134,20 +135,20 @@ class PickleMachine {
     const Index state = pop();
     Node& object = top();
     if (object.kind == Kind::dict) return;  // attributes of an OrderedDict
-    if (object.kind != Kind::object) fail("it sets the state of what is no object");
+    if (object.kind != Kind::object) fail("it sets the state of what is not an object");
     object.items.resize(2);
     object.items.push_back(state);
   }
 
   void append(const std::vector<Index>& items) {
     Node& list = top();
-    if (list.kind != Kind::list) fail("it appends to what is no list");
+    if (list.kind != Kind::list) fail("it appends to what is not a list");
     list.items.insert(list.items.end(), items.begin(), items.end());
   }
 
   void set_items(const std::vector<Index>& items) {
     Node& dict = top();
-    if (dict.kind != Kind::dict) fail("it sets items of what is no dict");
+    if (dict.kind != Kind::dict) fail("it sets items of what is not a dict");
     if (items.size() % 2 != 0) fail("a key without a value");
     dict.items.insert(dict.items.end(), items.begin(), items.end());
   }
@@ -192,6 +193,14 @@ class PickleMachine {
         return get(read<uint8_t>());
       case kLongBinGet:
         return get(read<uint32_t>());
+      default:
+        return step_object(opcode);
+    }
+  }
+
+  void step_object(uint8_t opcode) {
+    using namespace pickle;
+    switch (opcode) {
       case kReduce:
       case kNewObject:
         return push_object();
@@ -220,7 +229,7 @@ class PickleMachine {
         const Index name = pop();
         const Index module = pop();
         if (out_.nodes_[name].kind != Kind::text || out_.nodes_[module].kind != Kind::text) {
-          fail("the name of a class is no text");
+          fail("the name of a class is not text");
         }
         return push_global(out_.nodes_[module].text, out_.nodes_[name].text);
       }
