@@ -3,9 +3,9 @@
 #include "tessera/dtensor/autograd.h"
 
 #include <ATen/ops/empty_strided.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/held_value.h"
 #include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/sharded_tensor.h"
 #include "tessera/exec/redistribute.h"
@@ -16,11 +16,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-struct Held : torch::CustomClassHolder {
-  explicit Held(Sharding s) : sharding(std::move(s)) {}
-  Sharding sharding;
-};
 
 Sharding row_major(const Sharding& sharding) {
   if (is_row_major(sharding)) return sharding;
@@ -35,14 +30,14 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
   static Variable forward(AutogradContext* ctx, const Variable& local, const Sharding& as,
                           const Sharding& grad) {
     keep_undefined(ctx);
-    hold_sharding(ctx, "grad", grad);
+    hold_value(ctx, "grad", grad);
     return wrap(strided_as(local.detach(), as), as);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return {Variable(), Variable(), Variable()};
-    return {to_local(redistribute(
-                grads[0],
-                held_sharding(ctx, "grad").with_dtype(static_cast<DType>(grads[0].scalar_type())))),
+    return {to_local(redistribute(grads[0],
+                                  held_value<Sharding>(ctx, "grad")
+                                      .with_dtype(static_cast<DType>(grads[0].scalar_type())))),
             Variable(), Variable()};
   }
 };
@@ -50,12 +45,12 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
 struct ToLocal : torch::autograd::Function<ToLocal> {
   static Variable forward(AutogradContext* ctx, const Variable& tensor, const Sharding& grad) {
     keep_undefined(ctx);
-    hold_sharding(ctx, "grad", grad);
+    hold_value(ctx, "grad", grad);
     return sharded_meta(tensor)->local().detach();
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return {Variable(), Variable()};
-    const Sharding as = held_sharding(ctx, "grad");
+    const Sharding as = held_value<Sharding>(ctx, "grad");
     return {wrap_differentiable(grads[0].contiguous(),
                                 as.with_dtype(static_cast<DType>(grads[0].scalar_type()))),
             Variable()};
@@ -67,7 +62,7 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
                           const std::function<at::Tensor()>& moved, const Sharding& grad,
                           std::optional<at::ScalarType> backward_dtype) {
     keep_undefined(ctx);
-    hold_sharding(ctx, "grad", grad);
+    hold_value(ctx, "grad", grad);
     ctx->saved_data["dtype"] = static_cast<int64_t>(tensor.scalar_type());
     if (backward_dtype) ctx->saved_data["backward"] = static_cast<int64_t>(*backward_dtype);
     return moved();
@@ -79,7 +74,7 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
       grad = grad.to(static_cast<at::ScalarType>(ctx->saved_data["backward"].toInt()));
     }
     const Sharding to =
-        held_sharding(ctx, "grad").with_dtype(static_cast<DType>(grad.scalar_type()));
+        held_value<Sharding>(ctx, "grad").with_dtype(static_cast<DType>(grad.scalar_type()));
     grad = redistribute(grad, to);
     return {grad.to(static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt())), Variable(),
             Variable(), Variable()};
@@ -91,14 +86,6 @@ bool records(const at::Tensor& tensor) {
 }
 
 }  // namespace
-
-void hold_sharding(AutogradContext* ctx, const char* name, const Sharding& sharding) {
-  ctx->saved_data[name] = c10::IValue::make_capsule(c10::make_intrusive<Held>(sharding));
-}
-
-Sharding held_sharding(AutogradContext* ctx, const char* name) {
-  return c10::static_intrusive_pointer_cast<Held>(ctx->saved_data[name].toCapsule())->sharding;
-}
 
 at::Tensor move_data(const at::Tensor& tensor, const Sharding& to) {
   const ShardedMeta* meta = sharded_meta(tensor);

@@ -7,10 +7,6 @@
 
 #include "tessera/sharding/sharding.h"
 
-namespace torch::autograd {
-struct AutogradContext;
-}
-
 /// Autograd functions that convert between plain and sharded tensors.
 namespace tessera::dtensor {
 
@@ -35,10 +31,5 @@ at::Tensor moved_differentiable(const at::Tensor& tensor, const std::function<at
 
 /// The same without autograd.
 at::Tensor move_data(const at::Tensor& tensor, const Sharding& to);
-
-/// Saves a sharding from forward for backward.
-void hold_sharding(torch::autograd::AutogradContext* ctx, const char* name,
-                   const Sharding& sharding);
-Sharding held_sharding(torch::autograd::AutogradContext* ctx, const char* name);
 
 }  // namespace tessera::dtensor

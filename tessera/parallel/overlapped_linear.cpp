@@ -13,6 +13,7 @@
 
 #include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/held_value.h"
 #include "tessera/dtensor/kept_copies.h"
 #include "tessera/dtensor/lazy.h"
 #include "tessera/observe/call_site.h"
@@ -177,7 +178,7 @@ struct ScatteredLinear : Function<ScatteredLinear> {
     ctx->save_for_backward({x, weight});
     ctx->saved_data["axis"] = axis;
     ctx->saved_data["pieces"] = pieces;
-    dtensor::hold_sharding(ctx, "result", sharding(result.value));
+    dtensor::hold_value(ctx, "result", sharding(result.value));
     return result.value;
   }
 
@@ -185,7 +186,7 @@ struct ScatteredLinear : Function<ScatteredLinear> {
     const auto saved = ctx->get_saved_variables();
     if (!grads[0].defined()) return {{}, {}, {}, {}, {}};
     const int axis = static_cast<int>(ctx->saved_data["axis"].toInt());
-    const Sharding as = dtensor::held_sharding(ctx, "result");
+    const Sharding as = dtensor::held_value<Sharding>(ctx, "result");
     const Sharding whole = as.with(axis, Replicate());
     const bool wants_x = ctx->needs_input_grad(0);
     const bool wants_weight = ctx->needs_input_grad(1);

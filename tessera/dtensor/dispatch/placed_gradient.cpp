@@ -14,6 +14,7 @@
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/dtensor.h"
+#include "tessera/dtensor/held_value.h"
 #include "tessera/dtensor/view_origin.h"
 
 namespace tessera::dtensor {
@@ -69,11 +70,11 @@ struct PlacedGradient : torch::autograd::Function<PlacedGradient> {
     refresh(tensor);  // the result refers to the memory, not to the view that may be out of date
     const ShardedMeta* meta = sharded_meta(tensor);
     ctx->set_materialize_grads(false);
-    hold_sharding(ctx, "grad", gradient_sharding(meta->sharding()));
+    hold_value(ctx, "grad", gradient_sharding(meta->sharding()));
     return wrap(meta->local(), meta->sharding());
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {placed(grads[0], held_sharding(ctx, "grad"))};
+    return {placed(grads[0], held_value<Sharding>(ctx, "grad"))};
   }
 };
 

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/held_value.h"
 #include "tessera/exec/buffers.h"
 #include "tessera/parallel/context/rotation.h"
 #include "tessera/sharding/dim_intervals.h"
@@ -18,11 +19,6 @@ using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 constexpr std::string_view kRingSite = "context_parallel_attention";
-
-struct HeldProblem : torch::CustomClassHolder {
-  explicit HeldProblem(std::shared_ptr<const RingProblem> p) : problem(std::move(p)) {}
-  std::shared_ptr<const RingProblem> problem;
-};
 
 /// Keys and values of one rank in one flat buffer, and tensors of the same shapes.
 class Block {
@@ -93,8 +89,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
       }
     }
     const at::Tensor out = state.out();
-    ctx->saved_data["problem"] =
-        c10::IValue::make_capsule(c10::make_intrusive<HeldProblem>(std::move(problem)));
+    dtensor::hold_value(ctx, "problem", std::move(problem));
     ctx->save_for_backward({query, key, value, out, state.log_sum_exp()});
     return out;
   }
@@ -105,9 +100,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
           "context_parallel_attention: the attention kernels have no second derivative; call "
           "backward without create_graph");
     }
-    const auto held =
-        c10::static_intrusive_pointer_cast<HeldProblem>(ctx->saved_data["problem"].toCapsule());
-    const RingProblem& problem = *held->problem;
+    const auto& problem = *dtensor::held_value<std::shared_ptr<const RingProblem>>(ctx, "problem");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &query = saved[0], &key = saved[1], &value = saved[2];
     BlockGradients state(problem.block, query, grads[0], saved[3], saved[4]);

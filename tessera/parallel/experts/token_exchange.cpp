@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/held_value.h"
 #include "tessera/exec/buffers.h"
 #include "tessera/exec/wire.h"
 #include "tessera/observe/call_site.h"
@@ -14,24 +15,13 @@
 namespace tessera::parallel {
 namespace {
 
+using dtensor::held_value;
+using dtensor::hold_value;
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 constexpr std::string_view kTokenSite = "expert_parallel";
-
-struct HeldGroup : torch::CustomClassHolder {
-  explicit HeldGroup(RankGroup g) : group(std::move(g)) {}
-  RankGroup group;
-};
-
-void hold_group(AutogradContext* ctx, const RankGroup& group) {
-  ctx->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<HeldGroup>(group));
-}
-
-const RankGroup& held_group(AutogradContext* ctx) {
-  return c10::static_intrusive_pointer_cast<HeldGroup>(ctx->saved_data["group"].toCapsule())->group;
-}
 
 void scale_counts(std::vector<int64_t>& counts, int64_t by) {
   for (int64_t& count : counts) count *= by;
@@ -62,13 +52,14 @@ at::Tensor send_rows(const at::Tensor& rows, const RankGroup& group, std::vector
 struct ExchangeRows : torch::autograd::Function<ExchangeRows> {
   static Variable forward(AutogradContext* ctx, const Variable& rows, const RankGroup& group,
                           const std::vector<int64_t>& send, const std::vector<int64_t>& receive) {
-    hold_group(ctx, group);
+    hold_value(ctx, "group", group);
     ctx->saved_data["send"] = send;
     ctx->saved_data["receive"] = receive;
     return send_rows(rows, group, send, receive);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {exchange_rows(grads[0], held_group(ctx), ctx->saved_data["receive"].toIntVector(),
+    return {exchange_rows(grads[0], held_value<RankGroup>(ctx, "group"),
+                          ctx->saved_data["receive"].toIntVector(),
                           ctx->saved_data["send"].toIntVector()),
             Variable(), Variable(), Variable()};
   }
@@ -76,21 +67,21 @@ struct ExchangeRows : torch::autograd::Function<ExchangeRows> {
 
 struct SumOverRanks : torch::autograd::Function<SumOverRanks> {
   static Variable forward(AutogradContext* ctx, const Variable& addend, const RankGroup& group) {
-    hold_group(ctx, group);
+    hold_value(ctx, "group", group);
     return all_reduce_sum(addend, group);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {use_on_ranks(grads[0], held_group(ctx)), Variable()};
+    return {use_on_ranks(grads[0], held_value<RankGroup>(ctx, "group")), Variable()};
   }
 };
 
 struct UseOnRanks : torch::autograd::Function<UseOnRanks> {
   static Variable forward(AutogradContext* ctx, const Variable& whole, const RankGroup& group) {
-    hold_group(ctx, group);
+    hold_value(ctx, "group", group);
     return whole.view_as(whole);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {sum_over_ranks(grads[0], held_group(ctx)), Variable()};
+    return {sum_over_ranks(grads[0], held_value<RankGroup>(ctx, "group")), Variable()};
   }
 };
 
