@@ -77,7 +77,7 @@ set(TESSERA_LONG_TESTS
   comm.world_end python.fuzz checkpoint.kill rules_proof.dispatch fsdp.process_failure cli.shard_models
   interp.fuzz collective.algorithms.exchange checkpoint.fuzz python.docs python.examples
   python.program python.partition python.program_state python.compat_full_state
-  python.parallel_peer python.models python.checkpoint python.ranks comm.processes
+  python.parallel_peer python.models python.checkpoint_dcp python.ranks comm.processes
   interp.sharded_matrix)
 
 # tessera_test(<name> LABELS <label>... COMMAND <command>...)
