@@ -1,8 +1,8 @@
 """torch.compile leaves code with sharded tensors to Python.
 
-What it compiles knows nothing of the dispatcher under sharded tensors, but it can be informed of a tensor
-that it does not know: it asks for the tensor's memory, and one error makes it run the code as it is,
-with a warning, or with fullgraph=True fail and show the error.
+Compiled code would bypass the kernels of sharded tensors. When torch.compile asks a sharded tensor for its
+memory, an error makes it run the code uncompiled, with a warning; with fullgraph=True it fails and shows the
+error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Methods of torch.Tensor that look at memory which a sharded tensor does not have.
+"""Methods of torch.Tensor that access storage, which a sharded tensor does not have.
 
-Everything else about a sharded tensor is ordinary; these few ask for storage, or would communicate
-behind the caller's back (a print on one rank), so they first look whether the tensor is sharded.
+All other methods work as they are. These few ask for storage, or would communicate where the caller
+does not expect it (a print on one rank), so they check first whether the tensor is sharded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """torch.save and pickle of sharded tensors: a rank writes its own part and the sharding, and reads
 them back.
 
-A file of one rank is no checkpoint: the part of another rank is refused, and so is a world that the
+A file of one rank is not a checkpoint: the part of another rank is refused, and so is a world that the
 mesh does not fit. tessera.save writes what any mesh can load.
 """
 

@@ -132,7 +132,7 @@ def step_path(root: str | os.PathLike[str], step: int) -> str:
 class AsyncSaver:
     """Saves in the background: save() returns when the tensors are copied to memory of the CPU, and a
     thread writes the copy. An error is raised by the next save() or wait(), on every rank; a second
-    save() waits for the first, or is refused with `refuse_when_busy`. Call wait() before the end."""
+    save() waits for the first, or raises with `refuse_when_busy`. Call wait() before the program ends."""
 
     def __init__(self, *, refuse_when_busy: bool = False) -> None:
         self._saver = _C.AsyncSaver(refuse_when_busy)

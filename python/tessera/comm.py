@@ -60,6 +60,6 @@ def expect_comm(expected: str, where: DeviceMesh | World | None = None) -> Itera
 
 
 def write_trace(path: str | PathLike[str], recorders: Recorder | Sequence[Recorder]) -> None:
-    """What was recorded, as a file that chrome://tracing and ui.perfetto.dev open."""
+    """Writes what was recorded as a file for chrome://tracing or ui.perfetto.dev."""
     several = [recorders] if isinstance(recorders, _C.Recorder) else list(recorders)
     Path(path).write_text(_C.trace_json(several), encoding="utf-8")

@@ -158,7 +158,7 @@ def context_parallel(
     method: Method = "ring",
     load_balance: bool = True,
 ) -> Iterator[None]:
-    """While it is open, scaled_dot_product_attention is attention over all ranks of a one-axis mesh.
+    """Inside, scaled_dot_product_attention is attention over all ranks of a one-axis mesh.
 
     Semantics of torch.distributed.tensor.experimental.context_parallel: each rank enters with the
     whole `buffers`, which become this rank's part of their sequence dim, in place, and are restored

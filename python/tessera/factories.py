@@ -6,8 +6,8 @@
     >>> tessera.run_ranks(2, show)[0]
     torch.Size([4, 6])
 
-Random values hang on the seed and the element's place in the global tensor, not on the placements or
-the number of ranks.
+Random values depend on the seed and the element's global index, not on the placements or the number
+of ranks.
 """
 
 from __future__ import annotations

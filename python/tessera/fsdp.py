@@ -39,8 +39,8 @@ Places = list[tuple[nn.Module, str, nn.Parameter]]
 
 @dataclass(frozen=True)
 class CPUOffloadPolicy:
-    """Shards, their gradients and with them the optimizer's state rest on the host; parameters are
-    brought to the mesh's device when they are gathered."""
+    """Keeps shards, their gradients and hence the optimizer's state on the host; parameters are copied to
+    the mesh's device when they are gathered."""
 
     pin_memory: bool = True
 
@@ -65,11 +65,12 @@ def fully_shard(
     merge_bytes: int | None = None,
     src_data_rank: int | None = None,
 ) -> ModulesT:
-    """Makes one group of the parameters of a module that no group holds yet; or of those of several
-    modules, or of a list of tensors.
+    """Makes one group of a module's parameters that are in no group yet; or of those of several modules,
+    or of a list of tensors.
 
-    The mesh has one axis, over which they are sharded, or two: replicas of the first, sharded over the
-    second. Parameters that are sharded already over other axes keep that: tensor parallelism.
+    On a mesh of one axis they are sharded; on one of two axes they are replicated over the first and
+    sharded over the second. Parameters that are already sharded over other axes (tensor parallelism)
+    keep those placements in addition.
 
         >>> def show(rank):
         ...     mesh = tessera.init_device_mesh("dp=2")
@@ -117,8 +118,8 @@ def replicate(
     merge_bytes: int | None = None,
     src_data_rank: int | None = None,
 ) -> ModulesT:
-    """The same with whole parameters on every rank of a mesh of one axis: only gradients are
-    reduced, group by group while backward runs."""
+    """As DDP: every rank of a one-axis mesh holds full parameters, and gradients are reduced group by
+    group during backward."""
     options = _options(module, None, ignored_params, mp_policy)
     options |= {
         "gradient_divide_factor": gradient_divide_factor,
@@ -216,7 +217,7 @@ def groups_of(module: Modules, recurse: bool) -> _C.ModuleMirror:
     own: list[nn.Parameter] = []
     for part in _modules_of(module):
         if part not in _claimed:
-            raise _C.InvalidArgument(f"{type(part).__name__} is no module of fully_shard")
+            raise _C.InvalidArgument(f"{type(part).__name__} is not a module of fully_shard")
         own += _claimed[part][1]
     return _C.ModuleMirror(own)
 
@@ -245,8 +246,8 @@ def places_of(module: nn.Module) -> Places:
 
 
 def to_empty(module: nn.Module, device: torch.device | str) -> nn.Module:
-    """Gives the parameters and buffers that are on meta memory on the device, each rank its part, with
-    values yet to be written. Random numbers then fill them alike on any number of ranks."""
+    """Allocates, uninitialized, the parameters and buffers that are on the meta device: each rank its part.
+    Random initialization afterwards gives the same values on any number of ranks."""
     _C.to_empty(mirror_of(module), torch.device(device))
     return module
 

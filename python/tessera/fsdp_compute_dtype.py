@@ -1,11 +1,11 @@
-"""While a module of fully_shard computes, and what its parameters then are.
+"""The dtype that parameters of fully_shard report while their module computes.
 
 compat's `to_local` of a parameter is the part that ops compute with there, and its shard at rest. Under
 a mixed precision policy the dtype changes, too. At rest, for the optimizer and in state dicts, a
 parameter has the dtype of its shards. While a module computes, its parameters and those of the modules
 inside have `param_dtype`: code that compares, or casts to, the dtype of a weight sees what ops compute
-with. So it is in a backward, too, from the first gradient to its end, since checkpointing computes
-again there, and after unshard() until the parameters are resharded or an optimizer steps.
+with. The same holds during a backward, because activation checkpointing recomputes there, and after
+unshard() until the parameters are resharded or an optimizer steps.
 """
 
 from __future__ import annotations

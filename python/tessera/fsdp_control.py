@@ -1,8 +1,8 @@
 """Settings of the groups of a module after fully_shard.
 
-All of it is the same on all ranks and holds from now on. `recurse` includes the groups of modules
-inside; without it only the group that fully_shard made of this module is meant. Settings cannot
-change while a backward runs.
+Call each with the same arguments on all ranks; a setting applies from then on. `recurse` includes the
+groups of submodules; without it only the group that fully_shard made of this module is changed.
+Settings cannot change while a backward runs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def unshard(module: Modules, *, recurse: bool = True) -> None:
 
 
 def unshard_async(module: Modules, *, recurse: bool = True) -> UnshardHandle:
-    """Starts to gather them. wait() of what is returned waits until they are there, unless they were
-    resharded since; whatever touches a parameter does so too.
+    """Starts to gather the module's groups. wait() of the returned handle blocks until they are
+    gathered, unless they were resharded since; so does the first op that uses a parameter.
 
         >>> def show(rank):
         ...     layer = tessera.fully_shard(torch.nn.Linear(3, 4), tessera.init_device_mesh("dp=2"))
@@ -56,20 +56,21 @@ def set_reshard_after_forward(
 def set_reshard_after_backward(
     module: Modules, reshard_after_backward: bool, *, recurse: bool = True
 ) -> None:
-    """False: what backward gathered stays until it is used again or parameters change. Saves the
-    gathers of the next forward where several backwards come before the optimizer's step."""
+    """False: parameters stay gathered after backward, until they are used again or change. Saves the
+    gathers of the next forward if several backwards precede the optimizer's step."""
     _C.set_reshard_after_backward(groups_of(module, recurse), reshard_after_backward)
 
 
 def set_requires_gradient_sync(module: Modules, sync: bool, *, recurse: bool = True) -> None:
-    """While false, backwards keep each rank's whole gradients and reduce nothing; the first backward
-    with true reduces their sum. For accumulation over several small batches."""
+    """False: backward accumulates each rank's unsharded gradients without communication; the first
+    backward with True reduces their sum. For gradient accumulation over micro-batches."""
     _C.set_requires_gradient_sync(groups_of(module, recurse), sync)
 
 
 def set_requires_all_reduce(module: Modules, all_reduce: bool, *, recurse: bool = True) -> None:
-    """The same between replicas alone, on a mesh of two axes: while false, gradients are reduced over
-    the shard axis, each replica keeps its sum of them, and `grad` does not change."""
+    """As set_requires_gradient_sync, for the all_reduce between replicas only, on a mesh of two axes.
+    False: gradients are reduced over the shard axis, each replica accumulates them, and `grad` does
+    not change."""
     _C.set_requires_all_reduce(groups_of(module, recurse), all_reduce)
 
 
@@ -79,16 +80,16 @@ def set_gradient_divide_factor(module: Modules, factor: float, *, recurse: bool 
 
 
 def set_reduce_unused_parameters(module: Modules, reduce: bool, *, recurse: bool = True) -> None:
-    """True: what a rank skips, parameters or whole groups, counts as zeros, for programs whose ranks
-    use different layers (experts without tokens). The ranks then agree on each gather by a small
-    message; gradients are reduced at the end of backward. Each rank uses at least one parameter in
-    each backward; after an evaluation that skips whole groups, call reshard()."""
+    """True: parameters or whole groups that a rank does not use have zero gradients there, for programs
+    whose ranks use different layers (experts without tokens). The ranks then agree on each gather by
+    a small message, and gradients are reduced at the end of backward. Each rank must use at least one
+    parameter in each backward; after an evaluation that skips whole groups, call reshard()."""
     _C.set_reduce_unused_parameters(groups_of(module, recurse), reduce)
 
 
 def set_modules_to_forward_prefetch(module: Modules, modules: Sequence[Modules]) -> None:
-    """When the module's groups are used in forward, those of `modules` are gathered, in place of the
-    next of the order that was learned; none of them: nothing is."""
+    """When forward first uses the module's groups, starts to gather those of `modules` instead of the
+    next groups of the learned order. An empty list: no prefetch."""
     _C.set_forward_prefetch(mirror_of(module), [mirror_of(other) for other in modules])
 
 
@@ -109,12 +110,12 @@ def set_collectives(
     allocate: Callable[[int, torch.device], torch.Tensor] | None = None,
     recurse: bool = True,
 ) -> None:
-    """From now on the module's groups send with these functions; None is the library's own.
+    """Replaces the collectives of the module's groups; None is the library's own.
 
-    `all_gather(outputs, inputs, group, async_op)` and `reduce_scatter`, the same, get flat tensors in
-    pairs, and return something with wait(), or None when all is done. `all_reduce(tensors, group)`
+    `all_gather(outputs, inputs, group, async_op)` and `reduce_scatter`, with the same arguments, get
+    lists of flat tensors and return an object with wait(), or None if they have completed. `all_reduce(tensors, group)`
     sums over the replicas of a mesh of two axes; with one axis the group is None. `allocate(bytes,
-    device)` gives the memory that is gathered into. Every rank replaces the same ones.
+    device)` returns the memory to gather into. Replace the same functions on every rank.
     """
     from torch.distributed.distributed_c10d import _resolve_process_group
 

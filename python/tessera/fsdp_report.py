@@ -1,4 +1,4 @@
-"""What the groups of fully_shard hold and send: for tests and reports."""
+"""Memory and communication of fully_shard's groups: for tests and reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .mesh import mesh_from_torch
 
 
 class GatheredMemory(NamedTuple):
-    """What is gathered on this rank: now, and at most since the last reset."""
+    """Bytes gathered on this rank: now, and the peak since the last reset."""
 
     bytes: int
     peak_bytes: int
@@ -32,8 +32,8 @@ class ShardedGroup(NamedTuple):
 
 
 class MessageSeconds(NamedTuple):
-    """Of all messages of one kind: how many, how long they were under way, and for how much of that
-    this rank only waited."""
+    """Totals of all messages of one kind: their number, the time in flight, and the part of it in which
+    this rank was blocked."""
 
     messages: int
     under_way_s: float
@@ -48,14 +48,14 @@ class CommunicationTime(NamedTuple):
 
     @property
     def hidden(self) -> float:
-        """The part of all that was not exposed, 0 to 1."""
+        """The fraction of the total that was not exposed, 0 to 1."""
         under_way = self.gathers.under_way_s + self.reductions.under_way_s
         exposed = self.gathers.exposed_s + self.reductions.exposed_s
         return 1 - exposed / under_way if under_way > 0 else 0.0
 
 
 def communication_time(recorder: Recorder) -> CommunicationTime:
-    """How much of the groups' communication hid behind computing, while the recorder listened."""
+    """How much of the groups' communication overlapped with computation while the recorder was active."""
     gathers, reductions = _C.communication_time(recorder)
     return CommunicationTime(MessageSeconds(*gathers), MessageSeconds(*reductions))
 
@@ -84,8 +84,8 @@ class StepTrace:
         self._recording = None
 
     def json(self) -> str:
-        """For chrome://tracing and ui.perfetto.dev: a row of what is computed, and below it the
-        messages that are under way."""
+        """For chrome://tracing and ui.perfetto.dev: a row of computation, and below it the
+        messages in flight."""
         return self._json if self._recording is None else self._recording.json()
 
     def write(self, path: str | PathLike[str]) -> None:
@@ -110,5 +110,5 @@ def gathered_memory(mesh: DeviceMesh | Any) -> GatheredMemory:
 
 
 def reset_peak_gathered_memory(mesh: DeviceMesh | Any) -> None:
-    """The peak is from now on what is gathered now."""
+    """Sets the peak to what is gathered now."""
     _C.reset_peak_gathered_memory(mesh_from_torch(mesh))

@@ -125,7 +125,7 @@ def mesh_from_torch(mesh: Any) -> DeviceMesh:
 
 
 def same_mesh(ours: DeviceMesh, theirs: Any) -> None:
-    """From now on each stands for the other."""
+    """Records that the two are the same mesh: each is converted to the other from now on."""
     default = torch.distributed.distributed_c10d._get_default_group()
     # Meshes compare by value, and a dictionary keeps the key that it has: the entry would go with an
     # equal mesh that was made before.
@@ -185,7 +185,7 @@ def _axes_in(
 
 
 def mesh_as_given(mesh: DeviceMesh) -> Any:
-    """The PyTorch mesh for which this one stands, where there is one, else the mesh itself."""
+    """The PyTorch mesh that this one was recorded with, else the mesh itself."""
     return _to_torch.get(mesh, mesh)
 
 

@@ -29,9 +29,9 @@ def distribute_module(
     """Makes a module's parameters and buffers sharded, in place: an optimizer that holds them, and
     other modules that share them, see the change.
 
-    `partition_fn(name, module, mesh)` is called for each module inside and distributes what it wants
-    to (distribute_(module.weight, mesh, [Shard(0)])); what it leaves plain becomes replicated, in
-    few messages whatever the number of tensors.
+    `partition_fn(name, module, mesh)` is called for each submodule and distributes the tensors that
+    it chooses (distribute_(module.weight, mesh, [Shard(0)])); what it leaves plain becomes replicated,
+    in few messages whatever the number of tensors.
     `input_fn(module, inputs, mesh)` and `output_fn(module, outputs, mesh)` change what goes in and
     out of the module itself.
     """
@@ -55,11 +55,11 @@ def distribute_module(
 
 
 def reduce_gradients(parameters: torch.nn.Module | Iterable[torch.Tensor]) -> None:
-    """From now on the gradient of each sharded parameter arrives placed as the parameter.
+    """From now on the gradient of each sharded parameter has the parameter's placements.
 
-    Without it a gradient stays as backward left it, often Partial over the axis that shards the batch,
-    and is reduced at each use: three times by Adam. Before accumulating over several backwards do
-    without.
+    Without it a gradient keeps the placements that backward gave it, often Partial over the axis that
+    shards the batch, and is reduced at each use: three times by Adam. Do not use it if gradients are
+    accumulated over several backwards.
     """
     if isinstance(parameters, torch.nn.Module):
         parameters = parameters.parameters()
@@ -97,7 +97,7 @@ def local_map(
     """Runs a function of plain tensors on the local parts of sharded ones. Differentiable.
 
     `out_placements` says how the local results make up the global one, for each tensor among them
-    (None leaves one plain); `in_placements` how each input must lie.
+    (None leaves one plain); `in_placements` the placements that each input must have.
 
         >>> def double_rows(x):                       # knows nothing of shards
         ...     return torch.cat([x, x], dim=1)

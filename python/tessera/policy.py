@@ -1,4 +1,4 @@
-"""What ops may do on their own: context managers for the calling thread."""
+"""What ops may do implicitly: context managers for the calling thread."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class _Runnable:
 
 
 class Program(_Runnable):
-    """An exported program that torch.export.save wrote, run without Python's interpreter of graphs.
+    """An exported program that torch.export.save wrote, run by the C++ library.
 
     The results are those of `torch.export.load(path).module()`, to the bit, without gradients.
     Nested arguments and results are flat here, named by their paths:

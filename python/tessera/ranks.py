@@ -143,10 +143,10 @@ _thread_ranks: dict[int, list[Any]] = {}
 
 
 def report_failure(why: str) -> None:
-    """Tells the other ranks of this process's world that this one cannot go on, and why.
+    """Informs the other ranks of this process's world that this one has failed, and why.
 
-    They get a PeerError with the reason at once, where they would have waited for the timeout. An
-    exception that is not caught is reported by itself. The world can communicate no more.
+    They get a PeerError with the reason immediately instead of waiting for the timeout. An uncaught
+    exception is reported without this call. The world cannot communicate afterwards.
     """
     _C.report_failure(why)
 

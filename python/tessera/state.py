@@ -1,5 +1,5 @@
-"""The values of a module's parameters and buffers by name: as one rank would have them, or as they
-lie. For any torch.nn module with sharded tensors, by fully_shard or otherwise."""
+"""State dicts of a module with sharded tensors, by fully_shard or otherwise: full values, or the sharded
+tensors themselves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from . import _C
 
 
 def full_state_dict(module: nn.Module, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
-    """Whole copies on the CPU of what state_dict() lists, by name, however it is sharded. Every rank
-    calls it; with `rank0_only` the others of each mesh get nothing.
+    """Full copies on the CPU of what state_dict() lists, by name, however it is sharded. Every rank must
+    call it; with `rank0_only` only the first rank of each mesh gets them.
 
         >>> def show(rank):
         ...     mesh = tessera.init_device_mesh("dp=2")
@@ -28,17 +28,17 @@ def full_state_dict(module: nn.Module, *, rank0_only: bool = False) -> dict[str,
 def load_full_state_dict(
     module: nn.Module, state: Mapping[str, torch.Tensor], *, rank0_only: bool = False
 ) -> None:
-    """Takes the values of a state with the same names and shapes. Each rank copies its parts and
-    nothing is sent; or, with `rank0_only`, rank 0 has the state and sends the parts. Names that are
-    missing or too many are an error on every rank, before anything changes."""
+    """Copies values from a state dict with the same names and shapes. Each rank copies its parts and
+    nothing is sent; or, with `rank0_only`, rank 0 has the state and sends the parts. Missing or
+    unexpected names raise on every rank, before anything changes."""
     _C.load_full_state_dict(_C.ModuleMirror(module), dict(state), rank0_only)
 
 
 def sharded_state_dict(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The tensors as they lie, sharing the module's memory; nothing is gathered or sent."""
+    """The sharded tensors themselves, sharing the module's memory; nothing is gathered or sent."""
     return _C.sharded_state_dict(_C.ModuleMirror(module))
 
 
 def load_sharded_state_dict(module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Takes the values of tensors that are placed in any way, on any mesh of the same world."""
+    """Copies values from tensors of any placements, on any mesh of the same world."""
     _C.load_sharded_state_dict(_C.ModuleMirror(module), dict(state))

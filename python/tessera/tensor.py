@@ -52,8 +52,8 @@ def distribute_tensor(
 ) -> torch.Tensor:
     """A sharded leaf tensor from a full one; every rank of the mesh calls it.
 
-    The data of the mesh's rank number `src_data_rank` counts and is sent to the others; with None
-    each rank takes its shard of its own copy and nothing is sent. A Parameter stays one.
+    The data of the mesh's rank number `src_data_rank` is used and sent to the others; with None each
+    rank takes its shard of its own copy and nothing is sent. A Parameter stays a Parameter.
 
         >>> def show(rank):
         ...     mesh = tessera.init_device_mesh("tp=2")
@@ -75,8 +75,8 @@ def distribute_(
     *,
     src_data_rank: int | None = 0,
 ) -> torch.Tensor:
-    """The same in place: the tensor itself becomes sharded, for all who hold it (a module, an
-    optimizer, a tied weight), and its gradient with it. A sharded tensor is redistributed."""
+    """The same in place: the tensor itself becomes sharded, for everything that references it (a module,
+    an optimizer, a tied weight), and so does its gradient. A sharded tensor is redistributed."""
     _C.distribute_(tensor, mesh_from_torch(mesh), placements, src_data_rank)
     return tensor
 
@@ -123,7 +123,7 @@ def redistribute(
     forward_dtype: torch.dtype | None = None,
     backward_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """The same tensor placed otherwise, on its mesh or another one. Differentiable.
+    """The same values with other placements, on its mesh or another one. Differentiable.
 
         >>> def show(rank):
         ...     mesh = tessera.init_device_mesh("tp=2")
@@ -153,7 +153,7 @@ def redistribute_async(
     forward_dtype: torch.dtype | None = None,
     backward_dtype: torch.dtype | None = None,
 ) -> PendingTensor:
-    """Starts to place the tensor otherwise, on its mesh; compute, then wait() for the result.
+    """Starts a redistribution on the tensor's mesh and returns; compute, then wait() for the result.
 
         >>> def show(rank):
         ...     mesh = tessera.init_device_mesh("tp=2")
@@ -171,5 +171,5 @@ def redistribute_async(
 def full_tensor(
     tensor: torch.Tensor, *, grad_placements: Placements | None = None
 ) -> torch.Tensor:
-    """All of it as a plain tensor, on every rank. Differentiable."""
+    """The full tensor as a plain one, on every rank. Differentiable."""
     return _C.full_tensor(tensor, grad_placements)

@@ -1,4 +1,4 @@
-"""Where fully_shard's parameters lie: shard_placement_fn's answers, and the mesh where none is given."""
+"""Placements of fully_shard's parameters: shard_placement_fn's results, and the mesh if none is given."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _of_tensors(what: str, given: Any, leaves: Sequence[Any], others: int) -> An
         if isinstance(leaf, torch.Tensor):
             out.append(placements)
         elif placements is not None:
-            raise AssertionError(f"local_map: {what} has {placements} for {leaf!r}, which is no tensor")
+            raise AssertionError(f"local_map: {what} has {placements} for {leaf!r}, which is not a tensor")
     return (*out, *[None] * others)
 
 
