@@ -36,7 +36,7 @@ Reads every file and compares it with the metadata and, where there are any, wit
 Examples
   tessera checkpoint verify step_100
   tessera checkpoint verify step_100 --json
-Exit codes: 0 sound, 1 damaged, 2 it is not there or is no checkpoint.)";
+Exit codes: 0 sound, 1 damaged, 2 it is not there or is not a checkpoint.)";
 
 constexpr const char* kCheckpointDiffFooter = R"(
 Compares names, dtypes, shapes and every element; the formats and the number of ranks that wrote

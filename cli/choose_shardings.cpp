@@ -48,7 +48,7 @@ int64_t parse_memory(const std::string& text, int64_t whole) {
   }
   const double bytes = number * scale;
   require(used > 0 && scale > 0 && bytes >= 0 && bytes < 9e18, "--memory ", text,
-          " is no number of bytes: write 64M, 1.5G, 2000000 or 30%");
+          " is not a number of bytes: write 64M, 1.5G, 2000000 or 30%");
   return static_cast<int64_t>(bytes);
 }
 

@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
     const auto verbs = app.get_subcommands();
     const bool unknown = verbs.empty() && argc > 1 && argv[1][0] != '-';
     std::cerr << "tessera: "
-              << (unknown ? argv[1] + std::string(" is no subcommand") : error.what()) << "\n\n";
+              << (unknown ? argv[1] + std::string(" is not a subcommand") : error.what()) << "\n\n";
     std::cerr << (verbs.empty() ? app.help() : verbs.front()->help("tessera"));
     return kWrongCall;
   } catch (const tessera::InvalidArgument& error) {

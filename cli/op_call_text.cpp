@@ -84,7 +84,7 @@ double read_double(const std::string& text) {
 int64_t read_dtype(const std::string& text) {
   const auto dtype = dtype_from_name(text);
   require(dtype.has_value(), "'", text,
-          "' is no element type; they are written f32, bf16, i64, ...");
+          "' is not an element type; they are written f32, bf16, i64, ...");
   return static_cast<int64_t>(*dtype);
 }
 

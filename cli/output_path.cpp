@@ -16,7 +16,7 @@ void check_output_directory(const fs::path& file) {
 void check_replaceable(const fs::path& file) {
   check_output_directory(file);
   require(!fs::exists(file) || fs::is_regular_file(file), "cannot write ", file.string(),
-          ": it exists and is no regular file");
+          ": it exists and is not a regular file");
 }
 
 }  // namespace tessera::cli

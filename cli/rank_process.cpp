@@ -139,7 +139,7 @@ std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
     std::error_code ignored;
     require(std::filesystem::exists(name, ignored), "launch: there is no program ", name);
-    require(can_run(name), "launch: ", name, " is no program that may be run (chmod +x?)");
+    require(can_run(name), "launch: ", name, " is not a program that may be run (chmod +x?)");
     return name;
   }
   const char* path = std::getenv("PATH");

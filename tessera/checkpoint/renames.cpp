@@ -54,7 +54,7 @@ Renames::Renames(std::span<const std::pair<std::string, std::string>> renames) {
       }
     } catch (const std::regex_error& error) {
       throw InvalidArgument(
-          join_text("load: '", pattern, "' is no regular expression: ", error.what()));
+          join_text("load: '", pattern, "' is not a regular expression: ", error.what()));
     }
   }
 }

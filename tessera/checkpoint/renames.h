@@ -11,7 +11,7 @@ namespace tessera::checkpoint {
 /// LoadOptions::renames, ready to use: which name of a state a name of a checkpoint stands for.
 class Renames {
  public:
-  /// Throws InvalidArgument for what is no regular expression, and for a replacement with more
+  /// Throws InvalidArgument for what is not a regular expression, and for a replacement with more
   /// stars than its glob.
   explicit Renames(std::span<const std::pair<std::string, std::string>> renames);
 

@@ -26,7 +26,7 @@ SafetensorsFiles::SafetensorsFiles(const StatePlan& plan, const fs::path& path,
   for (const auto& entry : plan.entries) {
     if (!entry.is_tensor) {
       throw NotSupported(join_text("save_safetensors: ", entry.name,
-                                   " is no tensor; the format holds tensors alone"));
+                                   " is not a tensor; the format holds tensors alone"));
     }
     const auto bytes = static_cast<uint64_t>(numel_of(entry.shape) * dtype_bytes(entry.dtype));
     if (!one_file_ && filled > 0 && filled + bytes > options.max_file_bytes) {

@@ -18,7 +18,7 @@ namespace tessera::checkpoint {
 class SafetensorsFiles {
  public:
   /// One file if `path` ends in .safetensors, else a directory; see save_safetensors. Throws
-  /// NotSupported for an entry that is no tensor.
+  /// NotSupported for an entry that is not a tensor.
   SafetensorsFiles(const StatePlan& plan, const std::filesystem::path& path,
                    const SaveSafetensorsOptions& options);
 

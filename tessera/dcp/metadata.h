@@ -47,7 +47,7 @@ struct TESSERA_API TensorEntry {
   std::vector<Chunk> chunks{};  ///< empty boxes included
 };
 
-/// A pickled value that is no tensor.
+/// A pickled value that is not a tensor.
 struct TESSERA_API ValueEntry {
   StoredItem item;
 };

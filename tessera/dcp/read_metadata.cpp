@@ -69,7 +69,7 @@ StoredItem read_item(PickleRef info) {
 Places read_places(PickleRef storage) {
   Places places;
   for (const auto& [index, info] : storage.members()) {
-    if (!index.is_object(kIndex)) index.fail("a key of its storage data is no MetadataIndex");
+    if (!index.is_object(kIndex)) index.fail("a key of its storage data is not a MetadataIndex");
     const std::string_view name = index.field("fqn", 0).text();
     std::optional<std::vector<int64_t>> offset;
     if (index.has_field("offset", 1)) offset = index.field("offset", 1).integers();
@@ -141,7 +141,7 @@ Metadata read_metadata(std::span<const std::byte> contents, const std::string& d
   const Pickle pickle =
       Pickle::parse(contents, {.document = document, .globals = allowed_globals()});
   const PickleRef root = pickle.root();
-  if (!root.is_object(kMetadata)) root.fail("it is no Metadata of a distributed checkpoint");
+  if (!root.is_object(kMetadata)) root.fail("it is not a Metadata of a distributed checkpoint");
   const Places places = read_places(root.field("storage_data", 2));
   Metadata out;
   for (const auto& [key, value] : root.field("state_dict_metadata", 0).members()) {

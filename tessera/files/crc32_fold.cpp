@@ -92,7 +92,7 @@ bool has_crc32_fold() {
 [[gnu::target("pclmul,sse4.1")]] uint32_t crc32_fold(std::span<const std::byte> bytes,
                                                      uint32_t state) {
   ensure(bytes.size() >= 64 && bytes.size() % 16 == 0,
-         "crc32_fold of a length that is no multiple of 16, or under 64");
+         "crc32_fold of a length that is not a multiple of 16, or under 64");
   const std::byte* at = bytes.data();
   const std::byte* const end = at + bytes.size();
   __m128i parts[4];

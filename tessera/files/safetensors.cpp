@@ -66,7 +66,8 @@ SafetensorsEntry entry_from_json(std::string_view name, const JsonCursor& json, 
   SafetensorsEntry entry{.name = std::string(name), .shape = {}};
   const std::string dtype = json.text("dtype");
   const auto found = std::ranges::find(kNames, dtype, &Name::name);
-  if (found == kNames.end()) json.at("dtype").fail(join_text("is '", dtype, "', which is no type"));
+  if (found == kNames.end())
+    json.at("dtype").fail(join_text("is '", dtype, "', which is not a type"));
   entry.dtype = found->dtype;
   for (const JsonCursor size : json.at("shape")) entry.shape.push_back(size.integer());
   const JsonCursor offsets = json.at("data_offsets");
@@ -105,11 +106,11 @@ void check_cover(const std::vector<SafetensorsEntry>& entries, const std::string
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(InputFile::open(path)) {
   const uint64_t size = file_->size();
   const std::string& name = file_->path();
-  require(size >= kLengthBytes, name, " is no safetensors file: it has ", size, " bytes");
+  require(size >= kLengthBytes, name, " is not a safetensors file: it has ", size, " bytes");
   uint64_t length = 0;
   file_->read(0, std::as_writable_bytes(std::span(&length, 1)));
   require(length <= kMaxHeader && length <= size - kLengthBytes, name,
-          " is no safetensors file: a header of ", length, " bytes in a file of ", size);
+          " is not a safetensors file: a header of ", length, " bytes in a file of ", size);
   std::string text(length, '\0');
   file_->read(kLengthBytes, std::as_writable_bytes(std::span(text)));
   const std::string document = join_text(name, ": header");

@@ -97,7 +97,7 @@ fsdp::GroupOptions group_options(const FullyShardOptions& options, const DataMes
   const MixedPrecisionPolicy& types = options.mp_policy;
   for (const auto& dtype : {types.param_dtype, types.reduce_dtype}) {
     require(!dtype || c10::isFloatingType(*dtype), "fully_shard: mixed precision in ",
-            c10::toString(dtype.value_or(at::kFloat)), ", which is no floating-point type");
+            c10::toString(dtype.value_or(at::kFloat)), ", which is not a floating-point type");
   }
   require(!types.output_dtype,
           "fully_shard: output_dtype needs something that sees the outputs: give the module's "

@@ -119,7 +119,7 @@ class Compiler {
 
   static c10::OperatorHandle find_op(const Node& node) {
     const auto [name, given_overload] = node.op_name();
-    require(!name.empty(), "is no operator that this library knows");
+    require(!name.empty(), "is not an operator that this library knows");
     const std::string overload = given_overload == "default" ? "" : given_overload;
     auto& dispatcher = c10::Dispatcher::singleton();
     const auto found = dispatcher.findSchema({name, overload});

@@ -343,7 +343,7 @@ c10::Device to_device(const program::Device& device) {
     return {type.type(), static_cast<c10::DeviceIndex>(*device.index)};
   } catch (const c10::Error&) {
     throw InvalidArgument(join_text("'", device.type, "' with index ", device.index.value_or(-1),
-                                    " is no device of libtorch"));
+                                    " is not a device of libtorch"));
   }
 }
 

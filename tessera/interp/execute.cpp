@@ -30,7 +30,7 @@ Executor::Executor(Code code)
 
 void Executor::set_input(size_t i, IValue value) {
   const auto slot = code_.inputs[i];
-  ensure(slot.has_value(), "an input of the graph that is no value");
+  ensure(slot.has_value(), "an input of the graph that is not a value");
   keeps_[*slot] = true;
   values_[*slot] = std::move(value);
 }

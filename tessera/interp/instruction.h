@@ -92,7 +92,7 @@ struct Instruction {
 struct Code {
   size_t values = 0;  ///< of the table
   std::vector<Instruction> instructions;
-  /// Per input and output of the graph, in order; absent for an output that is no value.
+  /// Per input and output of the graph, in order; absent for an output that is not a value.
   std::vector<std::optional<ValueIndex>> inputs;
   std::vector<ArgSource> outputs;
 };

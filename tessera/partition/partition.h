@@ -66,7 +66,7 @@ class TESSERA_API PartitionedProgram {
 };
 
 /// Reads and verifies the program, and chooses shardings. Throws InvalidArgument for a file that
-/// is no sound program and for a plan that cannot be honoured, with the node and the reason.
+/// is not a sound program and for a plan that cannot be honoured, with the node and the reason.
 PartitionedProgram partition(std::shared_ptr<const program::Archive> archive,
                              const DeviceMesh& mesh, const Plan& plan,
                              const PropagateOptions& options = {});

@@ -102,7 +102,8 @@ void check_target(const fs::path& path, const WriteOptions& options) {
   require(!path.empty() && path.has_filename(), "the output '", path.string(), "' has no name");
   if (!fs::exists(path)) return;
   require(options.overwrite, path.string(), " exists: choose another name");
-  require(is_sharded_program(path), path.string(), " is no sharded program and is not overwritten");
+  require(is_sharded_program(path), path.string(),
+          " is not a sharded program and is not overwritten");
   require(!options.single_file || !fs::is_directory(path), path.string(),
           " is a directory and is not replaced by a file");
 }

@@ -47,7 +47,7 @@ Archive::Archive(const std::filesystem::path& path) : zip_(path) {
             " is not below the archive's directory '", root_, "'");
   }
   require(required_text("archive_format") == "pt2", zip_.path(),
-          " is no exported program: its "
+          " is not an exported program: its "
           "format is '",
           required_text("archive_format"), "', not 'pt2'");
   require(required_text("archive_version") == "0", zip_.path(), " has version ",
@@ -64,7 +64,7 @@ const files::ZipRecord* Archive::record(std::string_view name) const {
 
 std::string_view Archive::required_text(std::string_view name) const {
   const auto* found = record(name);
-  require(found != nullptr, path(), " is no exported program: it has no record ", name,
+  require(found != nullptr, path(), " is not an exported program: it has no record ", name,
           " (torch.export.save writes it)");
   return zip_.text(*found);
 }

@@ -72,14 +72,14 @@ Json device_to_json(const Device& device) {
 
 DType dtype_from_json(const JsonCursor& json) {
   const auto dtype = dtype_from_code(json.integer());
-  if (!dtype) json.fail(join_text("is ", json.integer(), ", which is no element type"));
+  if (!dtype) json.fail(join_text("is ", json.integer(), ", which is not an element type"));
   return *dtype;
 }
 
 Layout layout_from_json(const JsonCursor& json) {
   const int64_t code = json.integer();
   if (code < 0 || code > static_cast<int64_t>(Layout::strided)) {
-    json.fail(join_text("is ", code, ", which is no layout"));
+    json.fail(join_text("is ", code, ", which is not a layout"));
   }
   return static_cast<Layout>(code);
 }

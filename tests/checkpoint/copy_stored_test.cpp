@@ -95,7 +95,7 @@ TEST(CopyStored, ToEveryFormatAndAnyNumberOfRanks) {
     EXPECT_TRUE(fs::exists(to / join_text("__", ranks - 1, "_0.distcp")));
   }
   expect_error<NotSupported>([&] { copy_as_safetensors(*stored, dir / "m.safetensors", {}); },
-                             {"step is no tensor"});
+                             {"step is not a tensor"});
   EXPECT_FALSE(fs::exists(dir / "m.safetensors"));
   copy_as_safetensors(*stored, dir / "m.safetensors", {.tensors_only = true});
   expect_sample_in(dir / "m.safetensors", false);

@@ -92,7 +92,7 @@ TEST(CheckpointVerb, ConvertsAndReshards) {
   const std::string file = (dir / "m.safetensors").string();
   const auto refused = run_cli({"checkpoint", "convert", a, file});
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_NE(refused.err.find("step is no tensor"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("step is not a tensor"), std::string::npos) << refused.err;
   EXPECT_NE(refused.err.find("--tensors-only"), std::string::npos) << refused.err;
   EXPECT_EQ(run_cli({"checkpoint", "verify", (dir / "none").string()}).exit_code, 2);
   EXPECT_EQ(run_cli({"checkpoint", "convert", a, file, "--tensors-only"}).exit_code, 0);

@@ -40,7 +40,7 @@ TEST(Cli, WithoutAVerbOrWithAnUnknownOneIsWrong) {
   EXPECT_EQ(run_cli({}).exit_code, 2);
   const CliResult unknown = run_cli({"explode"});
   EXPECT_EQ(unknown.exit_code, 2);
-  EXPECT_TRUE(holds(unknown.err, "explode is no subcommand")) << unknown.err;
+  EXPECT_TRUE(holds(unknown.err, "explode is not a subcommand")) << unknown.err;
   EXPECT_TRUE(holds(unknown.err, "explain")) << unknown.err;
 }
 

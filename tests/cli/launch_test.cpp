@@ -170,7 +170,7 @@ TEST(CliLaunch, SaysWhatIsWrongWithACall) {
   };
   EXPECT_TRUE(holds(refused({"-n", "2", "no_such_program"}), "no program no_such_program in PATH"));
   EXPECT_TRUE(holds(refused({"./no/such/program"}), "there is no program ./no/such/program"));
-  EXPECT_TRUE(holds(refused({"/tmp"}), "is no program that may be run"));
+  EXPECT_TRUE(holds(refused({"/tmp"}), "is not a program that may be run"));
   std::ofstream(folder.file("text")) << "not a program";
   std::filesystem::permissions(folder.file("text"), std::filesystem::perms::owner_all);
   EXPECT_TRUE(holds(refused({folder.file("text")}), "cannot be run: Exec format error"));

@@ -149,7 +149,7 @@ TEST(Program, SaysWhereItsFileIsBroken) {
       [&] { parse_with("\"target\": \"torch", "\"target\": 3, \"x\": \"torch"); },
       {place, "graph_module.graph.nodes[0].target is number, not text"});
   expect_error<InvalidArgument>([&] { parse_with("\"dtype\": 7", "\"dtype\": 99"); },
-                                {place, "99, which is no element type"});
+                                {place, "99, which is not an element type"});
   expect_error<InvalidArgument>(
       [&] { parse_with("{\"as_tensor\": {\"name\"", "{\"as_thing\": {\"name\""); },
       {place, "as_thing"});

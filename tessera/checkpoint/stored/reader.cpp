@@ -62,7 +62,8 @@ CheckpointReader::CheckpointReader(const fs::path& directory, Options options)
     return;
   }
   const auto names = dcp::rank_metadata_files(directory);
-  require(!names.empty(), directory.string(), " is no checkpoint: it has no ", dcp::kMetadataFile);
+  require(!names.empty(), directory.string(), " is not a checkpoint: it has no ",
+          dcp::kMetadataFile);
   description_ = directory / names.begin()->second;
   for (const auto& [rank, name] : names) ranks_.emplace(rank, read_description(name));
   metadata_ = dcp::merge_rank_metadata(ranks_, options.rank, directory.string());

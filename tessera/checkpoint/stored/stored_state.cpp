@@ -20,7 +20,7 @@ std::unique_ptr<StoredState> open_stored(const fs::path& path, StoredState::Opti
     return std::make_unique<CheckpointReader>(found, options);
   }
   if (is_safetensors(found)) return std::make_unique<SafetensorsReader>(found);
-  throw InvalidArgument(join_text(path.string(), " is no checkpoint: neither a directory with ",
+  throw InvalidArgument(join_text(path.string(), " is not a checkpoint: neither a directory with ",
                                   dcp::kMetadataFile, " nor safetensors"));
 }
 

@@ -28,7 +28,7 @@ std::string latin1(PickleRef pickled) {
     } else if ((c == 0xC2 || c == 0xC3) && i + 1 < text.size()) {
       out += static_cast<char>((c << 6) | (static_cast<unsigned char>(text[++i]) & 0x3F));
     } else {
-      pickled.fail("bytes that are no latin-1");
+      pickled.fail("bytes that are not latin-1");
     }
   }
   return out;

@@ -86,12 +86,12 @@ struct Totals {
 
 struct Assignment {
   DeviceMesh mesh;
-  /// By ValueId: the sharding as produced; undefined for what is no tensor.
+  /// By ValueId: the sharding as produced; undefined for what is not a tensor.
   std::vector<Sharding> values;
   /// By index into Graph::nodes.
   std::vector<NodeAssignment> nodes;
   /// By index into Graph::outputs: what the value must be brought to (a mutated buffer to the
-  /// buffer's sharding). Undefined for what is no tensor.
+  /// buffer's sharding). Undefined for what is not a tensor.
   std::vector<Sharding> outputs;
   /// In order of first readers; all redistributions are here, so an operand's `needed` is the
   /// sharding as produced or one of these.

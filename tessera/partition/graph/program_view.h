@@ -36,7 +36,7 @@ class ProgramView {
   /// A node that reads sizes and types of its operands, never their values.
   bool reads_metadata_only(size_t node) const { return metadata_only_[node]; }
 
-  /// Replicated; undefined for what is no tensor. Strides are row-major: those of a value are in
+  /// Replicated; undefined for what is not a tensor. Strides are row-major: those of a value are in
   /// the graph.
   const Sharding& whole(program::ValueId id) const { return whole_[id.index]; }
   std::span<const Sharding> whole() const { return whole_; }

@@ -27,14 +27,14 @@ bool is_plain_name(std::string_view name) {
 
 std::string plain_name(const JsonCursor& json) {
   std::string name = json.text();
-  if (!is_plain_name(name)) json.fail("is no plain file name: it may not lead elsewhere");
+  if (!is_plain_name(name)) json.fail("is not a plain file name: it may not lead elsewhere");
   return name;
 }
 
 int rank_in(const JsonCursor& json, const DeviceMesh& mesh) {
   const int64_t rank = json.integer();
   if (std::ranges::find(mesh.ranks(), rank) == mesh.ranks().end()) {
-    json.fail(join_text("is ", rank, ", which is no rank of ", mesh));
+    json.fail(join_text("is ", rank, ", which is not a rank of ", mesh));
   }
   return static_cast<int>(rank);
 }
@@ -79,11 +79,11 @@ ManifestTensor read_tensor(const JsonCursor& json, const DeviceMesh& mesh) {
   ManifestTensor out;
   out.name = json.text("name");
   const auto dtype = dtype_from_name(json.text("dtype"));
-  if (!dtype) json.at("dtype").fail("is no element type");
+  if (!dtype) json.at("dtype").fail("is not an element type");
   out.dtype = *dtype;
   for (const JsonCursor size : json.at("shape")) {
     out.shape.push_back(size.integer());
-    if (out.shape.back() < -1) size.fail("is no size");
+    if (out.shape.back() < -1) size.fail("is not a size");
   }
   const JsonCursor placements = json.at("placements");
   try {
@@ -182,7 +182,7 @@ Manifest Manifest::read(const std::filesystem::path& path) {
   if (single) {
     const auto archive = program::Archive::open(path);
     const auto* record = archive->record(kManifestRecord);
-    require(record != nullptr, path.string(), " is no sharded program: it has no record ",
+    require(record != nullptr, path.string(), " is not a sharded program: it has no record ",
             kManifestRecord);
     out = parse(archive->zip().text(*record), join_text(path.string(), ": ", kManifestRecord));
   } else {

@@ -108,7 +108,7 @@ class Marker {
             ": only a size that is a single symbol can be asked to be divisible");
     require(size.hint() && *size.hint() % ranks == 0, "the plan shards dim ", dim, " of ", what,
             " over ", ranks, " ranks, and the program was exported with ", size, " = ",
-            size.hint().value_or(0), ", which is no multiple");
+            size.hint().value_or(0), ", which is not a multiple");
     view_.assume_multiple(*symbol, ranks);
   }
 
@@ -155,7 +155,7 @@ class Marker {
       for (const auto& [name, output] : outputs) {
         if (!matches_path(pattern, name)) continue;
         const auto& argument = view_.graph().outputs[output];
-        require(argument.kind == ArgKind::tensor, "the output ", name, " is no tensor");
+        require(argument.kind == ArgKind::tensor, "the output ", name, " is not a tensor");
         any = true;
         for (int axis = 0; axis < mesh_.ndim(); ++axis) {
           const auto id = argument.as<ValueId>();

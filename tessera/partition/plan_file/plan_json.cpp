@@ -19,7 +19,7 @@ Texts texts_of(const files::JsonCursor& json) {
     try {
       parse_placements(text);
     } catch (const InvalidArgument& error) {
-      value.fail(join_text("is ", text, ", which is no list of placements: ", error.what()));
+      value.fail(join_text("is ", text, ", which is not a list of placements: ", error.what()));
     }
     out.emplace_back(key, text);
   });
@@ -67,7 +67,7 @@ Plan Plan::parse(std::string_view text, std::string_view document) {
           }
         }
         style.fail(join_text("is ", name,
-                             ", which is no style: colwise, rowwise, sequence, vocabulary or "
+                             ", which is not a style: colwise, rowwise, sequence, vocabulary or "
                              "replicate"));
       });
     } else if (key == "weights") {
@@ -84,7 +84,7 @@ Plan Plan::parse(std::string_view text, std::string_view document) {
         value.fail(join_text("is ", rest, ", not auto or replicate"));
       plan.rest_auto = rest == "auto";
     } else {
-      value.fail("is no part of a plan: axis, modules, weights, values, inputs, outputs or rest");
+      value.fail("is not part of a plan: axis, modules, weights, values, inputs, outputs or rest");
     }
   });
   return plan;

@@ -40,7 +40,7 @@ std::string value_name(std::string_view target) {
 
 const TensorMeta& Emitter::meta(ValueId id) const {
   const auto& meta = graph_.value(id).tensor;
-  ensure(meta.has_value(), "a value that is no tensor was used as one");
+  ensure(meta.has_value(), "a value that is not a tensor was used as one");
   return *meta;
 }
 

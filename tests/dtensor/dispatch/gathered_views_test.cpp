@@ -288,7 +288,7 @@ TEST(GatheredViews, OfDerivativesAreWrittenThrough) {
       at::Tensor x = distribute_tensor(full, mesh, {placement}).requires_grad_();
       ByColumns::apply(x).backward(distribute_tensor(grad, mesh, {placement}));
       EXPECT_TRUE(at::equal(full_tensor(x.grad()), expected)) << placement.to_text();
-      x.mutable_grad().mul_(2);  // what autograd keeps is no view
+      x.mutable_grad().mul_(2);  // what autograd keeps is not a view
       EXPECT_TRUE(at::equal(full_tensor(x.grad()), expected * 2));
     }
   });
