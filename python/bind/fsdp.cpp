@@ -5,7 +5,7 @@
 #include <map>
 
 #include "bind/bind.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/lazy.h"
 #include "tessera/fsdp/compute_dtype.h"
 #include "tessera/fsdp/convert.h"
 #include "tessera/fsdp/fully_shard.h"

@@ -2,8 +2,8 @@
 #include "tessera/base/errors.h"
 #include "tessera/base/path_pattern.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/kept_copies.h"
 #include "tessera/dtensor/kernels/weight_style.h"
+#include "tessera/dtensor/redistribute_once.h"
 #include "tessera/parallel/anchor.h"
 
 namespace tessera::python {

@@ -5,7 +5,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dcp/write_plan.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/lazy.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera {

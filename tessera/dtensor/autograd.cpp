@@ -6,8 +6,8 @@
 
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/held_value.h"
-#include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/layout.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 #include "tessera/exec/redistribute.h"
 
 namespace tessera::dtensor {
@@ -81,10 +81,6 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
   }
 };
 
-bool records(const at::Tensor& tensor) {
-  return tensor.requires_grad() && c10::GradMode::is_enabled();
-}
-
 }  // namespace
 
 at::Tensor move_data(const at::Tensor& tensor, const Sharding& to) {
@@ -100,24 +96,24 @@ at::Tensor wrap_differentiable(const at::Tensor& local, const Sharding& as) {
 }
 
 at::Tensor wrap_differentiable(const at::Tensor& local, const Sharding& as, const Sharding& grad) {
-  if (records(local)) return FromLocal::apply(local, as, grad);
+  if (records_uses(local)) return FromLocal::apply(local, as, grad);
   return wrap(strided_as(local.detach(), as), as);
 }
 
 at::Tensor unwrap_differentiable(const at::Tensor& tensor, const Sharding& grad) {
-  return records(tensor) ? ToLocal::apply(tensor, grad) : sharded_meta(tensor)->local();
+  return records_uses(tensor) ? ToLocal::apply(tensor, grad) : sharded_meta(tensor)->local();
 }
 
 at::Tensor move_differentiable(const at::Tensor& tensor, const Sharding& to,
                                std::optional<at::ScalarType> backward_dtype) {
-  if (!records(tensor)) return move_data(tensor, to);
+  if (!records_uses(tensor)) return move_data(tensor, to);
   return moved_differentiable(
       tensor, [&] { return move_data(tensor, to); }, backward_dtype);
 }
 
 at::Tensor moved_differentiable(const at::Tensor& tensor, const std::function<at::Tensor()>& moved,
                                 std::optional<at::ScalarType> backward_dtype) {
-  if (!records(tensor)) return moved();
+  if (!records_uses(tensor)) return moved();
   return Redistribute::apply(tensor, moved, gradient_sharding(sharded_meta(tensor)->sharding()),
                              backward_dtype);
 }

@@ -10,9 +10,9 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/parts/scatter.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/layout.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 #include "tessera/sharding/local_shape.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 namespace tessera::dtensor {
 

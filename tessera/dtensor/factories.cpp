@@ -9,7 +9,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/parts/held_indexes.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 namespace tessera {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "tessera/base/api.h"
 #include "tessera/dtensor/dispatch/lazy/lazy_dispatch.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/lazy.h"
 #include "tessera/fsdp/bucket.h"
 #include "tessera/fsdp/buffers/data_mesh.h"
 #include "tessera/fsdp/buffers/flat_layout.h"

@@ -7,7 +7,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/write_count.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 #include "tessera/fsdp/gather_scheduler.h"
 #include "tessera/fsdp/param_group.h"
 

@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/lazy.h"
 #include "tessera/fsdp/param_group.h"
 
 namespace tessera {

@@ -14,7 +14,7 @@
 #include "tessera/dtensor/by_mesh.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/parts/norm_of_parts.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 #include "tessera/observe/call_site.h"
 
 namespace tessera {

@@ -10,8 +10,8 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/buckets.h"
 #include "tessera/dtensor/distribute_all.h"
-#include "tessera/dtensor/lazy.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/lazy.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 #include "tessera/module/forget_accumulator.h"
 
 namespace tessera {

@@ -2,7 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "tessera/dtensor/use_key.h"
+#include "tessera/dtensor/tensor/use_key.h"
 
 namespace tessera {
 namespace {

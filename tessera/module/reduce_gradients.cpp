@@ -8,8 +8,8 @@
 #include <mutex>
 
 #include "tessera/dtensor/buckets.h"
-#include "tessera/dtensor/lazy.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/lazy.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 #include "tessera/module/distribute_module.h"
 #include "tessera/observe/call_site.h"
 

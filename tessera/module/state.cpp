@@ -7,7 +7,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/buckets.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/lazy.h"
 #include "tessera/module/broadcast_text.h"
 
 namespace tessera {

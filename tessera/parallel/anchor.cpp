@@ -7,7 +7,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/kept_copies.h"
+#include "tessera/dtensor/redistribute_once.h"
 #include "tessera/observe/call_site.h"
 #include "tessera/parallel/overlapped_linear.h"
 

@@ -14,8 +14,8 @@
 #include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/held_value.h"
-#include "tessera/dtensor/kept_copies.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/kept_copies.h"
+#include "tessera/dtensor/tensor/lazy.h"
 #include "tessera/observe/call_site.h"
 
 namespace tessera::parallel {

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/lazy.h"
 #include "tessera/module/distribute_module.h"
 #include "tessera/parallel/resolve_plan.h"
 

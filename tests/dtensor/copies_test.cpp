@@ -8,7 +8,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 #include "tests/support/parts.h"
 #include "tests/support/ranks.h"
 

@@ -1,5 +1,5 @@
 // Implicit gathers are kept for the next ops, and dropped when they no longer hold.
-#include "tessera/dtensor/kept_gathers.h"
+#include "tessera/dtensor/tensor/kept_gathers.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>

@@ -4,8 +4,8 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/relu.h>
 
-#include "tessera/dtensor/kept_copies.h"
 #include "tessera/dtensor/policy.h"
+#include "tessera/dtensor/tensor/kept_copies.h"
 #include "tessera/module/distribute_module.h"
 #include "tests/parallel/parallel_cases.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/overlap.h"
+#include "tessera/dtensor/tensor/overlap.h"
 
 namespace tessera::dtensor {
 namespace {

@@ -18,7 +18,7 @@
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
 #include "tessera/dtensor/dispatch/placed_gradient.h"
-#include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/tensor/layout.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 

@@ -5,7 +5,7 @@
 
 #include "tessera/dtensor/dispatch/decide/decision.h"
 #include "tessera/dtensor/dispatch/op/operands.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 /// The boxed kernel of every op on sharded tensors:
 ///

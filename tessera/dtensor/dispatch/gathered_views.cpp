@@ -8,7 +8,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/overlap.h"
+#include "tessera/dtensor/tensor/overlap.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 

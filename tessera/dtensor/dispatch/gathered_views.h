@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tessera/dtensor/dispatch/op/operands.h"
-#include "tessera/dtensor/view_origin.h"
+#include "tessera/dtensor/tensor/view_origin.h"
 
 /// A view that needs elements of other ranks is a view of a redistributed copy of its base:
 ///

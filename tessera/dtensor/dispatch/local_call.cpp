@@ -6,9 +6,9 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/decide/row_kernel.h"
-#include "tessera/dtensor/kept_gathers.h"
-#include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/overlap.h"
+#include "tessera/dtensor/tensor/kept_gathers.h"
+#include "tessera/dtensor/tensor/layout.h"
+#include "tessera/dtensor/tensor/overlap.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/tensor/layout.h"
 
 namespace tessera::dtensor {
 namespace {

@@ -15,7 +15,7 @@
 #include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/held_value.h"
-#include "tessera/dtensor/view_origin.h"
+#include "tessera/dtensor/tensor/view_origin.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -81,7 +81,7 @@ struct PlacedGradient : torch::autograd::Function<PlacedGradient> {
 bool gets_gradient(const at::Tensor& tensor) {
   const ShardedMeta* meta = sharded_meta(tensor);
   if (meta == nullptr || meta->lazy() != nullptr) return false;
-  return tensor.requires_grad() && c10::GradMode::is_enabled();
+  return records_uses(tensor);
 }
 
 struct PlacingHook final : torch::autograd::FunctionPreHook {

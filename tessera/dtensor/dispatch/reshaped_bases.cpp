@@ -7,8 +7,8 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/op/operands.h"
-#include "tessera/dtensor/sharded_tensor.h"
-#include "tessera/dtensor/view_origin.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/view_origin.h"
 
 namespace tessera::dtensor {
 

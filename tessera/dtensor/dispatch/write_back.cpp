@@ -6,7 +6,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/overlap.h"
+#include "tessera/dtensor/tensor/overlap.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 
@@ -14,7 +14,7 @@
 /// partial sum, a product into an out= tensor with another sharding. It then writes to a temporary
 /// tensor, and the values are redistributed back. The caller's tensor keeps its placements, and
 /// views of it stay valid. Where its elements share memory, those of the temporary do
-/// (dtensor/overlap.h).
+/// (dtensor/tensor/overlap.h).
 namespace tessera::dtensor {
 
 at::Tensor borrow_written(const OpEntry& entry, const ShardedMeta& operand, const Sharding& as,

@@ -4,14 +4,14 @@
 #include <c10/util/SmallVector.h>
 
 #include "tessera/dtensor/dispatch/op/op_entry.h"
-#include "tessera/dtensor/lazy.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/lazy.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 /// Version counters of local tensors. libtorch increments the counter in a kernel above the one
 /// that writes; ops on local tensors run below it. So dispatch counts writes itself: a write to a
 /// sharded tensor increments the counter of its local tensor, which the local tensors of its views
 /// share, and, if registered, of the owner of the memory. Copies of values are valid while that
-/// counter stays (dtensor/value_stamp.h).
+/// counter stays (dtensor/tensor/value_stamp.h).
 namespace tessera::dtensor {
 
 /// From now on, every write by an op on a sharded tensor to the memory of `tensor`, including

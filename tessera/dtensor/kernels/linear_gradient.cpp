@@ -12,8 +12,8 @@
 #include <optional>
 #include <utility>
 
-#include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/layout.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 namespace tessera::dtensor {
 namespace {

@@ -4,7 +4,7 @@
 #include <ATen/ops/matmul_native.h>
 
 #include "tessera/dtensor/dispatch/view_replay.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/lazy.h"
 
 namespace tessera::dtensor {
 namespace {

@@ -14,10 +14,11 @@
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/lazy/lazy_dispatch.h"
 #include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
-#include "tessera/dtensor/kept_copies.h"
 #include "tessera/dtensor/kernels/register.h"
-#include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/policy.h"
+#include "tessera/dtensor/redistribute_once.h"
+#include "tessera/dtensor/tensor/kept_copies.h"
+#include "tessera/dtensor/tensor/layout.h"
 #include "tessera/observe/call_site.h"
 
 namespace tessera::dtensor {

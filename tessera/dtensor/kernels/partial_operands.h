@@ -6,8 +6,8 @@
 #include "tessera/rules/tables/partial_use.h"
 
 /// Partial operands of ops, reduced above autograd (use_kernel.h). An op that needs another
-/// sharding of one gets a copy that is made once (dtensor/kept_copies.h); one that accepts it as it
-/// is keeps it.
+/// sharding of one gets a copy that is made once (dtensor/redistribute_once.h); one that accepts it
+/// as it is keeps it.
 namespace tessera::dtensor {
 
 /// An op as it uses its operands; made once per thread.

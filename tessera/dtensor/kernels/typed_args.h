@@ -10,7 +10,7 @@
 
 #include "tessera/dtensor/dispatch/call_key.h"
 #include "tessera/dtensor/dispatch/write_count.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 /// Arguments of typed kernels (typed_kernel.h): their words in the key of a decision, and the
 /// values that the call on local tensors gets.

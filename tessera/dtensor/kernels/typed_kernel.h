@@ -17,7 +17,7 @@
 #include "tessera/dtensor/dispatch/reshaped_bases.h"
 #include "tessera/dtensor/dispatch/write_count.h"
 #include "tessera/dtensor/kernels/typed_args.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/lazy.h"
 
 /// Unboxed kernels for frequently called ops: arguments and results stay C++ values, while the
 /// boxed kernel pushes and pops each of them twice. They handle the steady state, a cached decision

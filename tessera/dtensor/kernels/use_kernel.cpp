@@ -12,7 +12,7 @@
 #include "tessera/dtensor/kernels/partial_operands.h"
 #include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/kernels/weight_style.h"
-#include "tessera/dtensor/use_key.h"
+#include "tessera/dtensor/tensor/use_key.h"
 
 namespace tessera::dtensor {
 namespace {

@@ -4,8 +4,8 @@
 #include <unordered_map>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/sharded_tensor.h"
-#include "tessera/dtensor/use_key.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/use_key.h"
 
 namespace tessera::dtensor {
 namespace {

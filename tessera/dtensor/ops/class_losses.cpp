@@ -11,7 +11,7 @@
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"
 #include "tessera/dtensor/ops/sharded_dim_rows.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 /// log_softmax, its gradient and logsumexp along a sharded dim, over any number of axes: each rank
 /// computes with its classes, and one number a row is reduced at a time. The scores are neither

@@ -15,9 +15,9 @@
 #include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/dispatch/write_count.h"
 #include "tessera/dtensor/kernels/register.h"
-#include "tessera/dtensor/lazy.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/instance_norm.h"
+#include "tessera/dtensor/tensor/lazy.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 

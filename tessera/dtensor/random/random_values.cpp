@@ -6,7 +6,7 @@
 #include <numbers>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/tensor/layout.h"
 
 namespace tessera::dtensor {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/dtensor/random/draws.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 /// Random values for sharded tensors: distribution, dtype, and how they are written.
 namespace tessera::dtensor {

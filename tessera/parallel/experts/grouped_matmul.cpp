@@ -14,7 +14,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
 #include "tessera/dtensor/dtensor.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/lazy.h"
 #include "tessera/mesh/axes_text.h"
 #include "tessera/parallel/experts/token_exchange.h"
 

@@ -7,7 +7,7 @@
 #include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/dispatch/decide/rule_args.h"
 #include "tessera/dtensor/dispatch/decide/sequential_random_ops.h"
-#include "tessera/dtensor/overlap.h"
+#include "tessera/dtensor/tensor/overlap.h"
 #include "tessera/plan/plan.h"
 #include "tessera/rules/choice/choose.h"
 #include "tessera/rules/registry/registry.h"
@@ -290,7 +290,7 @@ bool decide_by_rule(const OpEntry& entry, const rules::Rule& rule, rules::OpCall
   return true;
 }
 
-/// Whether the op would write to a part of elements that share memory; see dtensor/overlap.h.
+/// Whether the op would write to a part of elements that share memory; see tensor/overlap.h.
 bool loses_shared_elements(std::span<const Operand> operands, const Decision& decision) {
   for (size_t i = 0; i < operands.size(); ++i) {
     if (operands[i].sharded == nullptr || (!operands[i].written && !operands[i].hidden)) continue;

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <set>
 
-#include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/tensor/layout.h"
 #include "tessera/rules/rule.h"
 
 namespace tessera::dtensor {

@@ -16,8 +16,8 @@
 
 #include "tessera/base/api.h"
 #include "tessera/dtensor/dispatch/decide/local_views.h"
-#include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/layout.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 #include "tessera/rules/number.h"
 #include "tessera/rules/rule.h"
 #include "tessera/sharding/sharding.h"

@@ -1,10 +1,10 @@
 #pragma once
 
 #include "tessera/dtensor/dispatch/op/op_entry.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/lazy.h"
 
 /// Routes an op with lazy tensors among its arguments: to the unsharded tensors, to the shards, or
-/// to a recipe. The routing rules are in dtensor/lazy.h.
+/// to a recipe. The routing rules are in dtensor/tensor/lazy.h.
 namespace tessera::dtensor {
 
 /// While it is alive, a backward on this thread is ignored: ops whose tensors are all lazy compute

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tessera/base/text.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 namespace tessera::dtensor {
 namespace {

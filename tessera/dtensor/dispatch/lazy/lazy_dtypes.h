@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "tessera/dtensor/dispatch/op/op_entry.h"
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/lazy.h"
 
 /// Composite ops that compare the dtypes of their arguments do so above the dispatch key of sharded
 /// tensors, before any sharded kernel runs:

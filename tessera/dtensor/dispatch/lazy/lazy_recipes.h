@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "tessera/dtensor/dispatch/op/op_entry.h"
-#include "tessera/dtensor/lazy.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/lazy.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 /// Lazy tensors derived from others: how to compute the value of a view, a cast or a result from
 /// the value of its base. None of them holds an unsharded tensor. Included only by

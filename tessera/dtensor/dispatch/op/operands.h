@@ -9,7 +9,7 @@
 
 #include "tessera/base/api.h"
 #include "tessera/dtensor/dispatch/op/op_entry.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 /// The tensors of a call.
 namespace tessera::dtensor {

@@ -11,13 +11,13 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/kernels/register.h"
-#include "tessera/dtensor/layout.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/sharded_dim_rows.h"
 #include "tessera/dtensor/ops/windows/convolution_shape.h"
 #include "tessera/dtensor/ops/windows/halo_exchange.h"
 #include "tessera/dtensor/output_stride.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/layout.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 namespace tessera::dtensor {
 namespace {

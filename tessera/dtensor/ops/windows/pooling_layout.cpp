@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/tensor/layout.h"
 #include "tessera/sharding/local_shape.h"
 
 namespace tessera::dtensor {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/TensorImpl.h>
 
 #include <memory>
@@ -169,6 +170,11 @@ at::Tensor wrap_lazy(at::Tensor local, const Sharding& sharding, c10::Device dev
 /// change.
 void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding,
             std::shared_ptr<LazyLocal> lazy = nullptr);
+
+/// Whether autograd records an op that uses the tensor now.
+inline bool records_uses(const at::Tensor& tensor) {
+  return tensor.requires_grad() && c10::GradMode::is_enabled();
+}
 
 bool is_row_major(const Sharding& sharding);
 

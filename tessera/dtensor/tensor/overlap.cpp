@@ -1,4 +1,4 @@
-#include "tessera/dtensor/overlap.h"
+#include "tessera/dtensor/tensor/overlap.h"
 
 #include <ATen/ops/empty_strided.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/tensor/layout.h"
 
 namespace tessera::dtensor {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 /// Tells whether a copy of a sharded tensor is still of its value: the stamps are equal if nothing
 /// was written to the tensor since the copy was made. Autograd's counter of the tensor alone does

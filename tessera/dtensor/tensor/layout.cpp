@@ -1,11 +1,11 @@
-#include "tessera/dtensor/layout.h"
+#include "tessera/dtensor/tensor/layout.h"
 
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 
 #include "tessera/base/iota_vector.h"
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 namespace tessera::dtensor {
 namespace {

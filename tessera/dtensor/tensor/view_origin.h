@@ -5,7 +5,7 @@
 #include <atomic>
 #include <memory>
 
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 /// Tracks the copies made for views whose elements are on other ranks (dispatch/gathered_views.h):
 /// the base of each copy, and whether it is stale.

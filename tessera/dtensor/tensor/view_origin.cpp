@@ -1,4 +1,4 @@
-#include "tessera/dtensor/view_origin.h"
+#include "tessera/dtensor/tensor/view_origin.h"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tessera/base/errors.h"
-#include "tessera/dtensor/overlap.h"
+#include "tessera/dtensor/tensor/overlap.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 

@@ -1,4 +1,4 @@
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/CPUAllocator.h>
@@ -18,12 +18,12 @@
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
 #include "tessera/comm/world.h"
-#include "tessera/dtensor/kept_copies.h"
-#include "tessera/dtensor/kept_gathers.h"
-#include "tessera/dtensor/layout.h"
-#include "tessera/dtensor/lazy.h"
-#include "tessera/dtensor/overlap.h"
-#include "tessera/dtensor/use_key.h"
+#include "tessera/dtensor/tensor/kept_copies.h"
+#include "tessera/dtensor/tensor/kept_gathers.h"
+#include "tessera/dtensor/tensor/layout.h"
+#include "tessera/dtensor/tensor/lazy.h"
+#include "tessera/dtensor/tensor/overlap.h"
+#include "tessera/dtensor/tensor/use_key.h"
 
 namespace tessera::dtensor {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/dtensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
 
 /// Lazy sharded tensors: the value to compute with is unsharded only when an op needs it. A
 /// parameter of fully_shard is one: at rest it is its shards; an op that computes with it gets the

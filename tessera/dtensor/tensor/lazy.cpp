@@ -1,4 +1,4 @@
-#include "tessera/dtensor/lazy.h"
+#include "tessera/dtensor/tensor/lazy.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "tessera/dtensor/use_key.h"
+#include "tessera/dtensor/tensor/use_key.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 

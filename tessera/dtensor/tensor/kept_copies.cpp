@@ -1,20 +1,13 @@
-#include "tessera/dtensor/kept_copies.h"
+#include "tessera/dtensor/tensor/kept_copies.h"
 
-#include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
-
-#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <mutex>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
-#include "tessera/dtensor/autograd.h"
-#include "tessera/dtensor/sharded_tensor.h"
-#include "tessera/dtensor/value_stamp.h"
-#include "tessera/exec/redistribute.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
+#include "tessera/dtensor/tensor/value_stamp.h"
 #include "tessera/exec/reuse_mark.h"
 #include "tessera/mesh/per_mesh.h"
 
@@ -74,15 +67,6 @@ void drop_if_same(const c10::TensorImpl* tensor, uint64_t id) {
   table.count = table.tensors.size();
 }
 
-bool records_uses(const at::Tensor& tensor) {
-  return tensor.requires_grad() && c10::GradMode::is_enabled();
-}
-
-bool can_keep(const at::Tensor& tensor) {
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  return typeid(impl) == typeid(ShardedImpl) && counts_writes(tensor);
-}
-
 /// Whether the copies were made of the tensor as it is, for the same use.
 bool are_valid(const Copies& copies, const at::Tensor& tensor) {
   return copies.stamp == value_stamp(tensor) && copies.recorded == records_uses(tensor);
@@ -91,7 +75,7 @@ bool are_valid(const Copies& copies, const at::Tensor& tensor) {
 template <class Wanted>
 at::Tensor find_copy(const at::Tensor& tensor, const Wanted& wanted) {
   CopyTable& table = copy_table();
-  if (table.count.load(std::memory_order_relaxed) == 0 || !can_keep(tensor)) return {};
+  if (table.count.load(std::memory_order_relaxed) == 0 || !can_keep_copies(tensor)) return {};
   const std::lock_guard lock(table.mutex);
   const auto at = table.tensors.find(tensor.unsafeGetTensorImpl());
   if (at == table.tensors.end() || !are_valid(at->second, tensor)) return {};
@@ -137,47 +121,11 @@ void keep_copy(const at::Tensor& tensor, const Sharding& to, const at::Tensor& c
   }
 }
 
-/// The tensor itself behind an autograd node. It shares the version counter, so that autograd
-/// notices a write to the tensor after an op saved this one.
-at::Tensor behind_node(const at::Tensor& tensor) {
-  const ShardedMeta* meta = sharded_meta(tensor);
-  const at::Tensor out = moved_differentiable(
-      tensor, [&] { return wrap(meta->local(), meta->sharding()); }, std::nullopt);
-  out.unsafeGetTensorImpl()->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
-  return out;
-}
-
-/// redistribute(tensor, to), but with the strides of `to`, which decide whether an op on the copy
-/// returns a view. An expanded dim stores each element separately once it is redistributed, so the
-/// copy of an expanded tensor is row-major.
-at::Tensor redistribute_strided(const at::Tensor& tensor, const Sharding& to) {
-  const bool is_expanded = std::ranges::find(to.stride(), 0) != to.stride().end();
-  if (is_row_major(to) || is_expanded) return move_differentiable(tensor, to);
-  const ShardedMeta* meta = sharded_meta(tensor);
-  return moved_differentiable(
-      tensor,
-      [&] {
-        return wrap(strided_as(exec::redistribute(meta->local(), meta->sharding(), to), to), to);
-      },
-      std::nullopt);
-}
-
 }  // namespace
 
-at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to) {
-  const bool same = sharded_meta(tensor)->sharding() == to;
-  if (same && !records_uses(tensor)) return tensor;
-  at::Tensor found = find_copy(tensor, [&](const Sharding& sharding) { return sharding == to; });
-  if (found.defined()) return found;
-  std::optional<c10::InferenceMode> normal;
-  std::optional<c10::NoGradGuard> no_grad;
-  if (can_keep(tensor) && c10::InferenceMode::is_enabled()) {
-    normal.emplace(false);  // the copy may be used, and saved for backward, outside of this mode
-    no_grad.emplace();
-  }
-  at::Tensor made = same ? behind_node(tensor) : redistribute_strided(tensor, to);
-  if (can_keep(tensor)) keep_copy(tensor, to, made);
-  return made;
+bool can_keep_copies(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return typeid(impl) == typeid(ShardedImpl) && counts_writes(tensor);
 }
 
 at::Tensor find_redistributed(const at::Tensor& tensor, const Sharding& to) {
@@ -185,7 +133,7 @@ at::Tensor find_redistributed(const at::Tensor& tensor, const Sharding& to) {
 }
 
 void keep_redistributed(const at::Tensor& tensor, const Sharding& to, const at::Tensor& copy) {
-  if (can_keep(tensor) && !copy.is_inference()) keep_copy(tensor, to, copy);
+  if (can_keep_copies(tensor) && !copy.is_inference()) keep_copy(tensor, to, copy);
 }
 
 at::Tensor find_reduced(const at::Tensor& tensor) {

@@ -1,8 +1,8 @@
-#include "tessera/dtensor/kept_gathers.h"
+#include "tessera/dtensor/tensor/kept_gathers.h"
 
 #include <array>
 
-#include "tessera/dtensor/value_stamp.h"
+#include "tessera/dtensor/tensor/value_stamp.h"
 #include "tessera/exec/reuse_mark.h"
 #include "tessera/mesh/per_mesh.h"
 

@@ -2,11 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/base/api.h"
 #include "tessera/sharding/sharding.h"
 
 /// Redistributed copies that are kept with their tensor, so that a value which several ops need in
-/// the same sharding is redistributed once:
+/// the same sharding is redistributed once (dtensor/redistribute_once.h):
 ///
 ///   q = linear(x, wq)     x is P(sum), wq S0: x is reduced, and the reduced copy is kept
 ///   k = linear(x, wk)     uses the copy
@@ -21,14 +20,12 @@ namespace tessera::dtensor {
 /// Tensors per thread and mesh with kept copies. A copy is used by the next few ops or not at all.
 constexpr size_t kMostTensors = 16;
 
-/// redistribute(tensor, to) with the strides of `to`, or the kept copy of an earlier call. `to` may
-/// be the tensor's own sharding: the result is then the tensor behind one autograd node, at which
-/// the gradients of all uses are added and made to have that sharding.
-TESSERA_API at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to);
+/// Whether copies of the tensor can be kept: writes to it are counted.
+bool can_keep_copies(const at::Tensor& tensor);
 
 /// The kept copy with this sharding; undefined if there is none.
 at::Tensor find_redistributed(const at::Tensor& tensor, const Sharding& to);
-/// Keeps a copy that the caller made, as redistribute_once does.
+/// Keeps a copy that the caller made, if copies of the tensor can be kept.
 void keep_redistributed(const at::Tensor& tensor, const Sharding& to, const at::Tensor& copy);
 
 /// A kept copy that is not Partial; undefined if there is none.

@@ -1,0 +1,59 @@
+#include "tessera/dtensor/redistribute_once.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "tessera/dtensor/autograd.h"
+#include "tessera/dtensor/tensor/kept_copies.h"
+#include "tessera/dtensor/tensor/sharded_tensor.h"
+#include "tessera/exec/redistribute.h"
+
+namespace tessera::dtensor {
+namespace {
+
+/// The tensor itself behind an autograd node. It shares the version counter, so that autograd
+/// notices a write to the tensor after an op saved this one.
+at::Tensor behind_node(const at::Tensor& tensor) {
+  const ShardedMeta* meta = sharded_meta(tensor);
+  const at::Tensor out = moved_differentiable(
+      tensor, [&] { return wrap(meta->local(), meta->sharding()); }, std::nullopt);
+  out.unsafeGetTensorImpl()->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
+  return out;
+}
+
+/// redistribute(tensor, to), but with the strides of `to`, which decide whether an op on the copy
+/// returns a view. An expanded dim stores each element separately once it is redistributed, so the
+/// copy of an expanded tensor is row-major.
+at::Tensor redistribute_strided(const at::Tensor& tensor, const Sharding& to) {
+  const bool is_expanded = std::ranges::find(to.stride(), 0) != to.stride().end();
+  if (is_row_major(to) || is_expanded) return move_differentiable(tensor, to);
+  const ShardedMeta* meta = sharded_meta(tensor);
+  return moved_differentiable(
+      tensor,
+      [&] {
+        return wrap(strided_as(exec::redistribute(meta->local(), meta->sharding(), to), to), to);
+      },
+      std::nullopt);
+}
+
+}  // namespace
+
+at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to) {
+  const bool same = sharded_meta(tensor)->sharding() == to;
+  if (same && !records_uses(tensor)) return tensor;
+  at::Tensor found = find_redistributed(tensor, to);
+  if (found.defined()) return found;
+  std::optional<c10::InferenceMode> normal;
+  std::optional<c10::NoGradGuard> no_grad;
+  if (can_keep_copies(tensor) && c10::InferenceMode::is_enabled()) {
+    normal.emplace(false);  // the copy may be used, and saved for backward, outside of this mode
+    no_grad.emplace();
+  }
+  at::Tensor made = same ? behind_node(tensor) : redistribute_strided(tensor, to);
+  keep_redistributed(tensor, to, made);
+  return made;
+}
+
+}  // namespace tessera::dtensor
