@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "tessera/base/errors.h"
@@ -12,6 +14,15 @@ namespace {
 
 bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
 bool is_upper(char c) { return std::isupper(static_cast<unsigned char>(c)) != 0; }
+
+/// The number that the text consists of.
+template <typename T>
+std::optional<T> read_whole(std::string_view text) {
+  T number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
 
 /// A cursor that, unlike Scanner, treats blanks as word boundaries: `mk` is two letters.
 class Parser {
@@ -56,11 +67,9 @@ class Parser {
     return std::string(text_.substr(begin, at_ - begin));
   }
   int number() {
-    const std::string w = word();
-    if (w.empty() || !std::ranges::all_of(w, [](unsigned char c) { return std::isdigit(c); })) {
-      fail("a number");
-    }
-    return std::stoi(w);
+    const auto read = read_whole<int>(word());
+    if (!read || *read < 0) fail("a number");
+    return *read;
   }
 
   std::vector<Term> terms() {
@@ -340,7 +349,8 @@ bool Condition::holds(const OpCall& call) const {
     } else if (const auto* i = std::get_if<int64_t>(arg)) {
       is = std::to_string(*i) == value;
     } else if (const auto* n = std::get_if<Number>(arg)) {
-      is = n->equals(std::stod(value));  // parses inf and -inf too
+      const auto number = read_whole<double>(value);  // inf and -inf too
+      is = number && n->equals(*number);
     }
   }
   return is != negated;

@@ -40,6 +40,7 @@ TEST(Notation, MistakesAreShownWithTheirPlace) {
   fails("mk, kn -> mn ; linaer 0", {"a clause (linear", "linaer 0"});
   fails("mk, kn -> mz", {"'z' is in no operand", "upper case"});
   fails("mk, kn -> mn ; linear 2", {"operand 2 of 2"});
+  fails("mk, kn -> mn ; linear 99999999999", {"a number"});
   fails("mk, kn -> mn ; whole q", {"'q'", "no operand has"});
   fails("m(gc -> m", {"upper-case"});
   fails("m, -> m", {"dims, '.', '_' or '&'"});
@@ -64,6 +65,21 @@ TEST(Notation, AUsersRuleIsALine) {
   EXPECT_EQ(rows, (std::vector<std::string>{"S0,S0 -> S0", "S1,R -> S1", "P(sum),R -> P(sum)",
                                             "P(avg),R -> P(avg)", "R,P(sum) -> P(sum)",
                                             "R,P(avg) -> P(avg)"}));
+}
+
+/// A number is never equal to a word, which may be a mistake in a user's rule.
+TEST(Notation, AConditionOnANumberComparesNumbers) {
+  rules::register_rule("mylib::power", "m -> m ; linear 0 if p=1 ; order 0 if p=one");
+  const auto rows = [](const char* line) {
+    const TextCall call("tp=4", line);
+    std::vector<std::string> out;
+    for (const auto& row : rules::find_rule("mylib::power")->rows(call.get(), 0))
+      out.push_back(text_of(row));
+    return out;
+  };
+  EXPECT_EQ(rows("mylib::power 8 p=1.0"),
+            (std::vector<std::string>{"S0 -> S0", "P(sum) -> P(sum)", "P(avg) -> P(avg)"}));
+  EXPECT_EQ(rows("mylib::power 8 p=2.0"), std::vector<std::string>{"S0 -> S0"});
 }
 
 TEST(DerivedRules, FollowFromTheOp) {
