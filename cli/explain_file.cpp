@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "cli/input_error.h"
 #include "cli/output_path.h"
 #include "cli/plan_argument.h"
 #include "tessera/base/errors.h"
@@ -18,7 +19,7 @@ void explain_file(const ExplainFileOptions& options) {
   const std::string& file = options.choose.program;
   require(!options.choose.mesh.empty(), "explain ", file, ": give a mesh, --mesh tp=4");
   if (!options.html.empty()) check_output_directory(options.html);
-  with_bad_input_errors([&] {
+  as_input_error([&] {
     const ChosenShardings chosen = choose_shardings(options.choose);
     const auto& program = chosen.program;
     const auto explanation = partition::explain_program(

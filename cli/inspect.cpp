@@ -3,6 +3,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/input_error.h"
 #include "cli/program_job.h"
 #include "cli/program_summary.h"
 #include "cli/verbs.h"

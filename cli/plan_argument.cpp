@@ -1,6 +1,5 @@
 #include "cli/plan_argument.h"
 
-#include "tessera/base/errors.h"
 #include "tessera/files/mapped_file.h"
 
 namespace tessera::cli {
@@ -15,14 +14,6 @@ partition::Plan read_plan(const std::string& value) {
   const auto bytes = file->bytes();
   return partition::Plan::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
                                 file->path());
-}
-
-void with_bad_input_errors(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const NotSupported& error) {
-    throw InvalidArgument(error.what());
-  }
 }
 
 }  // namespace tessera::cli

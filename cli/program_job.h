@@ -62,14 +62,4 @@ class ScratchDir {
   std::filesystem::path path_;
 };
 
-/// Calls `verb`. A program that this library cannot run counts as invalid input (exit code 2).
-template <typename Verb>
-void as_input_error(const Verb& verb) {
-  try {
-    verb();
-  } catch (const NotSupported& error) {
-    throw InvalidArgument(error.what());
-  }
-}
-
 }  // namespace tessera::cli

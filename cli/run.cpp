@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/input_error.h"
 #include "cli/output_path.h"
 #include "cli/program_job.h"
 #include "cli/random_inputs.h"

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cli/choose_shardings.h"
+#include "cli/input_error.h"
 #include "cli/output_path.h"
 #include "cli/plan_argument.h"
 #include "cli/stop_signal.h"
@@ -142,7 +143,7 @@ void add_shard(CLI::App& app) {
   verb->add_flag("--overwrite", options->overwrite, "replace what shard wrote before");
   verb->add_flag("--json", options->json, "machine-readable output");
   verb->footer(kShardFooter);
-  verb->callback([options] { with_bad_input_errors([&] { run_shard(*options); }); });
+  verb->callback([options] { as_input_error([&] { run_shard(*options); }); });
 }
 
 }  // namespace tessera::cli

@@ -7,6 +7,7 @@
 
 #include "cli/compare_tensors.h"
 #include "cli/computed_types.h"
+#include "cli/input_error.h"
 #include "cli/program_job.h"
 #include "cli/random_inputs.h"
 #include "cli/verbs.h"
