@@ -9,11 +9,6 @@
 namespace tessera::cli {
 namespace {
 
-c10::OperatorName parsed(const std::string& name) {
-  const size_t dot = name.find('.');
-  return {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)};
-}
-
 /// The edit distance: insertions, deletions and replacements.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row = iota_vector(b.size() + 1);
@@ -31,12 +26,8 @@ size_t distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string op_name(const c10::OperatorName& name) {
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
-
 std::optional<c10::OperatorHandle> find_op(const std::string& name) {
-  return c10::Dispatcher::singleton().findSchema(parsed(name));
+  return c10::Dispatcher::singleton().findSchema(dtensor::parse_op_name(name));
 }
 
 std::vector<c10::OperatorHandle> overloads_of(const std::string& packet) {
@@ -60,7 +51,7 @@ std::string schema_text(const c10::FunctionSchema& schema) {
 }
 
 std::string similar_text(const std::string& name) {
-  const std::string packet = parsed(name).name;
+  const std::string packet = dtensor::parse_op_name(name).name;
   const size_t near = std::max<size_t>(2, packet.size() / 5);
   std::set<std::pair<size_t, std::string>> found;
   for (const auto& known : c10::Dispatcher::singleton().getAllOpNames()) {

@@ -6,11 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "tessera/dtensor/dispatch/op/op_name.h"
+
 /// Ops by name, and suggestions for unknown names.
 namespace tessera::cli {
 
-/// "aten::add.Tensor"; "aten::mm" for the unnamed overload.
-std::string op_name(const c10::OperatorName& name);
+using dtensor::op_name;
 
 std::optional<c10::OperatorHandle> find_op(const std::string& name);
 

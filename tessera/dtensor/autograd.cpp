@@ -9,6 +9,7 @@
 #include "tessera/dtensor/tensor/layout.h"
 #include "tessera/dtensor/tensor/sharded_tensor.h"
 #include "tessera/exec/redistribute.h"
+#include "tessera/sharding/without_partial.h"
 
 namespace tessera::dtensor {
 namespace {

@@ -5,6 +5,7 @@
 #include "tessera/base/iota_vector.h"
 #include "tessera/plan/canonical.h"
 #include "tessera/sharding/local_shape.h"
+#include "tessera/sharding/without_partial.h"
 
 namespace tessera::plan {
 namespace {
@@ -63,15 +64,6 @@ Sharding without_partials(const Sharding& sharding) {
   return out;
 }
 
-Sharding partials_as_replicas(const Sharding& sharding) {
-  if (!sharding.has_partial()) return sharding;
-  std::vector<Placement> placements(sharding.placements().begin(), sharding.placements().end());
-  for (auto& p : placements) {
-    if (p.is_partial()) p = Replicate();
-  }
-  return sharding.with_placements(std::move(placements), sharding.order());
-}
-
 }  // namespace
 
 std::vector<Step> steps_across_meshes(const Sharding& from, const Sharding& to,
@@ -83,7 +75,7 @@ std::vector<Step> steps_across_meshes(const Sharding& from, const Sharding& to,
   std::vector<Step> steps;
   if (reduced != start) steps = steps_on_one_mesh(start, reduced, machine);
 
-  const Sharding landed = partials_as_replicas(goal);
+  const Sharding landed = without_partial(goal);
   Step step{Move::transfer, {}, reduced, landed};
   step.bytes = max_local_numel(reduced) * dtype_bytes(from.dtype());
   const int64_t arriving = max_local_numel(landed) * dtype_bytes(from.dtype());

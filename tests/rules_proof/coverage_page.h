@@ -30,7 +30,7 @@ inline Coverage coverage_of_aten() {
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     if (!name.name.starts_with("aten::") || !op) continue;
-    const std::string full = op_text(name), local = full.substr(6);
+    const std::string full = dtensor::op_name(name), local = full.substr(6);
     const OpKind kind = kind_of(*op);
     out.by_kind[kind].insert(local);
     if (kind == OpKind::ruled) out.by_rule[base_text(rules::find_rule(full)->text)].insert(local);

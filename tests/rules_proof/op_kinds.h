@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/dtensor/dispatch/op/op_name.h"
 #include "tessera/dtensor/kernels/register.h"
 #include "tessera/rules/registry/registry.h"
 #include "tessera/rules/rule.h"
@@ -64,10 +65,6 @@ inline std::string_view why_impossible(std::string_view packet) {
   return {};
 }
 
-inline std::string op_text(const c10::OperatorName& name) {
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
-
 inline bool takes_tensors(const c10::FunctionSchema& schema) {
   return std::ranges::any_of(schema.arguments(), [](const c10::Argument& argument) {
     return !argument.is_out() && argument.type()->str().find("Tensor") != std::string::npos;
@@ -75,7 +72,7 @@ inline bool takes_tensors(const c10::FunctionSchema& schema) {
 }
 
 inline OpKind kind_of(const c10::OperatorHandle& op) {
-  const std::string name = op_text(op.operator_name());
+  const std::string name = dtensor::op_name(op.operator_name());
   if (rules::find_rule(name) != nullptr) return OpKind::ruled;
   if (dtensor::is_decomposed(name)) return OpKind::handled;
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd))

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/op/op_name.h"
 #include "tessera/rules/choice/choose.h"
 #include "tests/rules_proof/sample.h"
 #include "tests/rules_proof/split_combine.h"
@@ -153,8 +154,7 @@ inline c10::IValue to_ivalue(const Arg& arg) {
 
 /// The op's name as rules know it.
 inline std::string name_of(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name();
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+  return dtensor::op_name(op.operator_name());
 }
 
 /// Runs the op, or what stands in for its kernel.

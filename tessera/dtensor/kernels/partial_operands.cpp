@@ -20,6 +20,7 @@
 #include "tessera/dtensor/tensor/kept_copies.h"
 #include "tessera/dtensor/tensor/layout.h"
 #include "tessera/observe/call_site.h"
+#include "tessera/sharding/without_partial.h"
 
 namespace tessera::dtensor {
 

@@ -15,6 +15,7 @@
 #include "tessera/dtensor/dispatch/composite.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
 #include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
+#include "tessera/dtensor/dispatch/op/op_name.h"
 #include "tessera/dtensor/dispatch/placed_gradient.h"
 #include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/kernels/linear_gradient.h"
@@ -51,19 +52,8 @@ Registered& registered() {
   return *instance;
 }
 
-std::string full_name(const c10::OperatorName& name) {
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
-
-/// The opposite of full_name.
-c10::OperatorName parse_name(std::string_view name) {
-  const size_t dot = std::min(name.find('.'), name.size());
-  const size_t overload = std::min(dot + 1, name.size());
-  return {std::string(name.substr(0, dot)), std::string(name.substr(overload))};
-}
-
 std::shared_ptr<OpEntry> entry_for(const c10::OperatorHandle& op) {
-  const std::string name = full_name(op.operator_name());
+  const std::string name = op_name(op.operator_name());
   std::lock_guard lock(registered().mutex);
   auto& slot = registered().entries[name];
   if (slot == nullptr) slot = std::make_shared<OpEntry>(op);
@@ -165,7 +155,7 @@ void register_kernels() {
 }
 
 std::shared_ptr<const OpEntry> entry_of(const c10::OperatorHandle& op) {
-  const std::string name = full_name(op.operator_name());
+  const std::string name = op_name(op.operator_name());
   {
     const std::lock_guard lock(registered().mutex);
     const auto at = registered().entries.find(name);
@@ -218,7 +208,7 @@ void claim(std::string_view op) {
   if (op.starts_with("aten::") && registered().entries.contains(name)) return;
   if (!registered().claimed.insert(name).second) return;
   registered().handles.push_back(c10::Dispatcher::singleton().registerImpl(
-      parse_name(op), kKey,
+      parse_op_name(op), kKey,
       c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<LateKernel>()), std::nullopt,
       nullptr, "tessera"));
 }
@@ -233,7 +223,7 @@ bool is_decomposed(std::string_view op) {
 bool is_made_of_ops(std::string_view op) {
   if (rules::find_rule(op) != nullptr) return false;
   if (is_decomposed(op)) return true;
-  const auto known = c10::Dispatcher::singleton().findSchema(parse_name(op));
+  const auto known = c10::Dispatcher::singleton().findSchema(parse_op_name(op));
   return known && known->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 

@@ -7,6 +7,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/tensor/layout.h"
+#include "tessera/sharding/without_partial.h"
 
 namespace tessera::dtensor {
 namespace {

@@ -40,15 +40,6 @@ std::vector<int64_t> stride_like(const at::Tensor& local, const Sharding& shardi
 
 }  // namespace
 
-Sharding without_partial(const Sharding& sharding) {
-  if (!sharding.has_partial()) return sharding;
-  std::vector<Placement> placements(sharding.placements().begin(), sharding.placements().end());
-  for (auto& placement : placements) {
-    if (placement.is_partial()) placement = Replicate();
-  }
-  return sharding.with_placements(std::move(placements), sharding.order());
-}
-
 at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted, Sharding& adopted) {
   if (adopted.defined() && is_laid_out_as(local, adopted.local_stride())) {
     return wrap(local, adopted);

@@ -36,7 +36,4 @@ inline at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& pred
   return wrap_as_laid_out(local, predicted, adopted);
 }
 
-/// The same with Partial replaced by Replicate: the sharding of a gradient, or of reduced values.
-Sharding without_partial(const Sharding& sharding);
-
 }  // namespace tessera::dtensor
