@@ -13,6 +13,7 @@
 #   RESULTS          folder for logs and tables ($BUILD/results)
 #   TESSERA_HEADERS  folder with headers that the system lacks: CLI/CLI.hpp, nlohmann/json.hpp
 #   JOBS             parallel jobs of the build
+#   PYTHON_LIMIT     seconds for all tests of the Python package (540)
 #   WERROR           ON: warnings of a new build folder are errors (OFF)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -23,6 +24,7 @@ python=$(cd "$torch/../../../.." && pwd)/bin/python3
 build=${BUILD:-build-gpu}
 results=${RESULTS:-$build/results}
 jobs=${JOBS:-$(nproc)}
+python_limit=${PYTHON_LIMIT:-540}
 parts=" ${*:-build test python bench} "
 failed=0
 
@@ -101,7 +103,7 @@ test_all() {
   say "C++ tests: done"
   [ "$python_tests" = 0 ] && return
   if ! wait "$python_tests"; then
-    grep -E "failed$|Error|^cuda_" "$results/python.log" | cut -c1-200 | head -40
+    grep -E "^FAILED|Error|^cuda_" "$results/python.log" | cut -c1-200 | head -40
     fail "Python tests; see $results/python.log"
   else
     grep -E "^cuda_" "$results/python.log"
@@ -109,38 +111,21 @@ test_all() {
   say "Python tests: done"
 }
 
-# The files of Python tests, each with the part of it that one process runs: those first that take
-# minutes, in several parts.
-python_parts() {
-  local long="examples_test.py compat_enable_test.py" file part
-  for file in $long; do
-    for part in 1 2 3 4 5 6; do echo "$file $part/6"; done
-  done
-  find tests/python -maxdepth 1 -name '*_test.py' -not -name 'cuda_*' -printf '%f\n' | sort |
-    while read -r file; do [[ " $long " == *" $file "* ]] || echo "$file 1/1"; done
-}
-
-# One process a part, as many at a time as there are jobs. pytest need not be installed.
+# All tests but those of test_all, in as many processes as there are jobs. pytest need not be installed.
 python_all() {
   if [ ! -e "$build/python/tessera" ]; then
     say "without the Python tests: $build/python was not built"
     return
   fi
-  mkdir -p "$results/python"
-  rm -f "$results"/python/*
-  export build results python
-  # shellcheck disable=SC2016  # expanded by each process
-  python_parts |
-    OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1 PYTHONPATH=$(cd "$build/python" && pwd) xargs -P "$jobs" -L 1 sh -c '
-      timeout 400 "$python" tests/python/plain/run.py --part "$2" "$1" >"$results/python/$1.${2%/*}.log" 2>&1 ||
-        echo "$1 $2: exit code $?" >>"$results/python/failed"' sh
-  say "Python tests: $(cat "$results"/python/*.log | grep -E "^[a-z_]+_test.py: [0-9]+ passed" |
-    awk '{p += $2; s += $4; f += $6} END {print p+0 " passed, " s+0 " skipped, " f+0 " failed"}')"
-  grep -h "_test.py: skipped: " "$results"/python/*.log
-  if [ -e "$results/python/failed" ]; then
-    cat "$results/python/failed"
-    fail "Python tests; see $results/python"
-  fi
+  rm -rf "$results/python"
+  # shellcheck disable=SC2046  # names of files
+  OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1 PYTHONPATH=$(cd "$build/python" && pwd) timeout -k 60 "$python_limit" \
+    "$python" tests/python/plain/run.py --jobs "$jobs" --logs "$results/python" \
+    $(find tests/python -maxdepth 1 -name '*_test.py' -not -name 'cuda_*' -printf '%f ') >"$results/python_all.log" 2>&1
+  local code=$?
+  grep -E "skipped: |not run|^FAILED|^total: " "$results/python_all.log" | cut -c1-200
+  [ $code = 0 ] || fail "Python tests, exit code $code; see $results/python_all.log and $results/python"
+  say "Python tests: done"
 }
 
 bench_all() {

@@ -27,6 +27,7 @@ PRELOADED = (
     "torch.testing",
 )
 SECONDS_AFTER_A_FAILURE = 30  # for the other ranks to end by themselves
+SECONDS_TO_PRINT_STACKS = 5
 
 
 def start(request, rank):
@@ -45,9 +46,10 @@ def start(request, rank):
 
 
 def wait(children, timeout):
-    """The exit codes. Children that are late are killed."""
+    """The exit codes. Children that are late are ended: by SIGABRT, so that they print their stacks, then by SIGKILL."""
     codes = {}
     end = time.monotonic() + timeout
+    signals = [signal.SIGABRT]
     while len(codes) < len(children):
         child, status = os.waitpid(-1, os.WNOHANG)
         if child != 0:
@@ -56,8 +58,10 @@ def wait(children, timeout):
                 end = min(end, time.monotonic() + SECONDS_AFTER_A_FAILURE)
             continue
         if time.monotonic() > end:
+            number = signals.pop() if signals else signal.SIGKILL
             for late in set(children) - set(codes):
-                os.kill(late, signal.SIGKILL)
+                os.kill(late, number)
+            end = time.monotonic() + SECONDS_TO_PRINT_STACKS
         time.sleep(0.005)
     return [codes[child] for child in children]
 

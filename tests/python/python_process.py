@@ -1,10 +1,12 @@
 """Python programs as processes of their own: one, or the ranks of a world."""
 
 import atexit
+import contextlib
 import functools
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +19,7 @@ import tessera
 # PyTorch's programs abort with this at times, one run in some hundred, also without this package: a thread of
 # libtorch asks for the interpreter's lock while the interpreter shuts down, which unwinds it through noexcept code.
 ABORTED_AT_EXIT = "terminate called without an active exception"
-TIMEOUT_S = 240
+TIMEOUT_S = float(os.environ.get("TESSERA_TEST_PROCESS_TIMEOUT_S", "240"))
 
 
 def environment():
@@ -28,6 +30,7 @@ def environment():
         os.environ,
         OMP_NUM_THREADS="1",
         CUDA_VISIBLE_DEVICES="",  # PyTorch takes a GPU a process where there is any
+        PYTHONFAULTHANDLER="1",  # those that are late are ended by SIGABRT, which prints the stacks of their threads
         PYTHONPATH=os.pathsep.join(map(str, folders)),
         TESSERA_TIMEOUT_S="60",
     )
@@ -41,20 +44,34 @@ def run_again_if_aborted(attempt, attempts=3):
     return code, out, err
 
 
+def output_within(process, timeout):
+    """(code, stdout, stderr) of a process that leads a session. One that is late failed, whatever its code: it is ended
+    with all processes of its session, which print the stacks of their threads first."""
+    for number, seconds in ((signal.SIGABRT, timeout), (signal.SIGKILL, 10)):
+        try:
+            texts = process.communicate(timeout=seconds)
+            late = number == signal.SIGKILL
+            return process.returncode or (-signal.SIGABRT if late else 0), *texts
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+    return -signal.SIGKILL, *process.communicate(timeout=10)
+
+
 def run_python(*words, cwd=None, code=0):
     """What `python words...` prints, stdout first. Fails, with the output, if it exits with another code."""
 
     def attempt():
-        done = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, *map(str, words)],
             cwd=cwd,
             env=environment(),
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=TIMEOUT_S,
-            check=False,
+            start_new_session=True,
         )
-        return done.returncode, done.stdout, done.stderr
+        return output_within(process, TIMEOUT_S)
 
     found, out, err = run_again_if_aborted(attempt)
     assert found == code, out + err

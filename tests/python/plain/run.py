@@ -1,175 +1,280 @@
 #!/usr/bin/env python3
-"""Runs tests of this folder's parent without pytest.
+"""Runs the tests of this folder's parent without pytest, in processes that share them.
 
-    PYTHONPATH=build/python python3 tests/python/plain/run.py [--part 1/4] [cuda_test.py ...]
+    PYTHONPATH=build/python python3 tests/python/plain/run.py [--jobs 4] [--limit 120] [--logs DIR] [cuda_test.py ...]
 
-With --part only every fourth test, beginning with the first: for processes that share a long file.
-Prints a line a test file and each failure with its traceback; exit code 1 if there was one. Test
-files that need a package which is not installed are skipped. Knows functions `test_*`, fixtures with
-`yield`, `tmp_path` and `monkeypatch`; no test classes.
+One process a file (worker.py), as many at a time as there are jobs; those that have no file left to begin take cases of
+the file that has most of them left. Prints a line a file, each failure with its traceback, and in the end the counts
+and the longest cases; exit code 1 if anything failed. With --logs the processes print to files of that folder. Test
+files that need a package which is not installed are skipped.
+
+A case that takes longer than the limit, in seconds, failed: the stacks of its threads are printed (faulthandler), its
+process is killed with all that it started, and another one goes on with the next case. So it is for one that crashes.
+SIGTERM ends the run: the cases in progress failed, with their stacks, and files say how many cases were not run.
 """
 
-import importlib
-import inspect
-import itertools
+import argparse
+import concurrent.futures
+import contextlib
+import json
 import os
 import pathlib
+import select
+import signal
+import subprocess
 import sys
-import tempfile
-import traceback
+import threading
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-
-import pytest  # noqa: E402  (the one of this folder)
-
-
-class MonkeyPatch:
-    """setattr, setenv, delenv and chdir, undone at the end."""
-
-    def __init__(self):
-        self.undo = []
-
-    def setattr(self, owner, name, value):
-        before = getattr(owner, name)
-        self.undo.append(lambda: setattr(owner, name, before))
-        setattr(owner, name, value)
-
-    def _put(self, name, value):
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-    def setenv(self, name, value):
-        before = os.environ.get(name)
-        self.undo.append(lambda: self._put(name, before))
-        self._put(name, value)
-
-    def chdir(self, path):
-        before = os.getcwd()
-        self.undo.append(lambda: os.chdir(before))
-        os.chdir(path)
-
-    def delenv(self, name, raising=True):
-        self.setenv(name, None)
+LONG = ("compat_enable_test.py", "examples_test.py")  # begin first
+LOAD_LIMIT = 120  # seconds to import a test file
+PROCESS_MARGIN = 20  # processes that a test starts end that much before its own limit, and their output is shown
 
 
-def fixtures_of(*modules):
-    found = {}
-    for module in modules:
-        found.update({n: f for n, f in vars(module).items() if hasattr(f, "_fixture")})
-    return found
+class Ended(Exception):
+    """The process of a worker ended, or had to be ended."""
 
 
-class Session:
-    """The fixtures of one test: made when asked for, ended in reverse order."""
+class Worker:
+    """A process that runs cases of one file."""
 
-    def __init__(self, known, kept):
-        self.known, self.kept, self.made, self.ends = known, kept, {}, []
+    def __init__(self, path, limit, log):
+        self.limit, self.log = limit, log
+        requests, self.requests = os.pipe()
+        self.answers, answers = os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, HERE / "worker.py", path, str(requests), str(answers)],
+            pass_fds=(requests, answers),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=dict(os.environ, TESSERA_TEST_PROCESS_TIMEOUT_S=str(max(1, limit - PROCESS_MARGIN))),
+        )
+        os.close(requests)
+        os.close(answers)
+        self.unread = b""
 
-    def value(self, name):
-        if name in self.made:
-            return self.made[name]
-        if name in self.kept:
-            return self.kept[name]
-        if name == "tmp_path":
-            folder = tempfile.TemporaryDirectory()
-            self.ends.append(folder.cleanup)
-            value = pathlib.Path(folder.name)
-        elif name == "monkeypatch":
-            value = MonkeyPatch()
-            self.ends.append(lambda: [undo() for undo in reversed(value.undo)])
-        else:
-            return self.make(name)
-        self.made[name] = value
-        return value
+    def answer(self, limit):
+        end = time.monotonic() + limit
+        while b"\n" not in self.unread:
+            ready, _, _ = select.select([self.answers], [], [], max(0, end - time.monotonic()))
+            if not ready:
+                self.kill()
+                raise Ended(f"took longer than {limit} s: hung, or the limit is too low")
+            piece = os.read(self.answers, 1 << 16)
+            if not piece:
+                raise Ended(f"the process ended with code {self.exit_code()}")
+            self.unread += piece
+        line, self.unread = self.unread.split(b"\n", 1)
+        return json.loads(line)
 
-    def make(self, name):
-        if name not in self.known:
-            raise pytest.Skipped(f"no fixture {name} here")
-        made = self.known[name]
-        value = made(**{n: self.value(n) for n in inspect.signature(made).parameters})
-        if inspect.isgenerator(value):
-            generator = value
-            value = next(generator)
-            self.ends.append(lambda: next(generator, None))
-        (self.made if made._fixture.scope == "function" else self.kept)[name] = value
-        return value
+    def run(self, number):
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.requests, b"%d\n" % number)
+        return self.answer(self.limit)["result"]
 
-    def end(self):
-        for end in reversed(self.ends):
-            end()
-
-
-def run_case(test, case, known, kept):
-    session = Session(known, kept)
-    try:
-        for name, made in known.items():
-            if made._fixture.autouse:
-                session.value(name)
-        asked = [n for n in inspect.signature(test).parameters if n not in case]
-        test(**case, **{n: session.value(n) for n in asked})
-    finally:
-        session.end()
-
-
-def cases_of(test):
-    for held in itertools.product(*getattr(test, "_cases", [])):
-        yield {name: value for one in held for name, value in one.items()}
-
-
-def skip_reason(tested):
-    marks = getattr(tested, "pytestmark", [])
-    marks = [*(marks if isinstance(marks, list) else [marks]), *getattr(tested, "_skip_if", [])]
-    return next((m.reason for m in marks if getattr(m, "condition", False)), None)
-
-
-def cases_in_part(tests, part):
-    """Of all tests with their cases: every count-th, beginning with the number-th, which counts from 1."""
-    number, count = part
-    cases = [(test, case) for test in tests for case in cases_of(test)]
-    return cases[number - 1 :: count]
-
-
-def run_file(path, part):
-    """(passed, skipped, failed)"""
-    counts = {"passed": 0, "skipped": 0, "failed": 0}
-    try:
-        conftest = importlib.import_module("conftest")
-        module = importlib.import_module(path.stem)
-    except (ModuleNotFoundError, pytest.Skipped) as missing:
-        if (getattr(missing, "name", None) or "").split(".")[0] == "tessera":
-            raise
-        print(f"{path.name}: skipped: {missing}", flush=True)
-        return counts
-    known, kept = fixtures_of(conftest, module), {}
-    tests = [t for n, t in vars(module).items() if n.startswith("test_") and inspect.isfunction(t)]
-    for test, case in cases_in_part(tests, part):
-        if skip_reason(module) or skip_reason(test):
-            counts["skipped"] += 1
-            continue
+    def exit_code(self):
         try:
-            run_case(test, case, known, kept)
-            counts["passed"] += 1
-        except pytest.Skipped:
-            counts["skipped"] += 1
-        except Exception:
-            counts["failed"] += 1
-            print(f"{path.name}: {test.__name__} {case} failed")
-            traceback.print_exc(file=sys.stdout)
-    print(f"{path.name}: " + ", ".join(f"{n} {what}" for what, n in counts.items()), flush=True)
-    return counts
+            return self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return "none: it hung at its exit"
+
+    def kill(self):
+        """Prints the stacks of its threads, then ends it with all processes that it started."""
+        for number in (signal.SIGABRT, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def finish(self):
+        """Ends it when it has nothing to do; raises Ended if it does not exit with 0."""
+        self.close()
+        code = self.exit_code()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        if code != 0:
+            raise Ended(f"the process ended with code {code} after its tests")
+
+    def close(self):
+        for end in (self.requests, self.answers):
+            with contextlib.suppress(OSError):
+                os.close(end)
+        self.requests = self.answers = -1
+
+
+class File:
+    """What is known of a test file: the names of its cases, those that no worker has taken yet, and results."""
+
+    def __init__(self, path):
+        self.path, self.workers, self.begun = path, 0, False
+        self.cases, self.left, self.counts = None, [], {"passed": 0, "skipped": 0, "failed": 0}
+        self.skipped, self.failures = None, []
+
+    def loaded(self, answer):
+        """Takes the first answer of a worker; further ones know nothing new."""
+        if "skipped" in answer:
+            self.skipped = answer["skipped"]
+        elif self.cases is None:
+            self.cases = answer["cases"]
+            self.left = list(range(len(self.cases)))
+
+    def fail(self, name, reason):
+        self.counts["failed"] += 1
+        self.failures.append(f"{self.path.name}: {name}: {reason}")
+
+    def summary(self):
+        if self.skipped is not None:
+            return f"{self.path.name}: skipped: {self.skipped}"
+        counts = dict(self.counts, **({"not run": len(self.left)} if self.left else {}))
+        return f"{self.path.name}: " + ", ".join(f"{n} {what}" for what, n in counts.items())
+
+
+class Suite:
+    """All files, and what the jobs do next. One lock: cases take seconds, decisions none."""
+
+    def __init__(self, paths, limit, logs):
+        self.files = [File(path) for path in sorted(paths, key=lambda path: path.name not in LONG)]
+        self.limit, self.logs, self.lock = limit, logs, threading.Lock()
+        self.times, self.running, self.log_count, self.stopped = [], {}, 0, False
+
+    def next_file(self):
+        """One that no job has begun, else the one with most cases left for each worker; None if there is none."""
+        with self.lock:
+            if self.stopped:
+                return None
+            chosen = next((file for file in self.files if not file.begun), None)
+            if chosen is None:
+                open_files = [file for file in self.files if len(file.left) > 1]
+                chosen = max(open_files, key=lambda file: len(file.left) / (1 + file.workers), default=None)
+            if chosen is not None:
+                chosen.begun = True
+                chosen.workers += 1
+            return chosen
+
+    def job(self):
+        while True:
+            file = self.next_file()
+            if file is not None:
+                self.serve(file)
+            elif any(f.begun and f.cases is None and f.skipped is None and f.workers for f in self.files):
+                time.sleep(0.2)  # may have cases to share once it is loaded
+            else:
+                return
+
+    def serve(self, file):
+        """Runs cases of the file until none is left."""
+        try:
+            with self.open_log(file) as log:
+                while not self.run_worker(file, log):
+                    pass
+        finally:
+            with self.lock:
+                file.workers -= 1
+                if file.workers == 0 and not file.left:
+                    print(file.summary(), flush=True)
+
+    def open_log(self, file):
+        if self.logs is None:
+            return contextlib.nullcontext()  # its process prints where this one does
+        with self.lock:
+            self.log_count += 1
+            return open(self.logs / f"{file.path.stem}.{self.log_count}.log", "w", encoding="utf-8")
+
+    def run_worker(self, file, log):
+        """True if no case is left, False if the process ended before."""
+        worker = Worker(file.path, self.limit, log)
+        try:
+            self.set_running(worker, file, "import")
+            answer = worker.answer(LOAD_LIMIT)
+            with self.lock:
+                file.loaded(answer)
+            while (number := self.take_case(file)) is not None:
+                self.run_case(file, worker, number)
+            self.set_running(worker, file, "exit")
+            worker.finish()
+        except Ended as ended:
+            if self.stopped:
+                return True
+            _, name = self.running[worker]
+            self.report(file, name, str(ended))
+            return name in ("import", "exit") or not file.left
+        finally:
+            worker.close()
+            with self.lock:
+                del self.running[worker]
+        return True
+
+    def set_running(self, worker, file, name):
+        with self.lock:
+            self.running[worker] = (file, name)
+
+    def take_case(self, file):
+        with self.lock:
+            return file.left.pop(0) if file.left else None
+
+    def run_case(self, file, worker, number):
+        name = file.cases[number]
+        self.set_running(worker, file, name)
+        begin = time.monotonic()
+        result = worker.run(number)
+        with self.lock:
+            self.times.append((time.monotonic() - begin, f"{file.path.name}: {name}"))
+            if result == "failed":
+                file.fail(name, "failed")
+            else:
+                file.counts[result] += 1
+
+    def report(self, file, name, reason):
+        with self.lock:
+            file.fail(name, reason)
+            print(file.failures[-1], flush=True)
+
+    def stop(self, *_):
+        """Ends the run at once, from a signal handler: no lock, since this thread may hold it."""
+        self.stopped, running = True, list(self.running.items())
+        for _, (file, name) in running:
+            file.fail(name, "in progress when the run was ended")
+        for worker, _ in running:
+            worker.kill()
+        for file in self.files:
+            if not file.begun:
+                print(f"{file.path.name}: not run")
+            elif file.left or any(of is file for _, (of, _) in running):
+                print(file.summary())
+        self.print_summary()
+        os._exit(1)
+
+    def print_summary(self):
+        total = {what: sum(file.counts[what] for file in self.files) for what in ("passed", "skipped", "failed")}
+        for seconds, name in sorted(self.times, reverse=True)[:10]:
+            print(f"{seconds:6.1f} s  {name}")
+        for failure in (failure for file in self.files for failure in file.failures):
+            print(f"FAILED {failure}")
+        print("total: " + ", ".join(f"{n} {what}" for what, n in total.items()), flush=True)
+        return total["failed"]
 
 
 def main():
-    names, part = sys.argv[1:], (1, 1)
-    if names[:1] == ["--part"]:
-        part = tuple(map(int, names[1].split("/")))
-        names = names[2:]
-    paths = [HERE.parent / n for n in names] if names else sorted(HERE.parent.glob("*_test.py"))
-    failed = sum(run_file(path, part)["failed"] for path in paths)
-    sys.exit(1 if failed else 0)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--limit", type=int, default=120, help="seconds that a case may take")
+    parser.add_argument("--logs", type=pathlib.Path, help="folder for the output of the tests")
+    parser.add_argument("files", nargs="*", help="of the tests; without: all")
+    args = parser.parse_args()
+    paths = [HERE.parent / name for name in args.files] or sorted(HERE.parent.glob("*_test.py"))
+    if args.logs is not None:
+        args.logs.mkdir(parents=True, exist_ok=True)
+    suite = Suite(paths, args.limit, args.logs)
+    signal.signal(signal.SIGTERM, suite.stop)
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as jobs:
+        for done in [jobs.submit(suite.job) for _ in range(args.jobs)]:
+            done.result()
+    sys.exit(1 if suite.print_summary() else 0)
 
 
 if __name__ == "__main__":

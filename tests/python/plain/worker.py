@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Runs tests of one file, those that run.py asks for: a process of its own, since a test may crash or hang.
+
+    worker.py FILE REQUESTS ANSWERS
+
+The last two are file descriptors. The first answer names the cases of the file, or says why it is skipped; then each
+request is the number of a case and each answer its result, a line of JSON each:
+
+    {"cases": ["test_a", "test_b n=2"]}      {"skipped": "No module named 'expecttest'"}
+    1                                        {"result": "passed"}
+
+What fails is printed with its traceback. Knows functions `test_*`, fixtures with `yield`, `tmp_path` and
+`monkeypatch`; no test classes.
+"""
+
+import faulthandler
+import importlib
+import inspect
+import itertools
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import traceback
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import pytest  # noqa: E402  (the one of this folder)
+
+
+class MonkeyPatch:
+    """setattr, setenv, delenv and chdir, undone at the end."""
+
+    def __init__(self):
+        self.undo = []
+
+    def setattr(self, owner, name, value):
+        before = getattr(owner, name)
+        self.undo.append(lambda: setattr(owner, name, before))
+        setattr(owner, name, value)
+
+    def _put(self, name, value):
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+    def setenv(self, name, value):
+        before = os.environ.get(name)
+        self.undo.append(lambda: self._put(name, before))
+        self._put(name, value)
+
+    def chdir(self, path):
+        before = os.getcwd()
+        self.undo.append(lambda: os.chdir(before))
+        os.chdir(path)
+
+    def delenv(self, name, raising=True):
+        self.setenv(name, None)
+
+
+def fixtures_of(*modules):
+    found = {}
+    for module in modules:
+        found.update({n: f for n, f in vars(module).items() if hasattr(f, "_fixture")})
+    return found
+
+
+class Session:
+    """The fixtures of one test: made when asked for, ended in reverse order."""
+
+    def __init__(self, known, kept):
+        self.known, self.kept, self.made, self.ends = known, kept, {}, []
+
+    def value(self, name):
+        if name in self.made:
+            return self.made[name]
+        if name in self.kept:
+            return self.kept[name]
+        if name == "tmp_path":
+            folder = tempfile.TemporaryDirectory()
+            self.ends.append(folder.cleanup)
+            value = pathlib.Path(folder.name)
+        elif name == "monkeypatch":
+            value = MonkeyPatch()
+            self.ends.append(lambda: [undo() for undo in reversed(value.undo)])
+        else:
+            return self.make(name)
+        self.made[name] = value
+        return value
+
+    def make(self, name):
+        if name not in self.known:
+            raise pytest.Skipped(f"no fixture {name} here")
+        made = self.known[name]
+        value = made(**{n: self.value(n) for n in inspect.signature(made).parameters})
+        if inspect.isgenerator(value):
+            generator = value
+            value = next(generator)
+            self.ends.append(lambda: next(generator, None))
+        (self.made if made._fixture.scope == "function" else self.kept)[name] = value
+        return value
+
+    def end(self):
+        for end in reversed(self.ends):
+            end()
+
+
+def run_case(test, case, known, kept):
+    session = Session(known, kept)
+    try:
+        for name, made in known.items():
+            if made._fixture.autouse:
+                session.value(name)
+        asked = [n for n in inspect.signature(test).parameters if n not in case]
+        test(**case, **{n: session.value(n) for n in asked})
+    finally:
+        session.end()
+
+
+def cases_of(test):
+    for held in itertools.product(*getattr(test, "_cases", [])):
+        yield {name: value for one in held for name, value in one.items()}
+
+
+def skip_reason(tested):
+    marks = getattr(tested, "pytestmark", [])
+    marks = [*(marks if isinstance(marks, list) else [marks]), *getattr(tested, "_skip_if", [])]
+    return next((m.reason for m in marks if getattr(m, "condition", False)), None)
+
+
+def name_of(test, case):
+    return " ".join([test.__name__, *(f"{name}={value}" for name, value in case.items())])
+
+
+class TestFile:
+    """The cases of one file, in its order."""
+
+    def __init__(self, path):
+        conftest = importlib.import_module("conftest")
+        self.module = importlib.import_module(path.stem)
+        self.known, self.kept = fixtures_of(conftest, self.module), {}
+        tests = [t for n, t in vars(self.module).items() if n.startswith("test_") and inspect.isfunction(t)]
+        self.cases = [(test, case) for test in tests for case in cases_of(test)]
+
+    def run(self, number):
+        """"passed", "skipped" or "failed"."""
+        test, case = self.cases[number]
+        if skip_reason(self.module) or skip_reason(test):
+            return "skipped"
+        try:
+            run_case(test, case, self.known, self.kept)
+        except pytest.Skipped:
+            return "skipped"
+        except BaseException:  # a test may also call sys.exit
+            print(f"{name_of(test, case)} failed")
+            traceback.print_exc(file=sys.stdout)
+            sys.stdout.flush()
+            return "failed"
+        return "passed"
+
+
+def load(path):
+    """(file, None), or (None, reason) if it needs a package that is not installed."""
+    try:
+        return TestFile(path), None
+    except (ModuleNotFoundError, pytest.Skipped) as missing:
+        if (getattr(missing, "name", None) or "").split(".")[0] == "tessera":
+            raise
+        return None, str(missing)
+
+
+def main():
+    path, requests, answers = pathlib.Path(sys.argv[1]), *map(int, sys.argv[2:])
+    sys.path.append(str(path.parent))
+    faulthandler.enable()  # run.py ends a test that hangs by SIGABRT
+
+    def answer(**values):
+        os.write(answers, (json.dumps(values) + "\n").encode())
+
+    file, reason = load(path)
+    if file is None:
+        answer(skipped=reason)
+        return
+    answer(cases=[name_of(test, case) for test, case in file.cases])
+    with open(requests, encoding="ascii") as lines:
+        for line in lines:
+            answer(result=file.run(int(line)))
+
+
+if __name__ == "__main__":
+    main()
