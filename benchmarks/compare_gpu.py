@@ -5,19 +5,22 @@
 
 bfloat16 parameters, fused AdamW, one rank. PyTorch's forms and this library's from Python run in
 this process and take turns; benchmarks/gpu_bench of the build folder, if it was built, adds those of
-C++. Prints the tables of docs/gpu.md and the one of the README: milliseconds per step (median of the rounds) and peak memory by
-the allocator, then each form over the plain one of its language. Those ratios are of times of the same
-round, so that a change of the machine's speed does not decide: the median, and the quartiles between
-which half of the rounds are.
+C++. Prints the tables of docs/gpu.md and the one of the README: milliseconds per step (median of the
+rounds) and peak memory by the allocator, then each form over the plain one of its language. Those ratios
+are of times of the same round, so that a change of the machine's speed does not decide: the median, and
+the quartiles between which half of the rounds are.
+
+The memory is that of a process of its own a form (--memory-of), since forms in one process share
+workspaces of cuBLAS and may free what another one left. Those of a shape run at the same time.
 """
 
 import argparse
 import dataclasses
 import gc
-import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import time
 import warnings
 
@@ -105,12 +108,10 @@ class Result:
 class Subject:
     """A model in one form, warm, with the times of its rounds."""
 
-    def __init__(self, torch, who, form, batch, length):
-        self.torch, self.name, self.times = torch, f"{who}: {form}", []
-        gc.collect()  # what other forms dropped must not be freed while this one is measured
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.max_memory_allocated()
+    def __init__(self, torch, name, shape):
+        self.torch, self.name, self.times = torch, name, []
+        who, form = name.split(": ")
+        batch, length = map(int, shape.split("x"))
         model = make_model(torch)
         data = [torch.randint(WORDS, (batch, length), device="cuda")]
         data.append(torch.arange(length, device="cuda"))
@@ -129,7 +130,6 @@ class Subject:
         for _ in range(WARM):
             step()
         torch.cuda.synchronize()
-        self.memory = (torch.cuda.max_memory_allocated() - before) / 2**20
 
     def measure(self, steps):
         self.torch.cuda.synchronize()
@@ -139,37 +139,59 @@ class Subject:
         self.torch.cuda.synchronize()
         self.times.append((time.perf_counter() - begin) / steps * 1000)
 
-    def result(self, plain):
+    def result(self, plain, memory):
         over = None
         if plain is not None:
             ratios = [own / its for own, its in zip(self.times, plain.times)]
             lower, median, upper = statistics.quantiles(ratios, n=4, method="inclusive")
             over = (median, lower, upper)
-        return Result(statistics.median(self.times), self.memory, over)
+        return Result(statistics.median(self.times), memory, over)
 
 
 FORMS = [
-    ("PyTorch", "plain"),
-    ("PyTorch", "sharded"),
-    ("PyTorch", "fully_shard"),
-    ("tessera", "sharded"),
-    ("tessera", "fully_shard"),
+    "PyTorch: plain",
+    "PyTorch: sharded",
+    "PyTorch: fully_shard",
+    "tessera: sharded",
+    "tessera: fully_shard",
 ]
 
 
+def peak_memories(shape):
+    """MiB of each form that runs, each in a process of its own."""
+    command = [sys.executable, __file__, "--shapes", shape, "--memory-of"]
+    processes = {
+        name: subprocess.Popen([*command, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for name in FORMS
+    }
+    found = {}
+    for name, process in processes.items():
+        out, err = process.communicate()
+        if process.returncode == 0:
+            found[name] = float(out.split()[-1])
+        else:  # a form that does not run is part of the answer
+            print(f"{shape} {name} failed: {err.strip()}"[-300:], flush=True)
+    return found
+
+
+def print_peak_memory(torch, name, shape):
+    """Of this process, which has run nothing before."""
+    subject = Subject(torch, name, shape)
+    subject.step()
+    torch.cuda.synchronize()
+    print(torch.cuda.max_memory_allocated() / 2**20, flush=True)
+
+
 def compare(torch, shape, rounds, steps):
-    batch, length = map(int, shape.split("x"))
-    subjects = []
-    for who, form in FORMS:
-        try:
-            subjects.append(Subject(torch, who, form, batch, length))
-        except Exception as error:  # a form that does not run is part of the answer
-            print(f"{shape} {who}: {form} failed: {error}"[:300], flush=True)
+    memories = peak_memories(shape)
+    gc.collect()  # what forms of another shape left must not be freed while these are measured
+    torch.cuda.empty_cache()
+    subjects = [Subject(torch, name, shape) for name in memories]
     for _ in range(rounds):
         for subject in subjects:
             subject.measure(steps)
     plain = next((s for s in subjects if s.name == "PyTorch: plain"), None)
-    return {s.name: s.result(plain) for s in subjects}
+    return {s.name: s.result(plain, memories[s.name]) for s in subjects}
 
 
 def compare_in_cpp(bench, shape):
@@ -251,6 +273,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--build", default="build", help="folder of gpu_bench")
+    parser.add_argument("--memory-of", choices=FORMS, help="only prints the peak memory of this form, in MiB")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     import torch
@@ -258,18 +281,21 @@ def main():
 
     if not torch.cuda.is_available():
         raise SystemExit("compare_gpu: there is no GPU here")
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shapes = args.shapes.split(",")
-    bench = (ROOT / args.build).resolve() / "benchmarks" / "gpu_bench"
-    if not bench.exists():
-        print(f"compare_gpu: without the forms of C++, there is no {bench}")
-    found = {shape: compare_in_cpp(bench, shape) if bench.exists() else {} for shape in shapes}
-    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}.items():
-        os.environ.setdefault(name, value)
-    dist.init_process_group("nccl", rank=0, world_size=1)
-    for shape in shapes:
-        found[shape].update(compare(torch, shape, args.rounds, args.steps))
-    print_tables(shapes, found)
+    if args.memory_of:
+        dist.init_process_group("nccl", store=store, rank=0, world_size=1)
+        print_peak_memory(torch, args.memory_of, shapes[0])
+    else:
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+        bench = (ROOT / args.build).resolve() / "benchmarks" / "gpu_bench"
+        if not bench.exists():
+            print(f"compare_gpu: without the forms of C++, there is no {bench}")
+        found = {shape: compare_in_cpp(bench, shape) if bench.exists() else {} for shape in shapes}
+        dist.init_process_group("nccl", store=store, rank=0, world_size=1)
+        for shape in shapes:
+            found[shape].update(compare(torch, shape, args.rounds, args.steps))
+        print_tables(shapes, found)
     dist.destroy_process_group()
 
 
