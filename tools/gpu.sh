@@ -21,6 +21,7 @@ cd "$(dirname "$0")/.." || exit 1
 torch=${TORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')}
 torch=$(cd "$torch" && pwd) || exit 1
 python=$(cd "$torch/../../../.." && pwd)/bin/python3
+[ -x "$python" ] || python=$(command -v python3)
 build=${BUILD:-build-gpu}
 results=${RESULTS:-$build/results}
 jobs=${JOBS:-$(nproc)}
@@ -66,7 +67,7 @@ build_all() {
   fi
   local targets target
   targets=$(test_programs 2>/dev/null)
-  for target in gpu_bench tessera_python; do
+  for target in gpu_bench tessera_cli tessera_python; do
     if has_target "$target"; then
       targets="$targets $target"
     else

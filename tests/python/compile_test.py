@@ -5,9 +5,15 @@ import logging
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tessera
 import tessera.compat
+
+# The guard that torch's CUDA build uses where there is no GPU belongs to the first thread that enters a mode of fake
+# tensors, as torch.compile does, and in 2.11 it is used after that thread has ended: let it be this one.
+with FakeTensorMode():
+    pass
 
 LAYERS = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.GELU(), torch.nn.Linear(6, 4)).double()
 X = torch.randn(4, 4, dtype=torch.float64)

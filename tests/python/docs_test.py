@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import tessera
+from python_process import TESSERA
 
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -17,16 +18,17 @@ import doc_blocks  # noqa: E402
 
 BLOCKS = [block for block in doc_blocks.all_blocks() if block.how() == "run"]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
+BUILD = pathlib.Path(tessera.__file__).parents[2]  # of the package that is tested
 SHELL_PAGES = sorted({block.page for block in BLOCKS if block.language == "bash"})
-TESSERA = ROOT / "build/bin/tessera"
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder in which the tree's files are found under their names, and new ones do no harm."""
     for entry in ROOT.iterdir():
-        if not entry.name.startswith("."):
+        if not entry.name.startswith(".") and entry.name != "build":
             (tmp_path / entry.name).symlink_to(entry)
+    (tmp_path / "build").symlink_to(BUILD)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -95,7 +97,7 @@ def test_shell(page, folder):
         os.environ,
         OMP_NUM_THREADS="1",
         PATH=f"{TESSERA.parent}{os.pathsep}{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        PYTHONPATH=str(ROOT / "build/python"),
+        PYTHONPATH=str(BUILD / "python"),
     )
     done = subprocess.run(
         ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=240, check=False

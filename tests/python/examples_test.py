@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from python_process import run_example
+from python_process import TESSERA, run_example
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
@@ -16,6 +16,6 @@ def test_there_are_examples():
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_example(file):
-    if "verify" in file.read_text(encoding="utf-8") and not (ROOT / "build/bin/tessera").exists():
+    if "verify" in file.read_text(encoding="utf-8") and not TESSERA.exists():
         pytest.skip("the command line is not built there")
     assert run_example(file)

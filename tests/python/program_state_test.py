@@ -2,14 +2,14 @@
 state is sharded with the weights that fill it, and runs that follow each other give what the whole program gives."""
 
 import json
-import pathlib
 import subprocess
 
 import pytest
 import torch
 from torch import nn
 
-TESSERA = pathlib.Path(__file__).parents[2] / "build/bin/tessera"
+from python_process import TESSERA
+
 pytestmark = pytest.mark.skipif(not TESSERA.exists(), reason="the command line is not built there")
 
 HEADS, SIZE, LENGTH, WORDS = 12, 4, 8, 30

@@ -1,14 +1,14 @@
 """The command line on exported programs: generated inputs, tolerances, what inspect shows, and reasons."""
 
 import json
-import pathlib
 import subprocess
 
 import pytest
 import torch
 from torch import nn
 
-TESSERA = pathlib.Path(__file__).parents[2] / "build/bin/tessera"
+from python_process import TESSERA
+
 pytestmark = pytest.mark.skipif(not TESSERA.exists(), reason="the command line is not built there")
 
 

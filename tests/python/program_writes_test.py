@@ -1,7 +1,6 @@
 """Exported programs that write in place, sharded: a write that no other op reads hinders nothing, and what is
 written through a view stays whole."""
 
-import pathlib
 import re
 import subprocess
 
@@ -9,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-TESSERA = pathlib.Path(__file__).parents[2] / "build/bin/tessera"
+from python_process import TESSERA
+
 pytestmark = pytest.mark.skipif(not TESSERA.exists(), reason="the command line is not built there")
 
 

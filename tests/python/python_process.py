@@ -19,6 +19,7 @@ import tessera
 # PyTorch's programs abort with this at times, one run in some hundred, also without this package: a thread of
 # libtorch asks for the interpreter's lock while the interpreter shuts down, which unwinds it through noexcept code.
 ABORTED_AT_EXIT = "terminate called without an active exception"
+TESSERA = pathlib.Path(tessera.__file__).parent / "bin" / "tessera"  # the command line; may be missing
 TIMEOUT_S = float(os.environ.get("TESSERA_TEST_PROCESS_TIMEOUT_S", "240"))
 
 

@@ -1,7 +1,6 @@
 """Models of the transformers library (random weights from a small config), exported and run by the C++ part:
 the bits that Python gives, and the same values on several processes. Skipped where that library is absent."""
 
-import pathlib
 import subprocess
 
 import pytest
@@ -9,13 +8,13 @@ import torch
 from torch import nn
 
 import tessera
+from python_process import TESSERA
 
 from real_models.registry import define_torchvision_ops
 
 define_torchvision_ops()
 transformers = pytest.importorskip("transformers")
 
-TESSERA = pathlib.Path(__file__).parents[2] / "build/bin/tessera"
 TOKENS = 32
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 

@@ -236,6 +236,8 @@ class Suite:
 
     def stop(self, *_):
         """Ends the run at once, from a signal handler: no lock, since this thread may hold it."""
+        if self.stopped:  # the second of two signals
+            return
         self.stopped, running = True, list(self.running.items())
         for _, (file, name) in running:
             file.fail(name, "in progress when the run was ended")

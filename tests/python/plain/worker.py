@@ -132,7 +132,7 @@ def skip_reason(tested):
 
 
 def name_of(test, case):
-    return " ".join([test.__name__, *(f"{name}={value}" for name, value in case.items())])
+    return " ".join([test.__name__, *(f"{name}={getattr(value, '__name__', value)}" for name, value in case.items())])
 
 
 class TestFile:
@@ -175,6 +175,8 @@ def load(path):
 def main():
     path, requests, answers = pathlib.Path(sys.argv[1]), *map(int, sys.argv[2:])
     sys.path.append(str(path.parent))
+    folders = [os.environ.get("PYTHONPATH", ""), str(HERE)]  # processes of tests import test files, too
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     faulthandler.enable()  # run.py ends a test that hangs by SIGABRT
 
     def answer(**values):
