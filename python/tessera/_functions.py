@@ -90,19 +90,44 @@ def _unchunked(function: Callable[..., Any]) -> Callable[..., Any]:
 _BATCHED = ((torch.nn.functional, "embedding"),)
 
 
+def _unwrapped(tree: Any) -> list[torch.Tensor]:
+    """The tensors inside, without the wrappers of torch.func's levels."""
+    tensors = []
+    for leaf in pytree.tree_leaves(tree):
+        while isinstance(leaf, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+            leaf = torch._C._functorch.get_unwrapped(leaf)
+        if isinstance(leaf, torch.Tensor):
+            tensors.append(leaf)
+    return tensors
+
+
+def _refused_on_threads(make_dual: Callable[..., Any]) -> Callable[..., Any]:
+    """Thread ranks would take and end each other's levels of forward-mode derivatives. The dispatcher refuses
+    tangents too, but sees none of those that vmap batches, as in jacfwd and hessian."""
+
+    @functools.wraps(make_dual)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        for tensor in _unwrapped((args, kwargs)):
+            if not _C.is_dtensor(tensor):
+                continue
+            world = _C.world_of(_C.sharding(tensor).mesh)
+            if world.kind == "threads" and world.size > 1:
+                raise _C.NotSupported(
+                    "forward-mode derivatives (jvp, jacfwd, hessian, forward_ad) on thread ranks: libtorch "
+                    "has one list of their levels for all threads of a process; run the ranks as processes "
+                    "(tessera launch), or use reverse mode (vjp, jacrev)"
+                )
+        return make_dual(*args, **kwargs)
+
+    return wrapped
+
+
 def _batched(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if torch._C._functorch.maybe_current_level() is None:
             return function(*args, **kwargs)
-        tensors = []
-        for leaf in pytree.tree_leaves((args, kwargs)):
-            while isinstance(leaf, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(
-                leaf
-            ):
-                leaf = torch._C._functorch.get_unwrapped(leaf)
-            if isinstance(leaf, torch.Tensor):
-                tensors.append(leaf)
+        tensors = _unwrapped((args, kwargs))
         if not any(_C.is_dtensor(tensor) for tensor in tensors):
             return function(*args, **kwargs)
         _check_plain(function.__name__, tensors)
@@ -134,6 +159,8 @@ def install() -> None:
             setattr(module, name, _composite(function))
     for module, name in _BATCHED:
         setattr(module, name, _batched(getattr(module, name)))
+    forward_ad = torch.autograd.forward_ad
+    forward_ad.make_dual = _refused_on_threads(forward_ad.make_dual)
     lobpcg = getattr(torch._lobpcg, "LOBPCGAutogradFunction", None)
     if lobpcg is not None:
         lobpcg.backward = staticmethod(_in_scope(lobpcg.backward))

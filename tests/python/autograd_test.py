@@ -124,6 +124,15 @@ def forward_mode(mesh):
         for placement in (Replicate(), Shard(0), Shard(1)):
             x = tessera.distribute_tensor(full, mesh, [placement])
             torch.testing.assert_close(tessera.full_tensor(derivative(x)), derivative(full), msg=name)
+    for placement in (Replicate(), Shard(0), Shard(1)):  # a second operand, which has no tangent
+        w = tessera.distribute_tensor(full, mesh, [placement])
+        x = tessera.distribute_tensor(full[0], mesh, [Shard(0)])
+        of_both = torch.func.jvp(lambda t: (w @ t).tanh(), (x,), (x * 0.5,))[1]
+        expected = torch.func.jvp(lambda t: (full @ t).tanh(), (full[0],), (full[0] * 0.5,))[1]
+        torch.testing.assert_close(tessera.full_tensor(of_both), expected)
+        jacobian = torch.func.jacfwd(lambda t: (w @ t).tanh())(x)
+        expected = torch.func.jacfwd(lambda t: (full @ t).tanh())(full[0])
+        torch.testing.assert_close(tessera.full_tensor(jacobian), expected)
 
 
 BODIES = [view_writes, no_gradient, plain_tensors, seeds]
@@ -143,6 +152,8 @@ def test_forward_mode_is_refused_on_thread_ranks():
         if rank == 0:
             with pytest.raises(RuntimeError, match="forward-mode derivatives .* on thread ranks"):
                 torch.func.jvp(torch.sin, (x,), (x,))
+            with pytest.raises(RuntimeError, match="forward-mode derivatives .* on thread ranks"):
+                torch.func.jacfwd(torch.sin)(x)
 
     tessera.run_ranks(2, main)
     assert torch.func.jvp(torch.sin, (torch.zeros(2),), (torch.ones(2),))[1].tolist() == [1.0, 1.0]

@@ -312,30 +312,18 @@ def test_vmap_of_embedding_makes_indexes_of_its_own(ranks, placements, of_indexe
     assert ranks(2, body) == [True, True]
 
 
-@pytest.mark.parametrize("module", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
-def test_recurrent_modules_start_from_zeros_of_their_own(ranks, module):
-    torch.manual_seed(0)
-    net = module(5, 6, num_layers=2, batch_first=True)
-    x = torch.randn(4, 3, 5)
-    expected = net(x)[0].detach()
-    parameters = [p.detach().clone() for p in net.parameters()]
+def test_a_plain_number_that_is_expanded_is_taken_as_a_number(ranks):
+    full = torch.arange(24.0).reshape(4, 6)
 
     def body(rank):
-        mesh = tessera.init_device_mesh("dp=2")
-        mine = module(5, 6, num_layers=2, batch_first=True)
-        with torch.no_grad():
-            for p, value in zip(mine.parameters(), parameters, strict=True):
-                p.copy_(value)
-        tessera.distribute_module(mine, mesh)
-        out = mine(spread(x, mesh, "S0"))[0]
-        out.sum().backward()
-        state = torch.ones(2, 4, 6)
-        state = (state, state) if module is torch.nn.LSTM else state
-        with pytest.raises(RuntimeError, match="a plain tensor of shape 2x4x6"):
-            mine(spread(x, mesh, "S0"), state)
-        return torch.allclose(tessera.full_tensor(out.detach()), expected)
+        x = spread(full, tessera.init_device_mesh("dp=2"), "S0")
+        for number in (torch.tensor(2.0).expand(4, 6), torch.full((1, 1), 2.0).expand(4, 6)):
+            assert torch.equal(tessera.full_tensor(x * number), full * 2)
+        mixed = "got mixed torch.Tensor and DTensor.* a plain tensor of shape 4x6"
+        with pytest.raises(RuntimeError, match=mixed):
+            x * torch.ones(4, 1).expand(4, 6)
 
-    assert ranks(2, body) == [True, True]
+    ranks(2, body)
 
 
 def test_a_chunked_loss_of_a_sharded_batch_gathers_no_chunks(ranks):

@@ -17,11 +17,26 @@ void add_scalar(DecisionKey& key, const c10::IValue& value) {
   words::add_other_number(key);
 }
 
+/// Begins as PyTorch's error does, which users search for.
 [[noreturn]] void refuse_plain(const OpEntry& entry, const at::Tensor& plain) {
   throw InvalidArgument(join_text(
-      entry.name, ": a plain tensor of shape ", shape_text(plain.sizes()),
+      entry.name,
+      ": got mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor: a plain "
+      "tensor of shape ",
+      shape_text(plain.sizes()),
       " among sharded ones; distribute it (distribute_tensor, from_local) or take plain tensors as "
       "replicated with an ImplicitReplication guard (in Python: with implicit_replication())"));
+}
+
+/// One element, or one that is expanded. Forward-mode derivatives make expanded zeros for tensors
+/// without a tangent.
+bool is_one_number(const at::Tensor& plain) {
+  const auto sizes = plain.sizes();
+  if (plain.numel() == 0 || plain.layout() != at::kStrided) return false;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] != 1 && plain.strides()[dim] != 0) return false;
+  }
+  return true;
 }
 
 void add_arg(const OpEntry& entry, DecisionKey& key, ArgKind kind, const c10::IValue& value) {
@@ -98,7 +113,7 @@ void add_call(const OpEntry& entry, const Stack& stack, DecisionKey& key) {
 }
 
 bool is_taken_as_replicated(const at::Tensor& plain) {
-  return plain.numel() == 1 || ImplicitReplication::current() || plain_is_internal(plain) ||
+  return is_one_number(plain) || ImplicitReplication::current() || plain_is_internal(plain) ||
          is_materialized_zero(plain);
 }
 

@@ -60,6 +60,7 @@ constexpr auto kMakeTensors = std::to_array<std::string_view>({
     "gradient",
     "grid_sampler",
     "gru",
+    "gru_cell",
     "hinge_embedding_loss",
     "histogramdd",
     "index_select_backward",
@@ -83,6 +84,7 @@ constexpr auto kMakeTensors = std::to_array<std::string_view>({
     "linalg_tensorsolve",
     "linalg_vander",
     "lstm",
+    "lstm_cell",
     "lu_solve",
     "margin_ranking_loss",
     "masked_select_backward",
@@ -102,7 +104,9 @@ constexpr auto kMakeTensors = std::to_array<std::string_view>({
     "quantile",
     "repeat_interleave",
     "rnn_relu",
+    "rnn_relu_cell",
     "rnn_tanh",
+    "rnn_tanh_cell",
     "scaled_dot_product_attention",
     "special_multigammaln",
     "stft",
@@ -225,9 +229,9 @@ at::Tensor placed_if_zero(const at::Tensor& state, const DeviceMesh& mesh) {
   return wrap(state.detach(), as_replicated(state, mesh));
 }
 
-/// lstm, gru and rnn modules start from zeros that they create, as plain tensors, equal on every
-/// rank. lstm(input, hx[], ...), gru(input, hx, ...), with packed inputs gru(data, batch_sizes, hx,
-/// ...).
+/// lstm, gru and rnn modules, and their cells, start from zeros that they create, as plain tensors,
+/// equal on every rank. lstm(input, hx[], ...), gru(input, hx, ...), lstm_cell(input, hx[], ...),
+/// gru_cell(input, hx, ...), with packed inputs gru(data, batch_sizes, hx, ...).
 void place_zero_state(const OpEntry& entry, torch::jit::Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   const ShardedMeta* input = sharded_meta(stack[base].toTensor());
@@ -246,8 +250,11 @@ void place_zero_state(const OpEntry& entry, torch::jit::Stack& stack) {
 }
 
 bool is_recurrent(std::string_view name) {
+  constexpr auto kCells = std::to_array<std::string_view>(
+      {"aten::gru_cell", "aten::lstm_cell", "aten::rnn_relu_cell", "aten::rnn_tanh_cell"});
   return name.starts_with("aten::lstm.") || name.starts_with("aten::gru.") ||
-         name.starts_with("aten::rnn_tanh.") || name.starts_with("aten::rnn_relu.");
+         name.starts_with("aten::rnn_tanh.") || name.starts_with("aten::rnn_relu.") ||
+         std::ranges::find(kCells, name) != kCells.end();
 }
 
 /// max_pool1d(self, kernel_size, stride, padding, dilation, ceil_mode): libtorch's reads the memory
