@@ -37,7 +37,8 @@ def distribute_module(
     """
     if getattr(module, "_tessera_distributed", False):
         raise _C.InvalidArgument(
-            "distribute_module of a module that is distributed already; call it once for each"
+            "distribute_module should only be called once on a module, but it has already been called on "
+            "this module!"
         )
     mesh = mesh_from_torch(device_mesh)
     for name, part in module.named_modules():

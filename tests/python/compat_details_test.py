@@ -22,6 +22,7 @@ from tessera.compat._collective_utils import unpad_tensor
 from tessera.compat._dtensor_spec import DTensorSpec
 from tessera.compat._random import manual_seed
 from tessera.compat.experimental import register_sharding
+from tessera.compat.parallel import parallelize_module
 from tessera.compat.placement_types import _MaskPartial, _StridedShard
 
 
@@ -299,3 +300,25 @@ dist.destroy_process_group()
 def test_a_mesh_outlives_an_equal_one_that_was_made_before(torchrun):
     out = torchrun(3, EQUAL_MESHES)
     assert out.count("part (2,)") == 2 and out.count("part (0,)") == 1
+
+
+def test_refusals_begin_with_pytorchs_words(ranks):
+    """Programs and tests match them."""
+
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+        with pytest.raises(RuntimeError, match="placements is needed for redistribute!"):
+            x.redistribute(mesh)
+        with pytest.raises(RuntimeError, match="leaf tensors! but found non-leaf tensor!"):
+            distribute_tensor(torch.ones(4, requires_grad=True) * 2, mesh, [Shard(0)])
+        with pytest.raises(RuntimeError, match="only accepts torch.Tensor but got"):
+            DTensor.from_local([1.0, 2.0], mesh, [Shard(0)])
+        with pytest.raises(RuntimeError, match="got mixed torch.Tensor and DTensor, need to convert all"):
+            x + torch.ones(4, 4)
+        with pytest.raises(ValueError, match="input_fn should take in 3 arguments, but got 1 arguments!"):
+            distribute_module(nn.Linear(4, 4), mesh, input_fn=lambda inputs: inputs)
+        with pytest.raises(TypeError, match="Expect Union.* for parallelize_plan, <class 'list'> found!"):
+            parallelize_module(nn.Linear(4, 4), mesh, [])
+
+    ranks(2, body)

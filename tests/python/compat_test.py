@@ -204,7 +204,7 @@ def test_distribute_module_with_border_functions(ranks):
         assert model[0].weight is weight and weight.placements == (Shard(0),)
         assert model[2].bias.placements == (Replicate(),)
         torch.testing.assert_close(model(x), expected)
-        with pytest.raises(tessera.InvalidArgument, match="distributed already"):
+        with pytest.raises(tessera.InvalidArgument, match="should only be called once on a module"):
             distribute_module(model, mesh)
 
     ranks(2, body)

@@ -73,6 +73,10 @@ class DTensor(metaclass=_IsSharded):
     ) -> torch.Tensor:
         """The sharded tensor whose part on this rank is `local_tensor`. A rank outside the mesh takes
         the others' parts to be as large as the tensor that it gives."""
+        if not isinstance(local_tensor, torch.Tensor):
+            raise RuntimeError(
+                f"the local_tensor argument only accepts torch.Tensor but got {type(local_tensor)} value."
+            )
         mesh = mesh_or_entered(device_mesh)
         placed = ["R"] * mesh.ndim if placements is None else placements
         if (shape is None) != (stride is None):
@@ -126,8 +130,8 @@ def distribute_tensor(
     then holds what gives the value when it is reduced."""
     if not (tensor.is_leaf or _C.is_dtensor(tensor)):
         raise RuntimeError(
-            "distribute_tensor can only distribute leaf tensors; DTensor.from_local keeps the history "
-            "of one that autograd computed"
+            "`distribute_tensor` should be used to distribute leaf tensors! but found non-leaf tensor! "
+            "DTensor.from_local keeps the history of one that autograd computed"
         )
     mesh = mesh_or_entered(device_mesh)
     placed = ["R"] * mesh.ndim if placements is None else placements
@@ -193,8 +197,13 @@ def distribute_module(
 
 
 def _with_module(function: Callable[..., Any] | None, name: str) -> Callable[..., Any] | None:
-    if function is None or len(inspect.signature(function).parameters) != 2:
+    if function is None:
+        return None
+    count = len(inspect.signature(function).parameters)
+    if count == 3:
         return function
+    if count != 2:
+        raise ValueError(f"{name} should take in 3 arguments, but got {count} arguments!")
     warnings.warn(
         f"Deprecating {name} of two arguments: it takes the module, its {name[:-3]}s and the mesh",
         FutureWarning,

@@ -45,7 +45,7 @@ def redistribute(
 ) -> torch.Tensor:
     """As DTensor.redistribute. `async_op` is accepted; the result is complete when it returns."""
     if placements is None:
-        raise _C.InvalidArgument("redistribute needs placements")
+        raise _C.InvalidArgument("placements is needed for redistribute!")
     if _unsharded_sharding(tensor) is not None:
         tensor = _C.unsharded_parameter(tensor)
     moved = _tensor.redistribute(

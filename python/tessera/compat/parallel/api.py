@@ -23,6 +23,11 @@ def parallelize_module(
     """As tessera.parallelize_module, on the mesh that was entered if none is given. A path that
     matches nothing is a warning, as in PyTorch."""
     mesh = mesh_or_entered(device_mesh) if device_mesh is None else device_mesh
+    if parallelize_plan is not None and not isinstance(parallelize_plan, ParallelStyle | Mapping | str):
+        raise TypeError(
+            "Expect Union[ParallelStyle, Dict[str, ParallelStyle]] for parallelize_plan, "
+            f"{type(parallelize_plan)} found!"
+        )
     if isinstance(parallelize_plan, Mapping):
         matched = {}
         for path, style in parallelize_plan.items():
