@@ -44,6 +44,7 @@ std::string write_obstacle(const at::Tensor& tensor) {
   if (tensor.is_nested() || tensor.layout() != at::kStrided) {
     return "is not a dense tensor in the state";
   }
+  if (tensor.is_quantized()) return "is a quantized tensor in the state; load its int_repr";
   const at::Tensor rest = checkpoint::at_rest(tensor);
   if (is_dtensor(rest) && !sharding(rest).mesh().contains_me()) return "";
   const at::Tensor local = is_dtensor(rest) ? to_local(rest) : rest;

@@ -23,9 +23,9 @@ struct StatePlan {
   std::vector<dcp::PlannedWrite> mine;  ///< of this rank; values have a box without dims
 };
 
-/// Ranks may hold different names (stages of a pipeline, meshes of some ranks). Collective; one
-/// short message where all ranks hold the same. Throws InvalidArgument on every rank where two
-/// ranks disagree about a tensor, or have different values under one name.
+/// Ranks may hold different names (stages of a pipeline, meshes of some ranks). Collective. Throws
+/// InvalidArgument on every rank for states that describe_state refuses, and where a part of a
+/// sharded tensor is in the state of no rank.
 StatePlan plan_state(const State& state, comm::RankWorld& world);
 
 }  // namespace tessera::checkpoint

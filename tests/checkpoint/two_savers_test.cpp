@@ -154,6 +154,17 @@ TEST(Save, ThroughALinkReplacesWhereItLeads) {
   EXPECT_EQ(names_in(dir / "disk"), std::vector<std::string>{"ckpt"});
 }
 
+TEST(Save, ThroughALinkThatLeadsNowhereIsRefused) {
+  const TempDir dir;
+  fs::create_directory_symlink(dir / "gone", dir / "latest");
+  fs::create_directory_symlink(dir / "loop", dir / "loop");
+  for (const std::string name : {"latest", "loop"}) {
+    expect_error<InvalidArgument>([&] { save(state_of(1), dir / name); },
+                                  {name + " is a symbolic link that leads nowhere"});
+  }
+  EXPECT_EQ(names_in(dir.path()), (std::vector<std::string>{"latest", "loop"}));
+}
+
 TEST(Load, OfANamedPipeIsAnErrorAndNoWait) {
   const TempDir dir;
   for (const std::string name : {".metadata", "checksums.json", "__0_0.distcp"}) {

@@ -103,6 +103,9 @@ std::string stamp_of(const fs::path& directory) {
 
 SavingDirectory::SavingDirectory(const fs::path& directory)
     : target_(normal(directory)), saving_(saving_path(directory)) {
+  std::error_code none;
+  require(!fs::is_symlink(target_, none), target_.string(),
+          " is a symbolic link that leads nowhere; remove it, or make the directory");
   fs::create_directories(parent_of(directory));
   lock_ = DirectoryLock::create(saving_);
   require(lock_.held(), "another save to ", target_.string(),
