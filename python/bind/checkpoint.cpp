@@ -23,6 +23,12 @@ bool is_integer(py::handle object) {
          py::isinstance(object, py::module_::import("numbers").attr("Integral"));
 }
 
+/// A scalar of numpy, which a program that has one has imported.
+bool is_numpy_scalar(py::handle object) {
+  const py::dict modules = py::module_::import("sys").attr("modules");
+  return modules.contains("numpy") && py::isinstance(object, modules["numpy"].attr("generic"));
+}
+
 std::string to_utf8(py::handle text, const std::string& name) {
   try {
     return text.cast<std::string>();
@@ -62,6 +68,15 @@ PlainValue to_plain(py::handle object, const std::string& name, int depth = 0) {
       members.emplace_back(std::move(plain_key), to_plain(value, name, depth + 1));
     }
     return PlainValue::dict(std::move(members));
+  }
+  if (is_numpy_scalar(object)) {  // np.float32, np.bool_
+    const py::object item = object.attr("item")();
+    if (!is_numpy_scalar(item)) return to_plain(item, name, depth + 1);
+  }
+  if (THPVariable_Check(object.ptr())) {
+    throw NotSupported(join_text(name,
+                                 " is a tuple that holds a tensor, which has no name there; "
+                                 "make it a list or a dict"));
   }
   throw NotSupported(join_text(
       name, " is a ", py::str(py::type::handle_of(object).attr("__name__")).cast<std::string>(),

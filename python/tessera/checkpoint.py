@@ -51,51 +51,65 @@ def tensor_shard(tensor: torch.Tensor, offset: Sequence[int]) -> torch.Tensor:
 
 def _is_leaf(value: Any) -> bool:
     """PyTorch's rule: dicts are opened, and lists that hold a tensor or a dict somewhere."""
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) or _is_stateful(value):
         return False
     if not isinstance(value, list):
         return True
     return all(not isinstance(entry, torch.Tensor) and _is_leaf(entry) for entry in value)
 
 
-def _flatten(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, _Path]]:
-    flat: dict[str, Any] = {}
-    paths: dict[str, _Path] = {}
+def _is_stateful(value: Any) -> bool:
+    """PyTorch's Stateful: a module, an optimizer, a scheduler, a data loader."""
+    methods = (getattr(value, name, None) for name in ("state_dict", "load_state_dict"))
+    return not isinstance(value, (type, Mapping)) and all(map(callable, methods))
 
-    def visit(path: _Path, value: Any) -> None:
+
+class _Flat:
+    """The values of a nested state by name, and where each of them is."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self.values: dict[str, Any] = {}
+        self.paths: dict[str, _Path] = {}
+        self.stateful: list[tuple[Any, Any]] = []  # objects, and the dicts that they gave
+        self._places: dict[str, tuple[Any, Any]] = {}  # containers and keys
+        if not isinstance(state, Mapping):
+            raise _C.InvalidArgument(f"a state is a dict of names and values, not a {type(state).__name__}")
+        for key, member in state.items():
+            self._visit((str(key),), member, (state, key))
+
+    def _visit(self, path: _Path, value: Any, place: tuple[Any, Any]) -> None:
+        if _is_stateful(value):
+            given = value.state_dict()
+            self.stateful.append((value, given))
+            value = given
         if isinstance(value, Mapping):
             for key, member in value.items():
-                visit((*path, str(key)), member)
+                self._visit((*path, str(key)), member, (value, key))
         elif not _is_leaf(value):
             for index, member in enumerate(value):
-                visit((*path, index), member)
+                self._visit((*path, index), member, (value, index))
         else:
             name = ".".join(map(str, path))
-            if name in flat:
+            if name in self.values:
                 raise _C.InvalidArgument(f"two values of the state have the name {name}")
-            flat[name] = value
-            paths[name] = path
+            self.values[name] = value
+            self.paths[name] = path
+            self._places[name] = place
 
-    visit((), state)
-    return flat, paths
-
-
-def _set(state: Any, path: _Path, value: Any) -> None:
-    for part in path[:-1]:
-        state = state[_key_of(state, part)]
-    state[_key_of(state, path[-1])] = value
+    def set(self, name: str, value: Any) -> None:
+        container, key = self._places[name]
+        container[key] = value
 
 
-def _key_of(container: Any, part: str | int) -> Any:
-    """Names hold keys as text; the dict itself may have the number 7 where the name has '7'."""
-    if isinstance(part, int) or part in container:
-        return part
-    return next(key for key in container if str(key) == part)
+def _flatten(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, _Path]]:
+    flat = _Flat(state)
+    return flat.values, flat.paths
 
 
 def save(state: Mapping[str, Any], directory: str | os.PathLike[str]) -> None:
     """Writes nested dicts and lists of tensors (plain, sharded, of fully_shard), numbers, text, bytes
-    and tuples. Every rank calls it; each writes its own parts, replicated ones are written once. The
+    and tuples, and objects that have state_dict() and load_state_dict(): modules, optimizers, data
+    loaders. Every rank calls it; each writes its own parts, replicated ones are written once. The
     directory is replaced at once: an interrupted or failed save leaves what was there.
 
         >>> def show(rank):
@@ -174,9 +188,15 @@ def load(
     Names, shapes and types must fit unless the options allow otherwise; `cast` converts elements;
     `renames` are regular expressions for names of the checkpoint and what they become, or globs
     ({"glob:module.*.weight": "layers.*.w"}). All errors, damaged files among them, come on every rank and
-    before anything has changed."""
+    before anything has changed. Objects get their part by load_state_dict()."""
+    flat: list[_Flat] = []
+
+    def flatten() -> tuple[dict[str, Any], dict[str, _Path]]:
+        flat.append(_Flat(state))
+        return flat[0].values, flat[0].paths
+
     missing, unexpected, values = _C.load_state(
-        lambda: _flatten(state),
+        flatten,
         directory,
         allow_missing,
         allow_unexpected,
@@ -185,8 +205,9 @@ def load(
         verify,
         current_world(),
     )
-    _, paths = _flatten(state)
     for name, value in values.items():
         if name not in missing:
-            _set(state, paths[name], value)
+            flat[0].set(name, value)
+    for stateful, given in flat[0].stateful:
+        stateful.load_state_dict(given)
     return LoadReport(missing, unexpected)

@@ -19,8 +19,8 @@ def test_nested_states_come_back_and_errors_name_what_does_not_fit(tmp_path):
         tessera.load({"other": 1}, tmp_path / "c", allow_missing=True)
     report = tessera.load({"other": 1}, tmp_path / "c", allow_missing=True, allow_unexpected=True)
     assert report.missing == ["other"] and len(report.unexpected) == 4
-    with pytest.raises(tessera.NotSupported, match="model is a Linear"):
-        tessera.save({"model": torch.nn.Linear(1, 1)}, tmp_path / "d")
+    with pytest.raises(tessera.NotSupported, match="model is a object"):
+        tessera.save({"model": object()}, tmp_path / "d")
     half = {"a": {7: torch.zeros(3, dtype=torch.half)}}
     with pytest.raises(tessera.InvalidArgument, match="f32 in the checkpoint and f16"):
         tessera.load(half, tmp_path / "c", allow_unexpected=True)
