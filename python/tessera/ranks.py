@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -126,7 +127,7 @@ def _enter_as_thread() -> None:
     store = distributed.distributed_c10d._get_default_store()
     key = "tessera thread ranks"
     if rank == 0:
-        made = _C.ThreadRanks(size, 600.0, False)
+        made = _C.ThreadRanks(size, 600.0, False, inherit_state=False)
         _thread_ranks[id(made)] = [made] * size
         store.set(key, str(id(made)))
     number = int(store.get(key))
@@ -140,6 +141,14 @@ def _enter_as_thread() -> None:
 
 _this_thread = threading.local()
 _thread_ranks: dict[int, list[Any]] = {}
+
+
+def _wait_for_ended_threads() -> None:
+    """Joined threads still destroy what libtorch keeps for them, which needs a living interpreter."""
+    _C.wait_for_ended_threads({thread.ident for thread in threading.enumerate() if thread.ident})
+
+
+atexit.register(_wait_for_ended_threads)
 
 
 def report_failure(why: str) -> None:

@@ -4,6 +4,7 @@
 #include <c10/core/AutogradState.h>
 
 #include <atomic>
+#include <optional>
 #include <thread>
 
 #include "tessera/base/errors.h"
@@ -45,7 +46,7 @@ struct ThreadRanks::State {
   std::shared_ptr<ThreadHub> hub;
   std::vector<std::shared_ptr<RankWorld>> worlds;
   std::vector<std::unique_ptr<RankGenerators>> generators;
-  at::ThreadLocalState creator;
+  std::optional<at::ThreadLocalState> creator;  // nullopt: threads keep their own
 };
 
 // Members are constructed in this order and destroyed in reverse.
@@ -54,26 +55,27 @@ struct EnterRank::Guards {
   /// would deadlock in a backward that communicates.
   class RankAutograd {
    public:
-    RankAutograd() : previous_(c10::AutogradState::get_tls_state()) {
+    RankAutograd() : previous_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
       c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
     }
-    ~RankAutograd() { c10::AutogradState::set_tls_state(previous_); }
+    ~RankAutograd() { c10::AutogradState::get_tls_state().set_multithreading_enabled(previous_); }
     RankAutograd(const RankAutograd&) = delete;
     RankAutograd& operator=(const RankAutograd&) = delete;
 
    private:
-    c10::AutogradState previous_;
+    bool previous_;
   };
 
   Guards(std::shared_ptr<ThreadRanks> of, ThreadRanks::State& state, size_t rank)
       : ranks(std::move(of)),
-        inherited(state.creator),
+        inherited(state.creator ? std::make_unique<at::ThreadLocalStateGuard>(*state.creator)
+                                : nullptr),
         generators(*state.generators[rank]),
         world(state.worlds[rank]),
         presence(*state.hub, static_cast<int>(rank)) {}
 
   std::shared_ptr<ThreadRanks> ranks;  // keeps the world alive while a thread is in it
-  at::ThreadLocalStateGuard inherited;
+  std::unique_ptr<at::ThreadLocalStateGuard> inherited;
   RankAutograd autograd;
   UseGenerators generators;
   WorldGuard world;
@@ -89,6 +91,7 @@ ThreadRanks::~ThreadRanks() {
 std::shared_ptr<ThreadRanks> ThreadRanks::create(int n, const RunRanksOptions& options) {
   require(n >= 1, "run_ranks: ", n, " ranks; at least one is needed");
   auto state = std::make_unique<State>();
+  if (options.inherit_state) state->creator.emplace();
   state->hub = std::make_shared<ThreadHub>(n, next_name(), options.detect_deadlock);
   const uint64_t seed = process_seed();
   for (int rank = 0; rank < n; ++rank) {

@@ -48,6 +48,9 @@ struct TESSERA_API RunRanksOptions {
   /// If false, ranks that all wait for each other do so until the timeout. For programs in which
   /// threads without an EnterRank take part.
   bool detect_deadlock = true;
+  /// If false, a thread that enters a rank keeps its own grad mode, autocast and so on, then and
+  /// when it leaves. For threads that have run code of their own before they enter.
+  bool inherit_state = true;
 };
 
 /// Runs fn(0), ..., fn(n-1), each in its own thread, and returns when all have ended. May be called
@@ -68,7 +71,8 @@ class RankGenerators;
 ///   ranks->rethrow_failure();
 class TESSERA_API ThreadRanks : public std::enable_shared_from_this<ThreadRanks> {
  public:
-  /// Captures the calling thread's state (grad mode, ...) and the process's seed for the ranks.
+  /// Captures the process's seed for the ranks and, with `inherit_state`, the calling thread's
+  /// state (grad mode, ...).
   static std::shared_ptr<ThreadRanks> create(int n, const RunRanksOptions& options = {});
   ~ThreadRanks();
   ThreadRanks(const ThreadRanks&) = delete;

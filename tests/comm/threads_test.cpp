@@ -302,6 +302,19 @@ TEST(Threads, CollectivesAreInvisibleToAutograd) {
   });
 }
 
+TEST(Threads, AThreadThatKeepsItsStateEntersAndLeavesARankWithIt) {
+  const auto ranks = ThreadRanks::create(1, {.inherit_state = false});
+  std::unique_ptr<EnterRank> here;
+  {
+    const at::NoGradGuard no_grad;
+    here = std::make_unique<EnterRank>(*ranks, 0);
+    EXPECT_FALSE(at::GradMode::is_enabled());
+  }
+  EXPECT_TRUE(at::GradMode::is_enabled());
+  here.reset();  // outside of the scope in which it was made
+  EXPECT_TRUE(at::GradMode::is_enabled());
+}
+
 TEST(Threads, RanksThatWaitHelpToMoveLargeTensors) {
   run_ranks(4, [](int rank) {
     auto& backend = everyone(4)->backend(at::kCPU);

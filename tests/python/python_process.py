@@ -59,22 +59,23 @@ def output_within(process, timeout):
     return -signal.SIGKILL, *process.communicate(timeout=10)
 
 
+def run_once(*words, cwd=None):
+    """(code, stdout, stderr) of `python words...`."""
+    process = subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        cwd=cwd,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    return output_within(process, TIMEOUT_S)
+
+
 def run_python(*words, cwd=None, code=0):
     """What `python words...` prints, stdout first. Fails, with the output, if it exits with another code."""
-
-    def attempt():
-        process = subprocess.Popen(
-            [sys.executable, *map(str, words)],
-            cwd=cwd,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        return output_within(process, TIMEOUT_S)
-
-    found, out, err = run_again_if_aborted(attempt)
+    found, out, err = run_again_if_aborted(lambda: run_once(*words, cwd=cwd))
     assert found == code, out + err
     return out + err
 
