@@ -29,7 +29,7 @@ TEST(LoadRenames, MayBeRegularExpressions) {
         [&] {
           load(state, dir / "ckpt", {.renames = {{"(", ""}}});
         },
-        {"no regular expression"});
+        {"not a regular expression"});
     expect_error<InvalidArgument>(
         [&] {
           load(state, dir / "ckpt", {.renames = {{"\\d", "0"}}});

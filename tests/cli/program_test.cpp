@@ -152,7 +152,7 @@ TEST(CliRun, ChecksItsOutputBeforeItRuns) {
   EXPECT_TRUE(holds(refused_output(dir.path()), "it is a directory"));
   const auto pipe = dir / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_TRUE(holds(refused_output(pipe), "no regular file"));
+  EXPECT_TRUE(holds(refused_output(pipe), "not a regular file"));
   EXPECT_TRUE(std::filesystem::is_fifo(pipe));  // a rename would have replaced it
 }
 

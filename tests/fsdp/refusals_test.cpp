@@ -116,8 +116,8 @@ TEST(FullyShardRefuses, OptionsThatMeanNothing) {
          }});
     with("gradient_divide_factor is 0", {.gradient_divide_factor = 0});
     with("gradient_predivide_factor is -1", {.gradient_predivide_factor = -1});
-    with("no floating-point type", {.mp_policy = {.param_dtype = at::kInt}});
-    with("no floating-point type", {.mp_policy = {.reduce_dtype = at::kLong}});
+    with("not a floating-point type", {.mp_policy = {.param_dtype = at::kInt}});
+    with("not a floating-point type", {.mp_policy = {.reduce_dtype = at::kLong}});
     with("output_dtype", {.mp_policy = {.output_dtype = at::kFloat}});
   });
 }

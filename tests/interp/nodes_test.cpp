@@ -45,7 +45,7 @@ TEST(Nodes, AnUnknownOperatorIsRefused) {
                                 {place, "no operator aten::lineal"});
   expect_error<InvalidArgument>([&] { with_target("torch.ops.aten.linear.out_of"); },
                                 {place, "aten::linear.out_of"});
-  expect_error<InvalidArgument>([&] { with_target("os.system"); }, {place, "no operator"});
+  expect_error<InvalidArgument>([&] { with_target("os.system"); }, {place, "not an operator"});
   expect_error<InvalidArgument>([&] { with_target(""); }, {"no target"});
 }
 

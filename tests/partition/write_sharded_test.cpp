@@ -138,7 +138,7 @@ TEST(WriteSharded, ADirectoryIsNotOverwrittenUnlessAsked) {
   sharded.write({.overwrite = true});
   std::filesystem::remove(sharded.directory / "manifest.json");
   expect_error<InvalidArgument>([&] { sharded.write({.overwrite = true}); },
-                                {"no sharded program"});
+                                {"not a sharded program"});
 }
 
 /// The same in one file.
@@ -217,7 +217,7 @@ TEST(WriteSharded, ASingleFileIsReplacedOnlyIfItIsASharded) {
   single.write({.overwrite = true});
   std::filesystem::copy_file(kData / "block.pt2", single.directory,
                              std::filesystem::copy_options::overwrite_existing);
-  expect_error<InvalidArgument>([&] { single.write({.overwrite = true}); }, {"no sharded program"});
+  expect_error<InvalidArgument>([&] { single.write({.overwrite = true}); }, {"not a sharded program"});
   std::filesystem::remove(single.directory);
   static_cast<Sharded&>(single).write();  // a directory of that name
   expect_error<InvalidArgument>([&] { single.write({.overwrite = true}); }, {"is a directory"});

@@ -309,7 +309,7 @@ def test_local_map_counts_arguments_and_results_as_pytorch_does(ranks):
         assert torch.equal(twice(a, 2.0).full_tensor(), 2 * x)
         with pytest.raises(AssertionError, match="expects placements"):
             local_map(torch.mm, out_placements=whole, in_placements=(columns, None))(a, b)
-        with pytest.raises(AssertionError, match="no tensor"):
+        with pytest.raises(AssertionError, match="not a tensor"):
             local_map(torch.mul, out_placements=whole, in_placements=(columns, rows))(a, 2.0)
         with pytest.raises(ValueError, match="set redistribute_inputs=True"):
             local_map(torch.mm, out_placements=whole, in_placements=(whole, rows))(a, b)

@@ -43,7 +43,7 @@ TEST(Plan, ErrorsNameThePlace) {
   };
   bad(R"({"modules": {"a": "diagonal"}})", {"plan.json", "modules.a", "diagonal", "colwise"});
   bad(R"({"weights": {"a": "Q3"}})", {"plan.json", "weights.a", "Q3"});
-  bad(R"({"weight": {}})", {"plan.json", "weight", "no part of a plan"});
+  bad(R"({"weight": {}})", {"plan.json", "weight", "not part of a plan"});
   bad(R"({"rest": "some"})", {"plan.json", "rest", "some"});
   bad(R"([1])", {"plan.json"});
   bad(R"({"axis": )", {"plan.json"});
@@ -120,7 +120,7 @@ TEST(Mark, SymbolsMustFitTheExportedSizes) {
   const auto p = load("gpt_raw_dynamic");  // 2 x 8 tokens
   ProgramView view(p, DeviceMesh::parse("tp=4"));
   expect_error<InvalidArgument>([&] { mark_with(view, R"({"inputs": {"tokens": "S0"}})"); },
-                                {"tokens", "= 2", "no multiple"});
+                                {"tokens", "= 2", "not a multiple"});
   mark_with(view, R"({"inputs": {"tokens": "S1"}})");
   EXPECT_EQ(view.assumed().begin()->second, 4);
 }
