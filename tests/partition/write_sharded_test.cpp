@@ -217,7 +217,8 @@ TEST(WriteSharded, ASingleFileIsReplacedOnlyIfItIsASharded) {
   single.write({.overwrite = true});
   std::filesystem::copy_file(kData / "block.pt2", single.directory,
                              std::filesystem::copy_options::overwrite_existing);
-  expect_error<InvalidArgument>([&] { single.write({.overwrite = true}); }, {"not a sharded program"});
+  expect_error<InvalidArgument>([&] { single.write({.overwrite = true}); },
+                                {"not a sharded program"});
   std::filesystem::remove(single.directory);
   static_cast<Sharded&>(single).write();  // a directory of that name
   expect_error<InvalidArgument>([&] { single.write({.overwrite = true}); }, {"is a directory"});
