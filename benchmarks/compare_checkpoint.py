@@ -6,15 +6,17 @@
 
 The state is 16 float32 matrices, sharded by rows. A save ends when the bytes are on the device (DCP's
 default does not promise that; it is timed with and without its sync_files). `new` is to a directory that
-does not exist, as most saves are; `again` replaces the one that is there. `first load` is the one after
+does not exist, as most saves are; `again` replaces the one that is there, and `spare` does so by
+overwriting the files of the one before (`tessera.save(..., spare=...)`). `first load` is the one after
 the save: what was saved past the page cache comes from the device then, what was saved through it from
 memory. The other loads read files that are in the page cache, of both. Before each call everything that
 was written before is synced, so that no call pays for another's. Each figure is the median of the rounds,
 which take turns, with the least and the most.
 
 The bare lines are what the machine gives: the same bytes by the same number of processes, written from
-memory by write(2) and fsync, through the page cache and past it (O_DIRECT), and read by read(2) into
-memory, with nothing else done. Where a save is as fast as the better of them, the disk is the limit.
+memory by write(2) and fsync, through the page cache and past it (O_DIRECT, to a new file and over one
+that is there), and read by read(2) into memory, with nothing else done. Where a save is as fast as the
+better of them, the disk is the limit.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ def main() -> None:
     block.write(os.urandom(BLOCK))
 
     def bare_write_direct() -> None:
-        file = os.open(bare, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT)
+        file = os.open(bare, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
         for _ in range(rows * COLUMNS * 4 * MATRICES // ranks // BLOCK):
             os.write(file, block)
         os.fsync(file)
@@ -124,6 +126,7 @@ def main() -> None:
         ("bare write + fsync", bare_write),
         ("", lambda: bare.unlink()),
         ("bare write, O_DIRECT", bare_write_direct),
+        ("bare overwrite, O_DIRECT", bare_write_direct),
         ("", lambda: removed("theirs")),
         ("dcp.save, new, sync_files", lambda: dcp_save(True)),
         ("dcp.save, again, sync_files", lambda: dcp_save(True)),
@@ -133,6 +136,9 @@ def main() -> None:
         ("", lambda: removed("ours")),
         ("tessera.save, new", lambda: tessera.save(mine, root / "ours")),
         ("tessera.save, again", lambda: tessera.save(mine, root / "ours")),
+        ("", lambda: tessera.save(mine, root / "ours", spare=root / "spare")),
+        ("tessera.save, spare", lambda: tessera.save(mine, root / "ours", spare=root / "spare")),
+        ("", lambda: removed("spare")),
         ("tessera, first load", lambda: tessera.load(mine, root / "ours")),
         ("dcp, first load", lambda: dcp.load(other, checkpoint_id=root / "theirs")),
         ("", read_all),

@@ -17,6 +17,8 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 
+using SparePath = std::optional<std::filesystem::path>;
+
 /// An int, or a scalar of numpy, which is of no class of Python's.
 bool is_integer(py::handle object) {
   return py::isinstance<py::int_>(object) ||
@@ -155,23 +157,27 @@ std::function<void(uint64_t, uint64_t)> bar_of(const char* what, const comm::Ran
 }
 
 SaveOptions save_options(const std::map<std::string, dcp::Path>& paths,
-                         std::shared_ptr<comm::RankWorld> world) {
+                         std::shared_ptr<comm::RankWorld> world, const SparePath& spare) {
   auto bar = bar_of("saving", *world);
-  return {.world = std::move(world), .paths = paths, .on_progress = std::move(bar)};
+  return {.world = std::move(world),
+          .paths = paths,
+          .spare = spare.value_or(std::filesystem::path()),
+          .on_progress = std::move(bar)};
 }
 
 void save_state(const py::object& flatten, const std::filesystem::path& directory,
-                std::shared_ptr<comm::RankWorld> world) {
+                const SparePath& spare, std::shared_ptr<comm::RankWorld> world) {
   const auto [state, paths] = flatten_on_all_ranks(flatten, *world);
-  const SaveOptions options = save_options(paths, std::move(world));
+  const SaveOptions options = save_options(paths, std::move(world), spare);
   const py::gil_scoped_release no_gil;
   save(state, directory, options);
 }
 
 void save_step_state(const py::object& flatten, const std::filesystem::path& root, int64_t step,
-                     int keep, std::shared_ptr<comm::RankWorld> world) {
+                     int keep, const SparePath& spare, std::shared_ptr<comm::RankWorld> world) {
   const auto [state, paths] = flatten_on_all_ranks(flatten, *world);
-  const SaveStepOptions options = {.save = save_options(paths, std::move(world)), .keep = keep};
+  const SaveStepOptions options = {.save = save_options(paths, std::move(world), spare),
+                                   .keep = keep};
   const py::gil_scoped_release no_gil;
   save_step(state, root, step, options);
 }
@@ -183,9 +189,9 @@ void bind_async_saver(py::module_& m) {
       }))
       .def("save",
            [](AsyncSaver& saver, const py::object& flatten, const std::filesystem::path& directory,
-              std::shared_ptr<comm::RankWorld> world) {
+              const SparePath& spare, std::shared_ptr<comm::RankWorld> world) {
              const auto [state, paths] = flatten_on_all_ranks(flatten, *world);
-             const SaveOptions options = save_options(paths, std::move(world));
+             const SaveOptions options = save_options(paths, std::move(world), spare);
              const py::gil_scoped_release no_gil;
              saver.save(state, directory, options);
            })

@@ -445,8 +445,17 @@ def tensor_shard(tensor: torch.Tensor, offset: Sequence[int]) -> torch.Tensor: .
 
 _Flatten = Callable[[], tuple[dict[str, Any], dict[str, tuple[str | int, ...]]]]
 
-def save_state(flatten: _Flatten, directory: str | os.PathLike[str], world: World) -> None: ...
-def save_step(flatten: _Flatten, root: str | os.PathLike[str], step: int, keep: int, world: World) -> None: ...
+def save_state(
+    flatten: _Flatten, directory: str | os.PathLike[str], spare: str | os.PathLike[str] | None, world: World
+) -> None: ...
+def save_step(
+    flatten: _Flatten,
+    root: str | os.PathLike[str],
+    step: int,
+    keep: int,
+    spare: str | os.PathLike[str] | None,
+    world: World,
+) -> None: ...
 def latest_step(root: str | os.PathLike[str]) -> int | None: ...
 def step_path(root: str | os.PathLike[str], step: int) -> str: ...
 

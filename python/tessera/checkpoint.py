@@ -106,11 +106,17 @@ def _flatten(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, _Path]
     return flat.values, flat.paths
 
 
-def save(state: Mapping[str, Any], directory: str | os.PathLike[str]) -> None:
+def save(
+    state: Mapping[str, Any], directory: str | os.PathLike[str], *, spare: str | os.PathLike[str] | None = None
+) -> None:
     """Writes nested dicts and lists of tensors (plain, sharded, of fully_shard), numbers, text, bytes
     and tuples, and objects that have state_dict() and load_state_dict(): modules, optimizers, data
     loaders. Every rank calls it; each writes its own parts, replicated ones are written once. The
     directory is replaced at once: an interrupted or failed save leaves what was there.
+
+    `spare` is a directory, of the same file system and for nothing else, in which the files of the
+    checkpoint that is replaced are kept; the next save overwrites them. Virtual disks take such blocks about
+    twice as fast as new ones, for the space of one more checkpoint.
 
         >>> def show(rank):
         ...     mesh = tessera.init_device_mesh("dp=2")
@@ -123,14 +129,19 @@ def save(state: Mapping[str, Any], directory: str | os.PathLike[str]) -> None:
         >>> tessera.run_ranks(2, show)[1]
         {'model': {'w': tensor([0., 1., 2., 3.])}, 'step': 3}
     """
-    _C.save_state(lambda: _flatten(state), directory, current_world())
+    _C.save_state(lambda: _flatten(state), directory, spare, current_world())
 
 
 def save_step(
-    state: Mapping[str, Any], root: str | os.PathLike[str], step: int, *, keep: int = 0
+    state: Mapping[str, Any],
+    root: str | os.PathLike[str],
+    step: int,
+    *,
+    keep: int = 0,
+    spare: str | os.PathLike[str] | None = None,
 ) -> None:
     """save() to root/step_<step>; of the checkpoints there the last `keep` stay, with 0 all of them."""
-    _C.save_step(lambda: _flatten(state), root, step, keep, current_world())
+    _C.save_step(lambda: _flatten(state), root, step, keep, spare, current_world())
 
 
 def latest_step(root: str | os.PathLike[str]) -> int | None:
@@ -151,8 +162,14 @@ class AsyncSaver:
     def __init__(self, *, refuse_when_busy: bool = False) -> None:
         self._saver = _C.AsyncSaver(refuse_when_busy)
 
-    def save(self, state: Mapping[str, Any], directory: str | os.PathLike[str]) -> None:
-        self._saver.save(lambda: _flatten(state), directory, current_world())
+    def save(
+        self,
+        state: Mapping[str, Any],
+        directory: str | os.PathLike[str],
+        *,
+        spare: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._saver.save(lambda: _flatten(state), directory, spare, current_world())
 
     def wait(self) -> None:
         """Blocks until the checkpoint is in place, on every rank."""

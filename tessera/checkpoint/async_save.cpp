@@ -164,7 +164,10 @@ void AsyncSaver::save(const State& state, const fs::path& directory, const SaveO
   next->plan = checkpoint::plan_state(state, *world);
   checkpoint::on_all_ranks(*world, [&] {
     next->reached(SaveStage::planned);
-    if (world->rank() == 0) next->owned.emplace(directory);
+    if (world->rank() == 0) {
+      next->owned.emplace(directory,
+                          checkpoint::SavingDirectory::Options{options.spare, world->size()});
+    }
     next->reached(SaveStage::prepared);
     next->parts = checkpoint::my_parts(state, next->plan);
     for (auto& part : next->parts) {

@@ -27,7 +27,9 @@ void save(const State& state, const fs::path& directory, const SaveOptions& opti
   std::optional<checkpoint::SavingDirectory> owned;  // by rank 0
   on_all_ranks(world, [&] {
     reached(SaveStage::planned);
-    if (is_first) owned.emplace(directory);
+    if (is_first) {
+      owned.emplace(directory, checkpoint::SavingDirectory::Options{options.spare, world.size()});
+    }
     reached(SaveStage::prepared);
   });
   std::string report;

@@ -7,6 +7,7 @@
 #include "tessera/checkpoint/agree.h"
 #include "tessera/checkpoint/stored/directory.h"
 #include "tessera/checkpoint/stored/remove_tree.h"
+#include "tessera/checkpoint/stored/spare_files.h"
 
 namespace tessera {
 namespace {
@@ -48,12 +49,12 @@ void clean(const fs::path& root) {
 }
 
 /// A reader never sees half a checkpoint: the name goes first.
-void remove_step(const fs::path& root, int64_t step) {
+void remove_step(const fs::path& root, int64_t step, const fs::path& spare) {
   const fs::path path = step_path(root, step);
   const fs::path hidden = root / join_text(".", path.filename().string(), kRemoving);
   fs::rename(path, hidden);
   checkpoint::sync_directory(root);
-  checkpoint::remove_tree_in_background(hidden);
+  spare.empty() ? checkpoint::remove_tree_in_background(hidden) : checkpoint::retire(hidden, spare);
 }
 
 }  // namespace
@@ -90,7 +91,8 @@ void save_step(const State& state, const fs::path& root, int64_t step,
     auto steps = saved_steps(root);
     std::erase_if(steps, [&](int64_t other) { return other >= step; });
     const auto older = static_cast<size_t>(options.keep - 1);
-    for (size_t i = 0; i + older < steps.size(); ++i) remove_step(root, steps[i]);
+    for (size_t i = 0; i + older < steps.size(); ++i)
+      remove_step(root, steps[i], options.save.spare);
   });
 }
 

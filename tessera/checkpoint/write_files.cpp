@@ -77,7 +77,7 @@ std::string write_items_file(const StatePlan& plan, const std::vector<ItemConten
     reported = done;
   };
   files::BlockSums sums;
-  files::OutputFile file(directory / name, {.sums = &sums, .direct = true});
+  files::OutputFile file(directory / name, {.sums = &sums, .direct = true, .keep_blocks = true});
   Json items = Json::array();
   for (size_t i = 0; i < plan.mine.size(); ++i) {
     const auto& write = plan.mine[i];

@@ -21,7 +21,8 @@ OutputFile::OutputFile(const std::filesystem::path& path, Options options)
     : path_(path.string()),
       options_(options),
       buffer_(options.direct ? nullptr : new std::byte[kBuffer]) {
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int truncate = options.keep_blocks ? 0 : O_TRUNC;
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | truncate | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("create");
 }
 
@@ -116,6 +117,9 @@ void OutputFile::write_out(std::span<const std::byte> bytes) {
 
 void OutputFile::close(CloseOptions options) {
   flush();
+  if (options_.keep_blocks && ::ftruncate(fd_, static_cast<off_t>(position_)) != 0) {
+    fail("truncate");
+  }
   if (options.sync && ::fsync(fd_) != 0) fail("sync");
   const int fd = fd_;
   fd_ = -1;

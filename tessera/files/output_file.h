@@ -24,6 +24,9 @@ class OutputFile {
     /// For large files that are synced: written by a BlockWriter, past the page cache where the
     /// file system allows it. Not with `skip`.
     bool direct = false;
+    /// A file that is there is overwritten where it is, and truncated when it is closed: its blocks
+    /// are not allocated anew. Until then its end is that of the old file.
+    bool keep_blocks = false;
   };
 
   /// Creates the file, or truncates it.

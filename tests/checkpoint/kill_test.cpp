@@ -34,10 +34,14 @@ const Scenario kKilled("killed in a save", [] {
   const std::string stage = std::getenv("STAGE");
   const auto world = comm::process_world();
   const bool is_victim = world->rank() == std::atoi(std::getenv("VICTIM"));
-  save(state_of(1), path);
+  SaveOptions options;
+  if (std::string(std::getenv("SPARE")) == "1") {
+    options.spare = path.parent_path() / "spare";
+    for (int i = 0; i < 2; ++i) save(state_of(0), path, options);  // now there are spare files
+  }
+  save(state_of(1), path, options);
   State next = state_of(2);
   std::thread watcher;
-  SaveOptions options;
   options.on_stage = [&](SaveStage reached) {
     if (!is_victim) return;
     if (stage == std::to_string(static_cast<int>(reached))) ::kill(::getpid(), SIGKILL);
@@ -72,8 +76,10 @@ struct Kill {
   int victim;
   std::string stage;  ///< a number of SaveStage, or "writing"
   bool async;
+  bool spare;  ///< files are overwritten
   friend void PrintTo(const Kill& kill, std::ostream* out) {
-    *out << "rank " << kill.victim << ", stage " << kill.stage << (kill.async ? ", async" : "");
+    *out << "rank " << kill.victim << ", stage " << kill.stage << (kill.async ? ", async" : "")
+         << (kill.spare ? ", spare" : "");
   }
 };
 
@@ -88,9 +94,11 @@ std::vector<Kill> all_kills() {
         if (async && stage < SaveStage::written) continue;
         if (victim == 1 && stage == SaveStage::described) continue;
         if (victim == 1 && stage == SaveStage::committed && async) continue;
-        out.push_back({victim, std::to_string(static_cast<int>(stage)), async});
+        const bool opened = stage >= SaveStage::prepared && !async;
+        out.push_back({victim, std::to_string(static_cast<int>(stage)), async, false});
+        if (opened) out.push_back({victim, std::to_string(static_cast<int>(stage)), async, true});
       }
-      out.push_back({victim, "writing", async});
+      for (const bool spare : {false, true}) out.push_back({victim, "writing", async, spare});
     }
   }
   return out;
@@ -100,7 +108,7 @@ class KilledSave : public ::testing::TestWithParam<Kill> {};
 INSTANTIATE_TEST_SUITE_P(EveryStage, KilledSave, ::testing::ValuesIn(all_kills()));
 
 TEST_P(KilledSave, LeavesALoadableCheckpoint) {
-  const auto& [victim, stage, async] = GetParam();
+  const auto& [victim, stage, async, spare] = GetParam();
   const TempDir dir;
   const fs::path path = dir / "ckpt";
   const auto ended =
@@ -109,6 +117,7 @@ TEST_P(KilledSave, LeavesALoadableCheckpoint) {
                                                        {"VICTIM", std::to_string(victim)},
                                                        {"STAGE", stage},
                                                        {"ASYNC", async ? "1" : "0"},
+                                                       {"SPARE", spare ? "1" : "0"},
                                                        {"TESSERA_TIMEOUT_S", "8"}}});
   const auto is = [&](SaveStage s) { return stage == std::to_string(static_cast<int>(s)); };
   EXPECT_EQ(ended[static_cast<size_t>(victim)].signal, SIGKILL);
@@ -120,6 +129,7 @@ TEST_P(KilledSave, LeavesALoadableCheckpoint) {
   }
   run_ranks(2, [&](int) { save(state_of(3), path); });
   EXPECT_EQ(value_in(path), 3);
+  fs::remove_all(dir / "spare");
   EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{"ckpt"});
 }
 

@@ -8,9 +8,11 @@
 #include <cerrno>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "tessera/base/errors.h"
 #include "tessera/checkpoint/stored/remove_tree.h"
+#include "tessera/checkpoint/stored/spare_files.h"
 #include "tessera/dcp/checksums.h"
 #include "tessera/dcp/metadata.h"
 #include "tessera/dcp/rank_metadata.h"
@@ -101,8 +103,10 @@ std::string stamp_of(const fs::path& directory) {
   return join_text(found.st_ino, " ", found.st_ctim.tv_sec, " ", found.st_ctim.tv_nsec);
 }
 
-SavingDirectory::SavingDirectory(const fs::path& directory)
-    : target_(normal(directory)), saving_(saving_path(directory)) {
+SavingDirectory::SavingDirectory(const fs::path& directory, Options options)
+    : target_(normal(directory)),
+      saving_(saving_path(directory)),
+      spare_(std::move(options.spare)) {
   std::error_code none;
   require(!fs::is_symlink(target_, none), target_.string(),
           " is a symbolic link that leads nowhere; remove it, or make the directory");
@@ -122,6 +126,7 @@ SavingDirectory::SavingDirectory(const fs::path& directory)
       }
     }
     if (fs::is_directory(target_)) require_only_checkpoint(target_);
+    if (!spare_.empty()) take_spare_files(spare_, saving_, options.ranks);
   } catch (...) {
     remove_quietly(saving_);
     throw;
@@ -147,7 +152,7 @@ void SavingDirectory::commit() {
   if (exchange(saving_, target_)) {
     lock_ = {};
     sync_directory(parent_of(target_));
-    remove_tree_in_background(saving_);
+    discard(saving_);
     return;
   }
   const fs::path replaced = replaced_path(target_);
@@ -155,7 +160,11 @@ void SavingDirectory::commit() {
   rename_or_fail(saving_, target_);
   lock_ = {};
   sync_directory(parent_of(target_));
-  remove_tree_in_background(replaced);
+  discard(replaced);
+}
+
+void SavingDirectory::discard(const fs::path& replaced) const {
+  spare_.empty() ? remove_tree_in_background(replaced) : retire(replaced, spare_);
 }
 
 void SavingDirectory::commit_file() {

@@ -31,7 +31,15 @@ class SavingDirectory {
   /// Creates an empty saving_path, after what interrupted saves left behind is cleaned up. Throws
   /// InvalidArgument if another save holds it, or if `directory` has files that are no part of a
   /// checkpoint, since they would be lost.
-  explicit SavingDirectory(const std::filesystem::path& directory);
+  explicit SavingDirectory(const std::filesystem::path& directory)
+      : SavingDirectory(directory, {}) {}
+  struct Options {
+    /// Has files that this checkpoint overwrites and takes those that it replaces; see
+    /// spare_files.h. Empty: there are none, and none are kept.
+    std::filesystem::path spare = {};
+    int ranks = 1;  ///< that write files
+  };
+  SavingDirectory(const std::filesystem::path& directory, Options options);
   /// Removes what was not committed.
   ~SavingDirectory();
   SavingDirectory(const SavingDirectory&) = delete;
@@ -39,14 +47,18 @@ class SavingDirectory {
 
   const std::filesystem::path& path() const { return saving_; }
 
-  /// Puts what path() holds in the place of `directory`, durably, and removes the one before.
+  /// Puts what path() holds in the place of `directory`, durably, and removes the one before, or
+  /// keeps its files as spare ones.
   void commit();
   /// The same for a checkpoint that is one file, which path() holds under its name.
   void commit_file();
 
  private:
+  void discard(const std::filesystem::path& replaced) const;
+
   std::filesystem::path target_;
   std::filesystem::path saving_;
+  std::filesystem::path spare_;  // empty: nothing is kept
   DirectoryLock lock_;
 };
 
