@@ -5,6 +5,7 @@
 #include <set>
 
 #include "cli/checkpoint_diff.h"
+#include "cli/printable.h"
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
 #include "tessera/base/progress_bar.h"
@@ -73,6 +74,11 @@ struct CheckpointOptions {
   int ranks = 1;
   double tolerance = 0;
 };
+
+/// Messages quote bytes of damaged files, which need not be UTF-8.
+std::string json_text(const Json& json) {
+  return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
 
 int64_t bytes_of(const dcp::TensorEntry& tensor) {
   return numel_of(tensor.shape) * (tensor.dtype ? dtype_bytes(*tensor.dtype) : 0);
@@ -149,19 +155,19 @@ Json inspect_json(StoredState& stored) {
 void inspect(const CheckpointOptions& options) {
   const auto stored = open_stored(options.path, {});
   if (options.json) {
-    std::cout << inspect_json(*stored).dump(2) << "\n";
+    std::cout << json_text(inspect_json(*stored)) << "\n";
     return;
   }
   std::vector<std::vector<std::string>> rows = {{"name", "type", "shape", "bytes", "chunks", "in"}};
   for (const auto& [name, entry] : stored->metadata().entries) {
     if (const auto* value = std::get_if<dcp::ValueEntry>(&entry)) {
-      rows.push_back({name, "value", value_text(*stored, name, *value)});
+      rows.push_back({printable(name), "value", printable(value_text(*stored, name, *value))});
       continue;
     }
     const auto& tensor = std::get<dcp::TensorEntry>(entry);
-    rows.push_back({name, stored_dtype_text(tensor), shape_text(tensor.shape),
+    rows.push_back({printable(name), stored_dtype_text(tensor), shape_text(tensor.shape),
                     bytes_text(bytes_of(tensor)), std::to_string(tensor.chunks.size()),
-                    files_text(tensor)});
+                    printable(files_text(tensor))});
   }
   const Totals totals = totals_of(*stored);
   std::cout << table_text(rows) << "\n"
@@ -185,13 +191,12 @@ void verify(const CheckpointOptions& options) {
     wrong = error.what();
   }
   if (options.json) {
-    std::cout << Json({{"path", options.path},
-                       {"ok", wrong.empty()},
-                       {"error", wrong},
-                       {"tensors", totals.tensors},
-                       {"bytes", totals.bytes},
-                       {"checksums", checksums}})
-                     .dump(2)
+    std::cout << json_text({{"path", options.path},
+                            {"ok", wrong.empty()},
+                            {"error", wrong},
+                            {"tensors", totals.tensors},
+                            {"bytes", totals.bytes},
+                            {"checksums", checksums}})
               << "\n";
   } else if (wrong.empty()) {
     std::cout << options.path << " is whole: " << totals.tensors << " tensors of "
@@ -199,7 +204,7 @@ void verify(const CheckpointOptions& options) {
               << (checksums ? ", every block has its checksum\n" : ", no file of checksums\n");
   }
   if (wrong.empty()) return;
-  if (!options.json) std::cerr << "tessera: " << wrong << "\n";
+  if (!options.json) std::cerr << "tessera: " << printable_lines(wrong) << "\n";
   throw ExitWith{1};
 }
 
@@ -215,10 +220,12 @@ void diff(const CheckpointOptions& options) {
   if (options.json) {
     Json list = Json::array();
     for (const auto& one : differences) list.push_back({{"name", one.name}, {"what", one.what}});
-    std::cout << list.dump(2) << "\n";
+    std::cout << json_text(list) << "\n";
   } else {
     std::vector<std::vector<std::string>> rows;
-    for (const auto& one : differences) rows.push_back({one.name, one.what});
+    for (const auto& one : differences) {
+      rows.push_back({printable(one.name), printable(one.what)});
+    }
     std::cout << (rows.empty() ? "no difference\n" : table_text(rows));
   }
   if (!differences.empty()) throw ExitWith{1};

@@ -2,6 +2,7 @@
 #include <exception>
 #include <iostream>
 
+#include "cli/printable.h"
 #include "cli/verbs.h"
 #include "tessera/base/errors.h"
 
@@ -11,7 +12,7 @@ constexpr int kFailed = 1;
 constexpr int kWrongCall = 2;
 
 int fail(const char* what, int code) {
-  std::cerr << "tessera: " << what << "\n";
+  std::cerr << "tessera: " << tessera::cli::printable_lines(what) << "\n";
   return code;
 }
 
