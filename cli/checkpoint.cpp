@@ -241,6 +241,7 @@ void copy_tensors(StoredState& stored, const std::string& target,
   try {
     copy_as_safetensors(stored, target, how);
   } catch (const NotSupported& error) {
+    if (how.tensors_only) throw InvalidArgument(error.what());
     throw InvalidArgument(join_text(error.what(), "; --tensors-only leaves out what is none"));
   }
 }
