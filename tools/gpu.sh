@@ -8,8 +8,10 @@
 # Each prints a few lines when it is done; its whole output is a file of the folder $RESULTS.
 #
 #   TORCH            directory of the installed torch; by default that of python3
-#   BUILD            build folder (build-gpu). A new one gets the tests with the label `gpu` alone;
-#                    an existing one, such as build, is used as it was configured
+#   BUILD            build folder (build-gpu). A new one is configured for TEST_FILES; an existing one,
+#                    such as build, is used as it was configured
+#   TEST_FILES       the C++ tests to build, a regex of their names (cuda|nccl|offload: those with the
+#                    label `gpu`). Empty: all, and examples and all benchmarks too
 #   RESULTS          folder for logs and tables ($BUILD/results)
 #   TESSERA_HEADERS  folder with headers that the system lacks: CLI/CLI.hpp, nlohmann/json.hpp
 #   JOBS             parallel jobs of the build
@@ -24,6 +26,7 @@ python=$(cd "$torch/../../../.." && pwd)/bin/python3
 [ -x "$python" ] || python=$(command -v python3)
 build=${BUILD:-build-gpu}
 results=${RESULTS:-$build/results}
+test_files=${TEST_FILES-cuda|nccl|offload}
 jobs=${JOBS:-$(nproc)}
 python_limit=${PYTHON_LIMIT:-540}
 parts=" ${*:-build test python bench} "
@@ -58,7 +61,7 @@ build_all() {
   if [ ! -e "$build/build.ninja" ]; then
     cmake --preset dev -B "$build" "-DTESSERA_TORCH_DIR=$torch" "-DTESSERA_WERROR=${WERROR:-OFF}" \
       "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -DNDEBUG" \
-      "-DTESSERA_TEST_FILES=cuda|nccl|offload" >"$results/configure.log" 2>&1 || {
+      "-DTESSERA_TEST_FILES=$test_files" >"$results/configure.log" 2>&1 || {
       tail -15 "$results/configure.log"
       fail "cmake; see $results/configure.log"
       return
@@ -74,6 +77,7 @@ build_all() {
       say "without $target: a header or package that it needs is not installed"
     fi
   done
+  [ -n "$test_files" ] || targets="$targets all benchmarks"
   # shellcheck disable=SC2086
   if ninja -C "$build" -j "$jobs" -k 0 tessera $targets >"$results/build.log" 2>&1; then
     say "build: done, $(grep -c "warning: " "$results/build.log") warnings"
