@@ -99,7 +99,7 @@ test_all() {
   fi
   if ctest --test-dir "$build" -L gpu -j 4 --timeout 240 --no-tests=error --output-on-failure \
     >"$results/ctest.log" 2>&1; then
-    grep -E "tests passed|Skipped" "$results/ctest.log"
+    grep -E "tests passed|\(Skipped\)" "$results/ctest.log"
   else
     grep -E "Failure$|what\(\)|\*\*\*|tests passed|^[0-9]+: +(Which|Value of|  Actual)" \
       "$results/ctest.log" | cut -c1-200 | head -40
@@ -128,7 +128,7 @@ python_all() {
     "$python" tests/python/plain/run.py --jobs "$jobs" --logs "$results/python" \
     $(find tests/python -maxdepth 1 -name '*_test.py' -not -name 'cuda_*' -printf '%f ') >"$results/python_all.log" 2>&1
   local code=$?
-  grep -E "skipped: |not run|^FAILED|^total: " "$results/python_all.log" | cut -c1-200
+  grep -E "skipped: |^skipped |not run|^FAILED|^total: " "$results/python_all.log" | cut -c1-200
   [ $code = 0 ] || fail "Python tests, exit code $code; see $results/python_all.log and $results/python"
   say "Python tests: done"
 }

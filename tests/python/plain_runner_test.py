@@ -13,7 +13,7 @@ RUNNER = pathlib.Path(__file__).parent / "plain" / "run.py"
 
 # The plain pytest, which the runner puts first on the path, has what these use.
 TESTS = """
-    import os, signal, sys, time
+    import os, signal, sys, time, unittest
     import pytest
 
     @pytest.fixture
@@ -41,6 +41,13 @@ TESTS = """
     def test_is_skipped():
         pytest.skip("for a reason")
 
+    class TestOfUnittest(unittest.TestCase):
+        def test_method(self):
+            self.assertEqual(1, 1)
+
+        def test_wrong_method(self):
+            self.assertEqual(1, 2)
+
     def test_is_last():
         pass
 """
@@ -64,14 +71,16 @@ def test_each_case_is_run_and_failures_are_named(jobs, tmp_path):
     runner = run(tmp_path, TESTS, "--limit", 3, "--jobs", jobs, "--logs", tmp_path / "logs")
     out, _ = runner.communicate(timeout=120)
     assert runner.returncode == 1
-    assert "some_test.py: 3 passed, 1 skipped, 4 failed" in out, out
+    assert "some_test.py: 4 passed, 1 skipped, 5 failed" in out, out
     for name, reason in {
         "test_fails_in_one_case n=2": "failed",
         "test_crashes": "the process ended with code -11",
         "test_hangs": "took longer than 3 s",
         "test_exits": "failed",
+        "TestOfUnittest.test_wrong_method": "failed",
     }.items():
         assert f"FAILED some_test.py: {name}: {reason}" in out, out
+    assert "skipped 1 of some_test.py: for a reason" in out, out
     logs = "".join(log.read_text(encoding="utf-8") for log in (tmp_path / "logs").iterdir())
     assert "in test_hangs" in logs and "in test_crashes" in logs, logs  # stacks
 

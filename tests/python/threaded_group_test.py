@@ -1,5 +1,7 @@
 """Ranks that torch.distributed runs as threads, as PyTorch's own tests of sharded tensors do."""
 
+from unittest import mock
+
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed._tensor.common_dtensor import DTensorOpTestBase, with_comms
@@ -11,9 +13,16 @@ from tessera.compat.fsdp import fully_shard
 
 
 class OnThreads(DTensorOpTestBase):
-    @property
-    def world_size(self):
-        return 4
+    """On the CPU, also where there is a GPU: four ranks that torch starts want four."""
+
+    device_type = "cpu"
+    world_size = 4
+
+    def setUp(self):
+        no_gpu = mock.patch("torch.accelerator.current_accelerator", return_value=None)
+        no_gpu.start()
+        self.addCleanup(no_gpu.stop)
+        super().setUp()
 
     @with_comms
     def test_collectives_and_gradients(self):

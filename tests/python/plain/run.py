@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the tests of this folder's parent without pytest, in processes that share them.
 
-    PYTHONPATH=build/python python3 tests/python/plain/run.py [--jobs 4] [--limit 120] [--logs DIR] [cuda_test.py ...]
+    PYTHONPATH=build/python python3 tests/python/plain/run.py [--jobs 4] [--limit 240] [--logs DIR] [cuda_test.py ...]
 
 One process a file (worker.py), as many at a time as there are jobs; those that have no file left to begin take cases of
 the file that has most of them left. Prints a line a file, each failure with its traceback, and in the end the counts
@@ -14,6 +14,7 @@ SIGTERM ends the run: the cases in progress failed, with their stacks, and files
 """
 
 import argparse
+import collections
 import concurrent.futures
 import contextlib
 import json
@@ -27,7 +28,7 @@ import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-LONG = ("compat_enable_test.py", "examples_test.py")  # begin first
+LONG = ("op_sweep_test.py", "compat_enable_test.py", "examples_test.py", "sharded_models_test.py")  # begin first
 LOAD_LIMIT = 120  # seconds to import a test file
 PROCESS_MARGIN = 20  # processes that a test starts end that much before its own limit, and their output is shown
 
@@ -72,7 +73,7 @@ class Worker:
     def run(self, number):
         with contextlib.suppress(BrokenPipeError):
             os.write(self.requests, b"%d\n" % number)
-        return self.answer(self.limit)["result"]
+        return self.answer(self.limit)
 
     def exit_code(self):
         try:
@@ -141,6 +142,7 @@ class Suite:
         self.files = [File(path) for path in sorted(paths, key=lambda path: path.name not in LONG)]
         self.limit, self.logs, self.lock = limit, logs, threading.Lock()
         self.times, self.running, self.log_count, self.stopped = [], {}, 0, False
+        self.reasons = collections.Counter()  # of skipped cases
 
     def next_file(self):
         """One that no job has begun, else the one with most cases left for each worker; None if there is none."""
@@ -221,13 +223,15 @@ class Suite:
         name = file.cases[number]
         self.set_running(worker, file, name)
         begin = time.monotonic()
-        result = worker.run(number)
+        answer = worker.run(number)
         with self.lock:
             self.times.append((time.monotonic() - begin, f"{file.path.name}: {name}"))
-            if result == "failed":
+            if answer["result"] == "failed":
                 file.fail(name, "failed")
             else:
-                file.counts[result] += 1
+                file.counts[answer["result"]] += 1
+            if answer["result"] == "skipped":
+                self.reasons[f"{file.path.name}: {answer['reason']}"] += 1
 
     def report(self, file, name, reason):
         with self.lock:
@@ -255,6 +259,8 @@ class Suite:
         total = {what: sum(file.counts[what] for file in self.files) for what in ("passed", "skipped", "failed")}
         for seconds, name in sorted(self.times, reverse=True)[:10]:
             print(f"{seconds:6.1f} s  {name}")
+        for reason, n in self.reasons.items():
+            print(f"skipped {n} of {reason}")
         for failure in (failure for file in self.files for failure in file.failures):
             print(f"FAILED {failure}")
         print("total: " + ", ".join(f"{n} {what}" for what, n in total.items()), flush=True)
@@ -264,7 +270,7 @@ class Suite:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--limit", type=int, default=120, help="seconds that a case may take")
+    parser.add_argument("--limit", type=int, default=240, help="seconds that a case may take")
     parser.add_argument("--logs", type=pathlib.Path, help="folder for the output of the tests")
     parser.add_argument("files", nargs="*", help="of the tests; without: all")
     args = parser.parse_args()

@@ -8,9 +8,10 @@ request is the number of a case and each answer its result, a line of JSON each:
 
     {"cases": ["test_a", "test_b n=2"]}      {"skipped": "No module named 'expecttest'"}
     1                                        {"result": "passed"}
+    2                                        {"result": "skipped", "reason": "needs a GPU"}
 
-What fails is printed with its traceback. Knows functions `test_*`, fixtures with `yield`, `tmp_path` and
-`monkeypatch`; no test classes.
+What fails is printed with its traceback. Knows functions `test_*`, fixtures with `yield`, `tmp_path`,
+`tmp_path_factory` and `monkeypatch`, and classes of unittest.
 """
 
 import faulthandler
@@ -23,6 +24,7 @@ import pathlib
 import sys
 import tempfile
 import traceback
+import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -61,6 +63,18 @@ class MonkeyPatch:
         self.setenv(name, None)
 
 
+class TempPathFactory:
+    """mktemp(name): a new folder, removed at the exit."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+
+    def mktemp(self, name):
+        path = pathlib.Path(self.folder.name) / name
+        path.mkdir()
+        return path
+
+
 def fixtures_of(*modules):
     found = {}
     for module in modules:
@@ -86,6 +100,9 @@ class Session:
         elif name == "monkeypatch":
             value = MonkeyPatch()
             self.ends.append(lambda: [undo() for undo in reversed(value.undo)])
+        elif name == "tmp_path_factory":
+            self.kept[name] = TempPathFactory()
+            return self.kept[name]
         else:
             return self.make(name)
         self.made[name] = value
@@ -93,7 +110,7 @@ class Session:
 
     def make(self, name):
         if name not in self.known:
-            raise pytest.Skipped(f"no fixture {name} here")
+            raise LookupError(f"the runner without pytest has no fixture {name}")
         made = self.known[name]
         value = made(**{n: self.value(n) for n in inspect.signature(made).parameters})
         if inspect.isgenerator(value):
@@ -135,6 +152,32 @@ def name_of(test, case):
     return " ".join([test.__name__, *(f"{name}={getattr(value, '__name__', value)}" for name, value in case.items())])
 
 
+def methods_of(case_class):
+    """The tests of a class of unittest, as functions."""
+
+    def function_of(name):
+        def run():
+            result = unittest.TestResult()
+            case_class(name).run(result)
+            for _, text in [*result.errors, *result.failures]:
+                raise AssertionError(text)
+            for _, reason in result.skipped:
+                raise pytest.Skipped(reason)
+
+        run.__name__ = f"{case_class.__name__}.{name}"
+        return run
+
+    return [function_of(name) for name in unittest.defaultTestLoader.getTestCaseNames(case_class)]
+
+
+def tests_of(module):
+    for name, value in vars(module).items():
+        if name.startswith("test_") and inspect.isfunction(value):
+            yield value
+        elif inspect.isclass(value) and issubclass(value, unittest.TestCase) and value.__module__ == module.__name__:
+            yield from methods_of(value)
+
+
 class TestFile:
     """The cases of one file, in its order."""
 
@@ -142,24 +185,25 @@ class TestFile:
         conftest = importlib.import_module("conftest")
         self.module = importlib.import_module(path.stem)
         self.known, self.kept = fixtures_of(conftest, self.module), {}
-        tests = [t for n, t in vars(self.module).items() if n.startswith("test_") and inspect.isfunction(t)]
-        self.cases = [(test, case) for test in tests for case in cases_of(test)]
+        self.cases = [(test, case) for test in tests_of(self.module) for case in cases_of(test)]
+        assert self.cases, f"{path.name} has no tests that this runner knows"
 
     def run(self, number):
-        """"passed", "skipped" or "failed"."""
+        """("passed" or "failed", None), or ("skipped", the reason)."""
         test, case = self.cases[number]
-        if skip_reason(self.module) or skip_reason(test):
-            return "skipped"
+        reason = skip_reason(self.module) or skip_reason(test)
+        if reason is not None:
+            return "skipped", reason
         try:
             run_case(test, case, self.known, self.kept)
-        except pytest.Skipped:
-            return "skipped"
+        except pytest.Skipped as skipped:
+            return "skipped", str(skipped)
         except BaseException:  # a test may also call sys.exit
             print(f"{name_of(test, case)} failed")
             traceback.print_exc(file=sys.stdout)
             sys.stdout.flush()
-            return "failed"
-        return "passed"
+            return "failed", None
+        return "passed", None
 
 
 def load(path):
@@ -189,7 +233,8 @@ def main():
     answer(cases=[name_of(test, case) for test, case in file.cases])
     with open(requests, encoding="ascii") as lines:
         for line in lines:
-            answer(result=file.run(int(line)))
+            result, reason = file.run(int(line))
+            answer(result=result, reason=reason)
 
 
 if __name__ == "__main__":
