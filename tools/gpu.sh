@@ -134,7 +134,7 @@ python_all() {
 }
 
 bench_all() {
-  if PYTHONUNBUFFERED=1 PYTHONPATH=$build/python timeout 300 "$python" \
+  if PYTHONUNBUFFERED=1 PYTHONPATH=$build/python timeout 420 "$python" \
     benchmarks/compare_gpu.py --build "$build" 2>"$results/bench.err" | tee "$results/bench.txt"; then
     say "benchmark: done"
   else
