@@ -81,8 +81,9 @@ def run_python(*words, cwd=None, code=0):
 
 
 def torchrun(n, *words, cwd=None):
-    """run_python on n processes of PyTorch's launcher."""
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", n]
+    """run_python on n processes of PyTorch's launcher, which would wait for minutes for this machine's name to be
+    resolved where there is no network."""
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", n, "--local-addr", "localhost"]
     return run_python(*launch, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", *words, cwd=cwd)
 
 
