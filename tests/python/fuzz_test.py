@@ -14,9 +14,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).with_name("fuzz")))
 
 import artefacts  # noqa: E402
 import compare  # noqa: E402
+import conditioning  # noqa: E402
 import execute  # noqa: E402
 import hunt  # noqa: E402
 import program  # noqa: E402
+import worker  # noqa: E402
 import worlds  # noqa: E402
 
 SECONDS = float(os.environ.get("TESSERA_FUZZ_SECONDS") or 25)
@@ -182,3 +184,83 @@ def test_a_defect_beside_an_artefact_is_found():
         verdict = world.run([made])
         assert verdict.kind == "artefact" and verdict.statement == 1, verdict
         assert world.run([made.without(1)], reset=True).kind == "wrong"
+
+
+# The gradient of the sum of a softmax is zero but for rounding, and RMSprop divides it by its size.
+ROUNDING_DECIDES = [
+    "opt1 = torch.optim.RMSprop([x0], 0.1)",
+    "x1 = x2 * 2",
+    "(x0.softmax(1) * 3000).sum().backward()",
+    "opt1.step()",
+]
+BFLOAT16_DECIDES = [
+    "with torch.autocast('cpu', torch.bfloat16): x1 = x0.float() @ x2.float().t()",
+    "x3 = (x1.double() * 16).sin()",
+]
+
+
+def _explains(statements, change):
+    """Whether noise explains what `change` does to the values of a plain run."""
+    inputs = [program.Input("x0", (4, 6), "S0", grad="opt1" in statements[0]), program.Input("x2", (4, 6), "S0")]
+    made = program.Program(1, "dp=2", inputs, statements)
+
+    def judge(rank):
+        expected = execute.run_plain(made)
+        found = change(made, dict(expected.values))
+        assert compare.first_difference(expected.values, found, expected.rounded.holds)
+        return conditioning.explains(made, expected, found)
+
+    return tessera.run_ranks(1, judge)[0]
+
+
+def _moved(name, by):
+    def change(made, values):
+        value, grad = values[name]
+        return {**values, name: (value + by, grad)}
+
+    return change
+
+
+@pytest.mark.parametrize("statements", [ROUNDING_DECIDES, BFLOAT16_DECIDES])
+def test_what_rounding_decides_is_undecided(statements):
+    assert _explains(statements, lambda made, values: conditioning._noisy_run(made, 77))
+
+
+@pytest.mark.parametrize(
+    "statements, change",
+    [
+        (ROUNDING_DECIDES, _moved("x0", 0.1)),
+        (ROUNDING_DECIDES, _moved("x1", 1e-6)),
+        (BFLOAT16_DECIDES, _moved("x3", 10.0)),
+        (BFLOAT16_DECIDES, _moved("x1", 10.0)),
+        (ROUNDING_DECIDES, lambda made, values: {**values, "x1": (values["x1"][0], True)}),
+        (ROUNDING_DECIDES, lambda made, values: {**values, "x1": (values["x1"][0][:2], False)}),
+        (ROUNDING_DECIDES, lambda made, values: {k: v for k, v in values.items() if k != "x1"}),
+        (["x1 = x0.sin()"], _moved("x1", 1e-6)),
+    ],
+)
+def test_what_rounding_does_not_explain_stays_wrong(statements, change):
+    assert not _explains(statements, change)
+
+
+def test_a_wrong_value_beside_an_undecided_one_stays_wrong():
+    def change(made, values):
+        return _moved("x1", 1e-6)(made, conditioning._noisy_run(made, 77))
+
+    assert not _explains(ROUNDING_DECIDES, change)
+
+
+HOOK_ON_LINEAR = [
+    "x1 = F.linear(x0, x2, x2.sum(1))",
+    "x1.register_hook(lambda g: seen.append(g.detach().clone()))",
+    "x1.mul_(2.0)",
+    "x1.sum().backward()",
+]
+
+
+def test_a_hook_on_the_result_of_linear_may_see_what_it_sees_for_two_dims():
+    inputs = [program.Input("x0", (2, 3, 4), "S0", grad=True), program.Input("x2", (5, 4), "R")]
+    made = program.Program(1, "dp=2", inputs, HOOK_ON_LINEAR)
+    assert [v.kind for v in worker.judge_here(made)] == ["right", "right"]
+    plain = _plain(HOOK_ON_LINEAR, *inputs).values
+    assert not tessera.run_ranks(1, lambda rank: artefacts.is_another_plain_result(made, plain))[0]

@@ -11,7 +11,9 @@ has one to three axes and one to eight ranks, its inputs any placements: uneven,
 partial. Everything it computed, every gradient, optimizer state and buffer is compared on every rank.
 
 A failure is made as short as possible and written as a Python program to --out. What ranks refuse
-with a clear error (refusals.txt) is counted and left out of the program.
+with a clear error (refusals.txt) is counted and left out of the program. A difference that rounding
+alone makes in the plain run too (conditioning.py) is counted as undecided. So the exit code says it all:
+0 if no program failed.
 """
 
 from __future__ import annotations

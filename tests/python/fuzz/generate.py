@@ -191,9 +191,19 @@ class Generator:
         if target and not statement.draws and not _WRITES.search(statement.text):
             self.run.env.pop(target, None)
             return
+        self._repeat(len(self.program.statements))
+
+    def _repeat(self, count: int) -> None:
+        """The first statements again. One that works no more had read what a refused one left, and ends
+        the program."""
+        del self.program.statements[count:]
         self.run = PlainRun(self.program)
-        for earlier in self.program.statements:
-            self.run.step(earlier)
+        for index, earlier in enumerate(self.program.statements):
+            try:
+                self.run.step(earlier)
+            except NotAProgram:
+                self._repeat(index)
+                return
 
     def finish(self) -> None:
         """Ends with gradients of what was computed, and a step."""

@@ -2,6 +2,7 @@
 
     right     every variable is what the plain run says
     artefact  wrong, but the plain run has a statement whose result is its own (artefacts.py)
+    undecided rounding moves the plain run as far as the ranks are from it (conditioning.py): counted
     refused   a clear error, the same on all ranks: counted, no failure
     outside   a rank outside of the mesh, which ended where a statement reads a value
     wrong     a value, gradient, buffer or copy is not
@@ -26,7 +27,7 @@ class Verdict:
     statement: int = -1  # which one raised
 
     def is_failure(self) -> bool:
-        return self.kind not in ("right", "refused", "outside", "artefact", "nothing")
+        return self.kind not in ("right", "refused", "outside", "artefact", "undecided", "nothing")
 
 
 def refusals() -> list[re.Pattern[str]]:
@@ -53,8 +54,8 @@ def of_ranks(verdicts: list[Verdict]) -> Verdict:
     kinds = {v.kind for v in verdicts}
     if len(kinds) == 1 and len({v.statement for v in verdicts}) == 1:
         return verdicts[0]
-    if kinds == {"right", "artefact"}:
-        return next(v for v in verdicts if v.kind == "artefact")
+    if kinds in ({"right", "artefact"}, {"right", "undecided"}):
+        return next(v for v in verdicts if v.kind != "right")
     for kind in ("crash", "hang", "wrong"):
         for rank, verdict in enumerate(verdicts):
             if verdict.kind == kind:

@@ -13,11 +13,13 @@ import os
 import re
 import sys
 import warnings
+from typing import Any
 
 import torch
 
 import artefacts
 import compare
+import conditioning
 import execute
 import judge
 import plant
@@ -31,19 +33,29 @@ THREADS_TIMEOUT_S = 60
 NO_VALUE = re.compile(r"a rank outside it, which holds no value|aten::index\.Tensor on mesh .* outside it: the shape")
 
 
-def judge_rank(program: Program, expected: execute.Expected) -> Verdict:
-    """Runs the program as a rank."""
+def judge_rank(program: Program, expected: execute.Expected) -> tuple[Verdict, dict[str, Any]]:
+    """Runs the program as a rank: the verdict, and what it found."""
     try:
         found = execute.run_rank(program)
     except execute.Refused as refused:
         if NO_VALUE.search(str(refused.error)):
-            return Verdict("outside")
-        return judge.of_error(refused.error, refused.index)
+            return Verdict("outside"), {}
+        return judge.of_error(refused.error, refused.index), {}
     except Exception as error:  # noqa: BLE001 - also inputs and reading back may fail
-        return Verdict("unclear", f"{type(error).__name__}: {error}")
+        return Verdict("unclear", f"{type(error).__name__}: {error}"), {}
     if difference := compare.first_difference(expected.values, found, expected.rounded.holds):
-        return Verdict("wrong", difference)
-    return Verdict("right")
+        return Verdict("wrong", difference), found
+    return Verdict("right"), found
+
+
+def judge_again(program: Program, expected: execute.Expected, wrong: Verdict, found: dict[str, Any]) -> Verdict:
+    """Whether what a rank found is right all the same. Call it inside a world of one rank."""
+    if artefacts.is_another_plain_result(program, found):
+        return Verdict("right")
+    if artefact := artefacts.first_artefact(program):
+        statement, text = artefact
+        return Verdict("artefact", text, statement)
+    return Verdict("undecided", wrong.text) if conditioning.explains(program, expected, found) else wrong
 
 
 def judge_here(program: Program) -> list[Verdict]:
@@ -53,19 +65,16 @@ def judge_here(program: Program) -> list[Verdict]:
     except execute.NotAProgram as error:
         return [Verdict("nothing", str(error))]
     if "RANK" in os.environ:
-        verdicts = [judge_rank(program, expected)]
+        judged = [judge_rank(program, expected)]
     else:
-        verdicts = tessera.run_ranks(
+        judged = tessera.run_ranks(
             program.ranks(), lambda rank: judge_rank(program, expected), timeout=THREADS_TIMEOUT_S
         )
-    if all(v.kind != "wrong" for v in verdicts):
-        return verdicts
-    found = tessera.run_ranks(1, lambda rank: artefacts.first_artefact(program))[0]
-    if found is None:
-        return verdicts
-    statement, text = found
-    artefact = Verdict("artefact", text, statement)
-    return [artefact if v.kind == "wrong" else v for v in verdicts]
+
+    def again(verdict: Verdict, found: dict[str, Any]) -> Verdict:
+        return tessera.run_ranks(1, lambda rank: judge_again(program, expected, verdict, found))[0]
+
+    return [again(*one) if one[0].kind == "wrong" else one[0] for one in judged]
 
 
 def main() -> None:
