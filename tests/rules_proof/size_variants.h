@@ -49,7 +49,8 @@ inline std::string resized(const std::string& word, const c10::FunctionSchema& s
 
 inline std::string resized_line(const std::string& line, int64_t from, int64_t to) {
   const auto words = split_text(line, ' ');
-  const auto& schema = find_op(words[0]).schema();
+  const c10::OperatorHandle op = find_op(words[0]);
+  const auto& schema = op.schema();
   std::string out = words[0];
   for (size_t i = 1; i < words.size(); ++i) out += " " + resized(words[i], schema, from, to);
   return out;

@@ -103,6 +103,8 @@ constexpr auto kMakeTensors = std::to_array<std::string_view>({
     "poisson_nll_loss",
     "quantile",
     "repeat_interleave",
+    "resolve_conj",
+    "resolve_neg",
     "rnn_relu",
     "rnn_relu_cell",
     "rnn_tanh",

@@ -25,14 +25,14 @@ namespace tessera::dtensor {
 namespace {
 
 /// Whether a view of `base` must be marked as a copy: it is taken of a redistributed copy, or of
-/// such a view. Except detach in backward: autograd detaches the gradients it stores, which are
-/// independent tensors.
+/// such a view, or is computed. Except detach in backward: autograd detaches the gradients it
+/// stores, which are independent tensors.
 bool is_view_of_copy(const OpEntry& entry, const Decision& decision, const c10::IValue& base) {
   if (!entry.is_view || !base.isTensor()) return false;
   const ShardedMeta* meta = sharded_meta(base.toTensor());
   if (meta == nullptr) return false;
   const bool is_own = entry.name == "aten::detach" && in_backward_or_composite();
-  return decision.moves || (meta->is_copy_of_view() && !is_own);
+  return decision.moves || entry.sets_bit || (meta->is_copy_of_view() && !is_own);
 }
 
 /// A view is an inference tensor if and only if its base is one, whatever the current mode.
@@ -163,7 +163,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
   if (view_base.defined()) share_write_counts(view_base, std::span(stack).subspan(base));
   if (!originals.empty()) write_back(entry, *decision, originals, borrowed);
   if (viewed.defined()) [[unlikely]] {
-    note_origin(*decision, viewed, copied, std::span(stack).subspan(base));
+    note_origin(entry, *decision, viewed, copied, std::span(stack).subspan(base));
   }
 }
 

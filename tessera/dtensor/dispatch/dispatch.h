@@ -50,8 +50,8 @@ void write_back(const OpEntry& entry, const Decision& decision,
 
 /// Records the origin of view results that alias `local`, a redistributed copy of `base`, or the
 /// local tensor of a base that is itself such a view.
-void note_origin(const Decision& decision, const at::Tensor& base, const at::Tensor& local,
-                 std::span<const c10::IValue> results);
+void note_origin(const OpEntry& entry, const Decision& decision, const at::Tensor& base,
+                 const at::Tensor& local, std::span<const c10::IValue> results);
 /// Throws for a view whose writes would be lost.
 void check_writable(const OpEntry& entry, const c10::IValue& value);
 /// Forwards what was written to a gathered view to its base.

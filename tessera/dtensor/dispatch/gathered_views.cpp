@@ -87,14 +87,19 @@ void write_through(const OpEntry& entry, const at::Tensor& view) {
   while (meta->origin() != nullptr) {
     const ViewOrigin& origin = *meta->origin();
     meta = sharded_meta(origin.base);
-    copy_into(meta->local(), exec::redistribute(origin.gathered, origin.as, meta->sharding(),
-                                                {.may_alias = true}));
+    copy_into(meta->local(), exec::redistribute(computed(origin.value, origin.gathered), origin.as,
+                                                meta->sharding(), {.may_alias = true}));
   }
 }
 
-void note_origin(const Decision& decision, const at::Tensor& base, const at::Tensor& local,
-                 std::span<const c10::IValue> results) {
+void note_origin(const OpEntry& entry, const Decision& decision, const at::Tensor& base,
+                 const at::Tensor& local, std::span<const c10::IValue> results) {
   std::shared_ptr<const ViewOrigin> origin;
+  if (entry.sets_bit) {
+    const auto value = entry.name == "aten::_conj" ? ViewValue::conjugate : ViewValue::negative;
+    const ShardedMeta* copy = sharded_meta(results[0].toTensor());
+    return set_origin(results[0], make_origin(base, copy->local(), decision.operands[0], value));
+  }
   const bool shares = decision.operands[0].defined() && share_memory(results, local);
   if (!decision.moves) {
     origin = sharded_meta(base)->origin();

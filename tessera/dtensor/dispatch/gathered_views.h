@@ -15,6 +15,8 @@
 ///   y.add_(1);             // the copy is stale ...
 ///   row.sum();             // ... and gathered again before it is read
 ///
+/// A view that libtorch computes when it is read, as conj() of a complex tensor, is a copy too.
+///
 /// So it behaves as a view, as long as all ranks call the same ops in the same order. Not detected:
 /// a write to the memory that to_local(y) shares.
 namespace tessera::dtensor {

@@ -17,6 +17,7 @@
 #include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/instance_norm.h"
+#include "tessera/dtensor/resolve_bits.h"
 #include "tessera/dtensor/tensor/lazy.h"
 #include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
@@ -111,6 +112,15 @@ bool dist(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const auto args = torch::jit::pop(stack, entry.args.size());
   const at::Tensor apart = args[0].toTensor().sub(args[1].toTensor());
   torch::jit::push(stack, at::linalg_vector_norm(apart, args[2].toScalar()));
+  return true;
+}
+
+/// libtorch returns the tensor itself if its bit is not set.
+template <ViewValue kBit>
+bool resolve(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const auto args = torch::jit::pop(stack, entry.args.size());
+  const at::Tensor self = args[0].toTensor();
+  torch::jit::push(stack, has_bit(self, kBit) ? self.clone() : self);
   return true;
 }
 
@@ -220,6 +230,8 @@ void install_whole_ops() {
   set_special_case("aten::nonzero", nonzero_in_derivative);
   set_decomposition("aten::allclose", allclose);
   set_decomposition("aten::dist", dist);
+  set_decomposition("aten::resolve_conj", resolve<ViewValue::conjugate>);
+  set_decomposition("aten::resolve_neg", resolve<ViewValue::negative>);
   set_decomposition("aten::as_strided", as_strided);
   set_decomposition("aten::is_same_size", is_same_size);
   set_decomposition("aten::_has_same_storage_numel", has_same_storage_numel);

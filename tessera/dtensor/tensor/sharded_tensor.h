@@ -17,11 +17,15 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse3;
 
 class LazyLocal;  // lazy.h
 
-/// The base of a view that had to be gathered; see dtensor/dispatch/gathered_views.cpp.
+/// What a copied view computes from its base. Each is its own inverse.
+enum class ViewValue : uint8_t { same, conjugate, negative };
+
+/// The base of a view that had to be copied; see dtensor/dispatch/gathered_views.cpp.
 struct ViewOrigin {
   at::Tensor base;
-  at::Tensor gathered;  ///< the base's value, redistributed; the view shares its memory
-  Sharding as;          ///< the sharding of `gathered`
+  at::Tensor gathered;  ///< `value` of the redistributed base; the view shares its memory
+  Sharding as;          ///< the sharding of the redistributed base
+  ViewValue value = ViewValue::same;
 };
 
 class ShardedMeta {

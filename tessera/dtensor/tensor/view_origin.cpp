@@ -1,5 +1,8 @@
 #include "tessera/dtensor/tensor/view_origin.h"
 
+#include <ATen/ops/conj_physical.h>
+#include <ATen/ops/neg.h>
+
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -89,8 +92,20 @@ void refresh(const ViewOrigin& origin) {
   const at::Tensor now =
       exec::redistribute(base.local(), base.sharding(), origin.as, {.may_alias = true});
   if (now.is_alias_of(origin.gathered)) return;
-  copy_into(origin.gathered, now);
+  copy_into(origin.gathered, computed(origin.value, now));
   mark_stale(memory_of(origin.gathered), {});
+}
+
+at::Tensor computed(ViewValue value, const at::Tensor& from) {
+  switch (value) {
+    case ViewValue::same:
+      return from;
+    case ViewValue::conjugate:
+      return at::conj_physical(from);
+    case ViewValue::negative:
+      return at::neg(from);
+  }
+  return from;
 }
 
 bool has_gathered_views(const ShardedMeta& base) {
@@ -110,8 +125,8 @@ void note_write(const ShardedMeta& written) {
 }
 
 std::shared_ptr<const ViewOrigin> make_origin(const at::Tensor& base, at::Tensor gathered,
-                                              Sharding as) {
-  const auto* made = new ViewOrigin{alias_of(base), std::move(gathered), std::move(as)};
+                                              Sharding as, ViewValue value) {
+  const auto* made = new ViewOrigin{alias_of(base), std::move(gathered), std::move(as), value};
   const void* memory = memory_of_base(*made);
   live_view_origins.fetch_add(1, std::memory_order_relaxed);
   {

@@ -7,8 +7,8 @@
 
 #include "tessera/dtensor/tensor/sharded_tensor.h"
 
-/// Tracks the copies made for views whose elements are on other ranks (dispatch/gathered_views.h):
-/// the base of each copy, and whether it is stale.
+/// Tracks the copies made for views whose elements are on other ranks, or are computed
+/// (dispatch/gathered_views.h): the base of each copy, and whether it is stale.
 namespace tessera::dtensor {
 
 /// The number of live ViewOrigins in the process.
@@ -24,9 +24,12 @@ inline bool is_gathered_view(const at::Tensor& tensor) {
 /// Whether a gathered view exists of this tensor, or of another one with the same memory.
 bool has_gathered_views(const ShardedMeta& base);
 
-/// The origin of views of `gathered`, the value of `base` with sharding `as`.
+/// The origin of views of `gathered`, computed from `base` with sharding `as`.
 std::shared_ptr<const ViewOrigin> make_origin(const at::Tensor& base, at::Tensor gathered,
-                                              Sharding as);
+                                              Sharding as, ViewValue value = ViewValue::same);
+
+/// The view's value of a base, or the base's of a view.
+at::Tensor computed(ViewValue value, const at::Tensor& from);
 
 /// Gathers a view's copy again if its base was written to since. Communicates in that case.
 void refresh(const at::Tensor& view);

@@ -79,6 +79,7 @@ OpEntry::OpEntry(const c10::OperatorHandle& op) {
     result_is_tensor.push_back(is_tensor_result(result));
   }
   is_view = any_alias && written.empty();
+  sets_bit = name == "aten::_conj" || name == "aten::_neg_view";
   is_fused = name.starts_with("aten::_fused_");
   hidden = hidden_args(schema);
 }

@@ -65,6 +65,7 @@ struct OpEntry {
   std::vector<bool> result_is_tensor;
   bool is_out = false;                    // the written arguments are out= arguments
   bool is_view = false;                   // results alias inputs without writing
+  bool sets_bit = false;                  // a view that libtorch computes when it is read
   bool is_fused = false;                  // an optimizer's step: aten::_fused_adamw_
   uint32_t id = 0;                        // dense, for per-thread caches
   Decomposition decomposition = nullptr;  // tried before rules and libtorch's own
