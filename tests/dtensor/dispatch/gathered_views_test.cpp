@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <array>
 #include <functional>
 
 #include "tessera/base/errors.h"
@@ -248,15 +249,35 @@ TEST(GatheredViews, AreNotWrittenTogetherWithTheirBase) {
   });
 }
 
-/// Copies that do not share memory with a gathered base refuse, so that no write is lost.
-TEST(GatheredViews, RefuseWritesThatWouldBeLost) {
+/// A conjugate, which libtorch computes when it is read, is a copy that behaves as a view.
+TEST(GatheredViews, OfConjugatesSeeWritesAndPassThemOn) {
   test::run_ranks(2, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");
     const at::Tensor full = at::complex(test_numbers({4, 3}, 1), test_numbers({4, 3}, 2));
     const at::Tensor x = distribute_tensor(full, mesh, {Shard(0)});
-    EXPECT_THROW(x.conj().add_(1), InvalidArgument);
-    EXPECT_TRUE(at::equal(full_tensor(x), full));
-    EXPECT_NO_THROW(x.conj().clone().add_(1));
+    const auto same_after = [&](const auto& write) {
+      const at::Tensor plain = full.clone();
+      const at::Tensor sharded = x.clone();
+      const std::array of_plain = {plain.conj(), at::imag(plain.conj()), plain.conj().select(0, 1)};
+      const std::array of_sharded = {sharded.conj(), at::imag(sharded.conj()),
+                                     sharded.conj().select(0, 1)};
+      write(plain);
+      write(sharded);
+      EXPECT_TRUE(at::allclose(full_tensor(sharded), plain));
+      for (size_t i = 0; i < of_plain.size(); ++i) {
+        EXPECT_TRUE(
+            at::allclose(full_tensor(of_sharded[i]), of_plain[i].resolve_conj().resolve_neg()))
+            << i;
+      }
+    };
+    same_after([](const at::Tensor& t) { t.mul_(2); });
+    same_after([](const at::Tensor& t) { at::imag(t).select(0, 2).fill_(7); });
+    same_after([](const at::Tensor& t) { t.conj().add_(1); });
+    same_after([](const at::Tensor& t) { at::imag(t.conj()).select(1, 0).add_(1); });
+    same_after([](const at::Tensor& t) { t.conj().conj().select(0, 3).add_(1); });
+    same_after([](const at::Tensor& t) { t.conj().resolve_conj().add_(1); });
+    same_after([](const at::Tensor& t) { at::imag(t.conj()).resolve_neg().add_(1); });
+    same_after([](const at::Tensor& t) { at::real(t.conj()).resolve_neg().add_(1); });
   });
 }
 

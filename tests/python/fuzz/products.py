@@ -64,7 +64,7 @@ def convolution(d: Draw) -> str | None:
         f"F.adaptive_avg_pool1d({x}, {d.pick(1, 2)})",
         f"F.interpolate({x}, scale_factor=2)",
     )
-    if d.chance(0.4) or not w:
+    if d.chance(0.4) or not w or not channels:  # of no channels libtorch makes none, whatever the weight has
         return pool
     return f"F.conv1d({x}, {w}, padding={d.pick(0, 1, 2)}, stride={d.pick(1, 2)})"
 
