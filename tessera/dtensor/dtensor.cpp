@@ -14,6 +14,7 @@
 #include "tessera/dtensor/distribute_all.h"
 #include "tessera/dtensor/parts/measure.h"
 #include "tessera/dtensor/parts/scatter.h"
+#include "tessera/dtensor/tensor/layout.h"
 #include "tessera/dtensor/tensor/sharded_tensor.h"
 #include "tessera/dtensor/tensor/view_origin.h"
 #include "tessera/exec/redistribute.h"
@@ -143,6 +144,7 @@ std::span<const int64_t> local_offset(const at::Tensor& tensor) {
 at::Tensor from_local(const at::Tensor& local, const DeviceMesh& mesh,
                       std::vector<Placement> placements, const FromLocalOptions& options) {
   require(local.defined() && !is_dtensor(local), "from_local needs a plain tensor");
+  dtensor::require_strided("from_local", local);
   require_ranks(mesh, "from_local");
   Sharding as;
   if (options.shape) {
@@ -250,6 +252,7 @@ at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh,
     return full;
   }
   refuse_partial(placements, "distribute_tensor");
+  dtensor::require_strided("distribute_tensor", full);
   require(full.is_leaf(),
           "distribute_tensor needs a leaf: a tensor that autograd computed keeps its "
           "history only through from_local");

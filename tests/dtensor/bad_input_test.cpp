@@ -51,6 +51,27 @@ const std::vector<BadRequest>& bad_requests() {
          distribute_tensor(h.full, h.mesh, {Shard(0), Shard(1), Replicate()});
        },
        {"dp=2,tp=2", "3"}},
+      {"DistributeASparseTensor",
+       [](Hands& h) {
+         distribute_tensor(h.full.to_sparse(), h.mesh, {Shard(0), Replicate()});
+       },
+       {"distribute_tensor", "a sparse tensor cannot be sharded"}},
+      {"FromLocalOfACompressedTensor",
+       [](Hands& h) {
+         from_local(h.full.to_sparse_csr(), h.mesh, {Shard(0), Replicate()});
+       },
+       {"from_local", "a sparse tensor cannot be sharded"}},
+      {"ProductWithASparseTensor",
+       [](Hands& h) { at::mm(at::eye(4).to_sparse(), h.x); },
+       {"aten::mm", "sparse or nested", "to_dense"}},
+      {"ProductWithACompressedTensor",
+       [](Hands& h) { at::mm(at::eye(4).to_sparse_csr(), h.x); },
+       {"aten::mm", "sparse or nested", "to_dense"}},
+      {"ASparseTensorOfShardedValues",
+       [](Hands& h) {
+         at::sparse_coo_tensor(at::zeros({1, 4}, at::kLong), h.x, {4, 6});
+       },
+       {"sparse", "cannot be sharded"}},
       {"DistributeToPartial",
        [](Hands& h) {
          distribute_tensor(h.full, h.mesh, {Partial(), Replicate()});

@@ -326,6 +326,22 @@ def test_a_plain_number_that_is_expanded_is_taken_as_a_number(ranks):
     ranks(2, body)
 
 
+def test_layouts_without_strides_are_refused_by_name(ranks):
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        x = spread(torch.ones(4, 4), mesh, "S0")
+        for refused in (
+            lambda: torch.nested.nested_tensor([x, x]),
+            lambda: x.to_sparse_csr(),
+            lambda: torch.sparse.mm(torch.eye(4).to_sparse(), x),
+            lambda: tessera.distribute_tensor(torch.eye(4).to_sparse(), mesh, "S0"),
+        ):
+            with pytest.raises(RuntimeError, match="cannot be sharded"):
+                refused()
+
+    ranks(2, body)
+
+
 def test_a_chunked_loss_of_a_sharded_batch_gathers_no_chunks(ranks):
     functional = torch.nn.functional
     if not hasattr(functional, "linear_cross_entropy"):

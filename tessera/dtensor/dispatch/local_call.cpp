@@ -101,6 +101,7 @@ bool completes_again(const at::Tensor& local, const Sharding& last) {
 /// Wraps a result whose sharding its decision leaves open.
 at::Tensor wrap_completed(const OpEntry& entry, const Decision& decision, size_t index,
                           at::Tensor local) {
+  if (local.is_nested() || local.is_sparse_csr()) require_strided(entry.name, local);
   if (decision.completed.size() <= index) decision.completed.resize(index + 1);
   Sharding& last = decision.completed[index];
   if (completes_again(local, last)) return wrap(std::move(local), last);

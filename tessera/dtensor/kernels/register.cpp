@@ -20,6 +20,7 @@
 #include "tessera/dtensor/dispatch/view_replay.h"
 #include "tessera/dtensor/kernels/linear_gradient.h"
 #include "tessera/dtensor/kernels/matmul_kernel.h"
+#include "tessera/dtensor/kernels/refuse_layouts.h"
 #include "tessera/dtensor/kernels/typed_kernel.h"
 #include "tessera/dtensor/kernels/use_kernel.h"
 #include "tessera/rules/registry/registry.h"
@@ -151,6 +152,7 @@ void register_kernels() {
         torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse3, __FILE__, __LINE__);
     registered().autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
     register_use_kernel();
+    register_refused_layouts();
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tessera/base/errors.h"
 #include "tessera/base/iota_vector.h"
 #include "tessera/dtensor/tensor/sharded_tensor.h"
 
@@ -58,6 +59,12 @@ at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted, 
   const auto stride = predicted.local_stride();
   at::Tensor laid = at::empty_strided(as_ints(shape), as_ints(stride), local.options());
   return wrap(laid.copy_(local), predicted);
+}
+
+void require_strided(std::string_view what, const at::Tensor& tensor) {
+  if (!tensor.is_nested() && tensor.layout() == at::kStrided) return;
+  throw NotSupported(join_text(what, ": a ", tensor.is_nested() ? "nested" : "sparse",
+                               " tensor cannot be sharded; make it dense first"));
 }
 
 }  // namespace tessera::dtensor

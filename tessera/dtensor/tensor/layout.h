@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <span>
+#include <string_view>
 
 #include "tessera/sharding/sharding.h"
 
@@ -25,6 +26,10 @@ inline bool is_laid_out_as(const at::Tensor& local, std::span<const int64_t> sai
   }
   return true;
 }
+
+/// Throws NotSupported, in the name of `what`, for a sparse or nested tensor: a part is addressed
+/// by sizes and strides, which it does not have.
+void require_strided(std::string_view what, const at::Tensor& tensor);
 
 /// Wraps a new local result whose strides differ from the predicted ones. If all ranks necessarily
 /// have the same strides, the sharding adopts them. If parts are uneven, some rank may see no
