@@ -34,8 +34,10 @@ class GradientNode final : public Node {
           "backward(create_graph) into the grad of a fully_shard parameter, which is reduced over "
           "the ranks and has no graph; take torch::autograd::grad for higher derivatives");
     }
-    // Raw bytes are packed and sent, so a lazy conjugate or negation must be resolved first.
+    // Raw bytes are packed and sent, so a sparse layout (an embedding's) is made dense, and a lazy
+    // conjugate or negation resolved first.
     at::Tensor& gradient = gradients[0];
+    if (gradient.layout() != at::kStrided) gradient = gradient.to_dense();
     if (gradient.is_conj() || gradient.is_neg()) gradient = gradient.resolve_conj().resolve_neg();
     group->accept(index_, std::move(gradient));
     return {};

@@ -271,3 +271,24 @@ def test_views_of_activations_are_recorded_as_without_shards(ranks):
         assert torch.equal((torch.eye(4) @ turned).detach(), weight.t())
 
     ranks(2, body)
+
+
+def test_sparse_gradients_are_reduced_as_dense_ones(ranks):
+    def net():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Embedding(16, 8, sparse=True), nn.Linear(8, 4))
+
+    indexes = torch.randint(0, 16, (4, 5), generator=torch.Generator().manual_seed(0))
+    plain = net()
+    for _ in range(2):  # the second is added to the first
+        plain(indexes).square().mean().backward()
+
+    def body(rank):
+        sharded = tessera.fully_shard(net(), tessera.init_device_mesh("dp=2"))
+        for _ in range(2):
+            sharded(indexes.chunk(2)[rank]).square().mean().backward()
+        for mine, p in zip(sharded.parameters(), plain.parameters(), strict=True):
+            expected = p.grad.to_dense()
+            torch.testing.assert_close(tessera.full_tensor(mine.grad), expected)
+
+    ranks(2, body)
