@@ -39,6 +39,6 @@ def strict_rules(strict: bool = True) -> AbstractContextManager[Any]:
 
 
 def implicit_replication(on: bool = True) -> AbstractContextManager[Any]:
-    """Plain tensors among sharded ones are taken as replicated; without it only those of one element
-    are. They must be equal on all ranks."""
+    """Plain tensors among sharded ones are taken as replicated; without it only those of one element,
+    expanded or not, are. They must be equal on all ranks."""
     return _C.ImplicitReplication(on)
