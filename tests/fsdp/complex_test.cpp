@@ -148,9 +148,9 @@ TEST(FullyShardComplex, WritesToTheRealAndImaginaryPartsReachTheParameter) {
       at::view_as_real(w).mul_(0.5);
       at::real(w).add_(1);
       at::imag(w).sub_(at::real(w));
+      w.conj().mul_(2);
     }
     EXPECT_TRUE(at::allclose(full_tensor(list[0]), plain));
-    EXPECT_THROW(list[0].conj().mul_(2), InvalidArgument) << "a copy: the write would be lost";
   });
 }
 
