@@ -1,4 +1,5 @@
-"""States as programs have them: objects with a state_dict(), scalars of numpy; what is no state is refused."""
+"""States as programs have them: objects with a state_dict(), scalars of numpy; what is no state is refused;
+spare files."""
 
 import pytest
 import tessera
@@ -107,3 +108,30 @@ def test_every_scalar_of_numpy_is_a_number(tmp_path):
     for value, kind in ((numpy.complex64(1), "complex"), (numpy.longdouble(1), "longdouble")):
         with pytest.raises(tessera.NotSupported, match=f"c is a {kind}"):
             tessera.save({"c": value}, tmp_path / "d")
+
+
+def test_files_of_a_replaced_checkpoint_are_overwritten(ranks, tmp_path):
+    spare = tmp_path / "spare"
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        state = {"w": tessera.distribute_tensor(torch.zeros(6), mesh, "S0"), "n": 0}
+        saver = tessera.AsyncSaver()
+        for n in range(1, 7):
+            with torch.no_grad():
+                state["w"].fill_(n)
+            state["n"] = n
+            tessera.save(state, tmp_path / "c", spare=spare)
+            tessera.save_step(state, tmp_path / "run", n, keep=1, spare=spare)
+            saver.save(state, tmp_path / "async", spare=str(spare))
+            saver.wait()
+            for path in (tmp_path / "c", tessera.step_path(tmp_path / "run", n), tmp_path / "async"):
+                loaded = {"w": torch.zeros(6), "n": 0}
+                tessera.load(loaded, path)
+                assert loaded["n"] == n and torch.equal(loaded["w"], torch.full((6,), float(n)))
+
+    ranks(2, body)
+    assert sorted(path.name for path in tmp_path.iterdir()) in (
+        ["async", "c", "run", "spare"],
+        ["async", "c", "run"],
+    )
