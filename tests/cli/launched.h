@@ -36,7 +36,7 @@ class Folder {
     path_ = mkdtemp(name.data());
   }
   // Not std::filesystem::remove_all: some builds of libtorch export one that crashes here.
-  ~Folder() { (void)std::system(("rm -rf '" + path_.string() + "'").c_str()); }
+  ~Folder() { EXPECT_EQ(std::system(("rm -rf '" + path_.string() + "'").c_str()), 0); }
   std::string file(const std::string& name) const { return path_ / name; }
 
   /// A shell script that ranks can run.
