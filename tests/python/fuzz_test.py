@@ -258,9 +258,28 @@ HOOK_ON_LINEAR = [
 ]
 
 
+def _is_another_plain_result(made, found):
+    return tessera.run_ranks(1, lambda rank: artefacts.is_another_plain_result(made, found))[0]
+
+
 def test_a_hook_on_the_result_of_linear_may_see_what_it_sees_for_two_dims():
     inputs = [program.Input("x0", (2, 3, 4), "S0", grad=True), program.Input("x2", (5, 4), "R")]
     made = program.Program(1, "dp=2", inputs, HOOK_ON_LINEAR)
     assert [v.kind for v in worker.judge_here(made)] == ["right", "right"]
     plain = _plain(HOOK_ON_LINEAR, *inputs).values
-    assert not tessera.run_ranks(1, lambda rank: artefacts.is_another_plain_result(made, plain))[0]
+    assert not _is_another_plain_result(made, _moved("x1", 1e-3)(made, dict(plain)))
+
+
+def test_a_gradient_may_be_expanded_where_a_view_of_a_written_tensor_was_taken_again():
+    """Plain autograd goes through as_strided there, whose derivative is a copy."""
+    inputs = [program.Input("x0", (7,), "R", grad=True), program.Input("x4", (2,), "R", dtype="int64")]
+    statements = ["x1 = x0 * x0", "x2 = x1.squeeze()", "x2[:2] = 2.0"]
+    statements += ["x3 = torch.autograd.grad(x2.sum() * 3.0, x1, create_graph=True)[0]"]
+    statements += ["x3.index_fill_(0, x4 % 7, 0.25)"]
+    made = program.Program(1, "dp=2", inputs, statements)
+    assert [v.kind for v in worker.judge_here(made)] == ["right", "right"]
+    plain = _plain(statements, *inputs).values
+    assert (plain["x3"][0] == 3.0).any()
+    whole = {**plain, "x3": (torch.full_like(plain["x3"][0], 0.25), plain["x3"][1])}
+    assert _is_another_plain_result(made, whole)
+    assert not _is_another_plain_result(made, _moved("x1", 1e-3)(made, dict(whole)))
