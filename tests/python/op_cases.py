@@ -117,6 +117,16 @@ def rounded(tensor: torch.Tensor) -> torch.Tensor:
 
 # Calls
 
+LARGEST_GRAD = 1e3  # of the samples' small numbers, unless an operator divides by nearly nothing
+
+
+def noisy(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """A copy; with a seed, of numbers that differ by rounding."""
+    if not seed or not (tensor.is_floating_point() or tensor.is_complex()):
+        return tensor.clone()
+    signs = torch.randint(0, 2, tensor.shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    return tensor * (1 + signs.to(tensor.dtype) * torch.finfo(tensor.dtype).eps)
+
 
 def other_numbers(leaves: list[Any]) -> tuple[list[list[Any]], list[list[Any]]]:
     """The same arguments with zeros, and with other numbers: of each several to try, until the operator
@@ -160,7 +170,8 @@ class Case:
             self._expect_what_one_rank_draws()
             return
         zeros, others = other_numbers(leaves)
-        self.calls = [*self._first_taken(zeros), *self.calls, *self._first_taken(others)]
+        first = self._with_determined_grads(self.calls[0])
+        self.calls = [*self._first_taken(zeros), first, *self._first_taken(others)]
 
     def _first_taken(self, tries: list[list[Any]]) -> list[Expected]:
         for leaves in tries:
@@ -169,7 +180,7 @@ class Case:
             except Exception:  # noqa: BLE001 - not a number that the operator takes
                 continue
             if not self._draws(call):  # dropout of nothing does not, of something it does
-                return [call]
+                return [self._with_determined_grads(call)]
         return []
 
     def invoke(self, leaves: list[Any], tensors: list[torch.Tensor], out: Any = None) -> list[Any]:
@@ -191,6 +202,18 @@ class Case:
             return True
         return False
 
+    def _with_determined_grads(self, call: Expected) -> Expected:
+        """Without large gradients that follow the rounding of the inputs: svd_lowrank that is asked for
+        more singular values than the matrix has divides by one that is zero but for rounding."""
+        if all(g is None or not g.numel() or g.abs().max() <= LARGEST_GRAD for g in call.grads or ()):
+            return call
+        try:
+            for seed in (2, 3):
+                compare_grads(call.grads, self._plain(call.leaves, seed=1, noise=seed).grads, "")
+        except AssertionError:
+            return dataclasses.replace(call, grads=None, cotangents=None)
+        return call
+
     def _expect_what_one_rank_draws(self) -> None:
         """The numbers that any ranks must draw are those of a single one."""
         whole = tuple("R" for _ in self.tensors)
@@ -199,11 +222,12 @@ class Case:
         call = self.calls[0]
         self.calls = [dataclasses.replace(call, results=results, written=written, grads=grads)]
 
-    def _plain(self, leaves: list[Any], seed: int) -> Expected:
+    def _plain(self, leaves: list[Any], seed: int, noise: int = 0) -> Expected:
+        """With `noise`, of inputs that are off by the last digit; it is the seed of that."""
         torch.manual_seed(seed)
         wants_grad = self.way != "out"
         inputs = [
-            t.detach().clone().requires_grad_(t.requires_grad and wants_grad) for t in self.tensors
+            noisy(t.detach(), noise).requires_grad_(t.requires_grad and wants_grad) for t in self.tensors
         ]
         out = self.invoke(leaves, inputs)
         if self.way == "out":
