@@ -4,6 +4,7 @@
 //   dispatch_bench               the tables
 //   dispatch_bench count         runs each op a few times for callgrind (count_instructions.sh)
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
