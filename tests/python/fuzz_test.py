@@ -283,3 +283,15 @@ def test_a_gradient_may_be_expanded_where_a_view_of_a_written_tensor_was_taken_a
     whole = {**plain, "x3": (torch.full_like(plain["x3"][0], 0.25), plain["x3"][1])}
     assert _is_another_plain_result(made, whole)
     assert not _is_another_plain_result(made, _moved("x1", 1e-3)(made, dict(whole)))
+
+
+def test_a_reshape_may_be_a_view_of_a_result_that_is_row_major():
+    """sin of a sum that was redistributed is row-major, where the plain one is laid out as its operand."""
+    inputs = [program.Input("x0", (6, 7), "P(sum)")]
+    statements = ["x1 = x0.t().expand([2, 7, 6])", "x2 = x1.sin()", "x3 = x2.reshape([14, 6])", "x3.mul_(2.0)"]
+    made = program.Program(1, "dp=2", inputs, statements)
+    assert [v.kind for v in worker.judge_here(made)] == ["right", "right"]
+    plain = _plain(statements, *inputs).values
+    written = {**plain, "x2": (plain["x2"][0] * 2, False)}
+    assert _is_another_plain_result(made, written)
+    assert not _is_another_plain_result(made, _moved("x3", 1e-3)(made, written))
