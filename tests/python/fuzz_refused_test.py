@@ -11,38 +11,6 @@ import worker  # noqa: E402
 from program import Input, Program  # noqa: E402
 
 REFUSED = {
-    "a base changes its shape while a view of it has a derivative": Program(
-        seed=912773,
-        mesh="tp=3",
-        inputs=[Input("x2", (6, 6), "S0", grad=True)],
-        statements=[
-            "x14 = torch.sin(x2)",
-            "x16 = x14.narrow(1, 3, 3)",
-            "x14.transpose_(0, 1)",
-            "x16.sin().mean().backward()",
-        ],
-    ),
-    "a base changes its shape while a gathered view of it has a derivative": Program(
-        seed=1,
-        mesh="dp=2",
-        inputs=[Input("x2", (7, 7), "SS0(2)", grad=True)],
-        statements=[
-            "x4 = torch.sin(x2)",
-            "x5 = x4.narrow(0, 6, 1)",
-            "x4.transpose_(0, 1)",
-            "x5.sin().mean().backward()",
-        ],
-    ),
-    "a leaf changes its shape while a gathered view of it has a derivative": Program(
-        seed=2010647,
-        mesh="dp=2",
-        inputs=[Input("x4", (7, 7), "SS0(2)", dtype="float32", grad=True)],
-        statements=[
-            "x5 = x4.narrow(0, 6, 1)",
-            "x9 = x5.permute(0, 1)",
-            "with torch.no_grad(): x4.unsqueeze_(0)",
-        ],
-    ),
     "statistics that are a view of what they are taken of": Program(
         seed=913376,
         mesh="tp=4",

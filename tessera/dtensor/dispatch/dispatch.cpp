@@ -18,7 +18,6 @@
 #include "tessera/dtensor/dispatch/lazy/lazy_dispatch.h"
 #include "tessera/dtensor/dispatch/local_call.h"
 #include "tessera/dtensor/dispatch/outside_call.h"
-#include "tessera/dtensor/dispatch/reshaped_bases.h"
 #include "tessera/dtensor/dispatch/write_count.h"
 
 namespace tessera::dtensor {
@@ -121,9 +120,6 @@ void run_here(const OpEntry& entry, const c10::OperatorHandle& op, const Decisio
 void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   if (LazyLocal::any() && dispatch_lazy(entry, op, stack)) return;
   if (!entry.written.empty()) adopt_internal(entry, stack);
-  if (any_reshaped_bases() && !entry.written.empty()) [[unlikely]] {
-    refuse_replay_of_reshaped(entry, stack);
-  }
   if (!entry.hidden.empty()) refuse_aliased_statistics(entry, stack);
   std::optional<CountedWrites> counted;
   if (!entry.written.empty() || !entry.hidden.empty()) counted.emplace(entry, stack);

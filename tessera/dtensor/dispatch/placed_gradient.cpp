@@ -131,7 +131,10 @@ class PlacedGradientKernel final : public c10::OperatorKernel {
     const size_t base = stack->size() - entry_->args.size();
     std::optional<ViewFunctionScope> scope;
     if (entry_->is_view) scope.emplace((*stack)[base].toTensor());
-    if (is_view_of_elements(*entry_, *stack)) return formulas_.callBoxed(op, keys, stack);
+    if (is_view_of_elements(*entry_, *stack)) {
+      formulas_.callBoxed(op, keys, stack);
+      return scope->record(stack->back());
+    }
     for (size_t i = 0; i < entry_->args.size(); ++i) {
       c10::IValue& value = (*stack)[base + i];
       if (value.isTensor() &&

@@ -42,6 +42,9 @@ class BoxedViewKernel final : public c10::OperatorKernel {
     const auto args = torch::jit::last(*stack, op.schema().arguments().size());
     const ViewFunctionScope scope(args[0].toTensor());
     op.redispatchBoxed(with_formulas(keys), stack);
+    for (const auto& result : torch::jit::last(*stack, op.schema().returns().size())) {
+      scope.record(result);
+    }
   }
 };
 
@@ -57,7 +60,9 @@ class ViewKernel<Result(const at::Tensor&, Args...)> final : public c10::Operato
 
   Result operator()(c10::DispatchKeySet keys, const at::Tensor& base, Args... args) {
     const ViewFunctionScope scope(base);
-    return redispatch_(with_formulas(keys), base, std::forward<Args>(args)...);
+    Result views = redispatch_(with_formulas(keys), base, std::forward<Args>(args)...);
+    scope.record(views);
+    return views;
   }
 
  private:

@@ -4,6 +4,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/AutogradState.h>
 
+#include "tessera/dtensor/dispatch/recorded_views.h"
+
 /// How autograd replays views of sharded tensors. After a write to a view it differentiates the
 /// base: by a function that takes the view again or, if the view recorded none, by strides and a
 /// storage offset. Sharded tensors have neither memory nor an offset, so only the function is
@@ -45,6 +47,11 @@ class ViewFunctionScope {
       : state_(c10::AutogradState::get_tls_state()), before_(state_.get_view_replay_enabled()) {
     const bool is_replayed = state_.get_grad_mode() && !UnseenViews::active();
     if (is_replayed || has_view_function(base)) state_.set_view_replay_enabled(true);
+  }
+  /// To be called with what the kernel of the view op returns.
+  template <class Views>
+  void record(const Views& views) const {
+    if (state_.get_view_replay_enabled()) record_view(views);
   }
   ~ViewFunctionScope() { state_.set_view_replay_enabled(before_); }
   ViewFunctionScope(const ViewFunctionScope&) = delete;

@@ -14,7 +14,6 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/gathered_views.h"
 #include "tessera/dtensor/dispatch/local_call.h"
-#include "tessera/dtensor/dispatch/reshaped_bases.h"
 #include "tessera/dtensor/dispatch/write_count.h"
 #include "tessera/dtensor/kernels/typed_args.h"
 #include "tessera/dtensor/tensor/lazy.h"
@@ -109,10 +108,7 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
   bool needs_boxed(const std::remove_reference_t<Args>&... args) const {
     if (entry_->decomposition != nullptr) return true;
     if (LazyLocal::any() && (is_lazy(args) || ...)) return true;
-    if (any_gathered_views() && (kInPlace || kWritesLists || (reads_gathered_view(args) || ...))) {
-      return true;
-    }
-    return (kInPlace || kWritesLists) && any_reshaped_bases();
+    return any_gathered_views() && (kInPlace || kWritesLists || (reads_gathered_view(args) || ...));
   }
 
   const Decision* direct_decision(const std::remove_reference_t<Args>&... args) const {

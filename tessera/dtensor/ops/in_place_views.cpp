@@ -1,13 +1,21 @@
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/squeeze.h>
+#include <ATen/ops/t.h>
+#include <ATen/ops/transpose.h>
+#include <ATen/ops/unsqueeze.h>
+#include <c10/core/WrapDimMinimal.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/dispatch.h"
-#include "tessera/dtensor/dispatch/reshaped_bases.h"
+#include "tessera/dtensor/dispatch/recorded_views.h"
 #include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/ops/install.h"
 
@@ -17,9 +25,8 @@
 /// Autograd takes views again from their base after a write (dispatch/view_replay.h):
 ///
 ///   a view is transposed       its function gets the transposition as its last step
-///   a base is transposed       the functions of its views would be applied to another shape, and
-///                              they cannot be found from here: refused, if there may be any and a
-///                              gradient is recorded, now or later (dispatch/reshaped_bases.h)
+///   a base is transposed       the functions of its views get a first step that undoes it
+///                              (dispatch/recorded_views.h)
 namespace tessera::dtensor {
 namespace {
 
@@ -75,24 +82,44 @@ void extend_view_function(const at::Tensor& self, const c10::OperatorHandle& op,
   info = torch::autograd::ViewInfo(info.base_, std::move(function), info.rev_view_fn());
 }
 
-bool is_base_with_views(const at::Tensor& self) {
-  return view_meta(self) == nullptr && may_have_views(self);
+/// The dims of size 1 that squeeze_ removed: all, one or several by number.
+std::vector<int64_t> squeezed_dims(at::IntArrayRef before, const Stack& args) {
+  std::vector<int64_t> dims;
+  if (args.empty()) {
+    for (int64_t d = 0; d < std::ssize(before); ++d) dims.push_back(d);
+  } else {
+    dims = args[0].isInt() ? std::vector<int64_t>{args[0].toInt()} : args[0].toIntVector();
+  }
+  for (int64_t& d : dims) d = c10::maybe_wrap_dim(d, std::ssize(before));
+  std::erase_if(dims,
+                [&](int64_t d) { return before.empty() || before[static_cast<size_t>(d)] != 1; });
+  std::ranges::sort(dims);
+  return dims;
 }
 
-void refuse_views_of(const OpEntry& entry, const at::Tensor& self) {
-  if (!self.requires_grad() || !is_base_with_views(self)) return;
-  throw NotSupported(join_text(
-      entry.name, " of ", sharded_meta(self)->sharding(),
-      ", which requires grad and shares its memory with views: their derivatives would be taken "
-      "from the new shape; use the form that returns a view (x = x.transpose(0, 1)), or change the "
-      "shape before the views are taken"));
+/// Undoes `view` with these arguments for a tensor that had the sizes `before`.
+RestoreShape inverse_of(const InPlaceView& view, at::IntArrayRef before, const Stack& args) {
+  const std::string_view op = view.view;
+  if (op == "aten::t") return [](const at::Tensor& base) { return base.t(); };
+  if (op == "aten::transpose") {
+    return [a = args[0].toInt(), b = args[1].toInt()](const at::Tensor& base) {
+      return base.transpose(a, b);
+    };
+  }
+  if (op == "aten::unsqueeze") {
+    return [d = c10::maybe_wrap_dim(args[0].toInt(), std::ssize(before) + 1)](
+               const at::Tensor& base) { return base.squeeze(d); };
+  }
+  return [dims = squeezed_dims(before, args)](const at::Tensor& base) {
+    at::Tensor out = base;
+    for (const int64_t d : dims) out = out.unsqueeze(d);
+    return out;
+  };
 }
 
 bool become_view(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor self = stack[stack.size() - entry.args.size()].toTensor();
   const auto view = std::ranges::find(kViews, entry.name, &InPlaceView::op);
-  refuse_views_of(entry, self);
-  const bool has_views = is_base_with_views(self);
   const Stack args(stack.end() - static_cast<int64_t>(entry.args.size()) + 1, stack.end());
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(view->view, view->overload);
   op.callBoxed(&stack);
@@ -100,10 +127,10 @@ bool become_view(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack)
   const ShardedMeta* meta = sharded_meta(result);
   require(!meta->is_copy_of_view(), entry.name, " of ", sharded_meta(self)->sharding(),
           " would have to gather it; redistribute it first, or use the form that returns a view");
-  const bool is_reshaped = sharded_meta(self)->was_reshaped() || has_views;
+  const RestoreShape restore = inverse_of(*view, self.sizes(), args);
   become(self, meta->local(), meta->sharding());
-  if (is_reshaped) note_reshaped_base(self);
   self.unsafeGetTensorImpl()->set_storage_offset(result.storage_offset());
+  restore_for_views(self, restore);
   extend_view_function(self, op, args);
   torch::jit::push(stack, self);
   return true;

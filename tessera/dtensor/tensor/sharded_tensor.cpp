@@ -167,6 +167,13 @@ bool open_spare_blocks(SpareBlocks& spare) {
   return true;
 }
 
+/// Takes over the contents of `made`. The tensor keeps its views.
+void take_over(c10::TensorImpl* impl, const c10::intrusive_ptr<ShardedImpl>& made) {
+  ViewList views = is_sharded_impl(impl) ? std::move(meta_of(impl).views()) : ViewList();
+  impl->shallow_copy_from(made);
+  meta_of(impl).views() = std::move(views);
+}
+
 at::Tensor as_tensor(c10::intrusive_ptr<ShardedImpl> impl) {
   impl->set_storage_access_should_throw();
   return at::Tensor(std::move(impl));
@@ -287,7 +294,7 @@ void become(const at::Tensor& tensor, at::Tensor local, const Sharding& sharding
   made->set_backend_meta(c10::make_intrusive<AttachedMeta>(made->meta()));
   made->set_storage_keep_dtype(refusing_storage(device));
   const bool used_by_style = impl->key_set().has(kUseKey);
-  impl->shallow_copy_from(made);
+  take_over(impl, made);
   if (used_by_style && !sharding.has_partial()) add_use_key(tensor);
 }
 
@@ -307,7 +314,7 @@ void add_use_key(const at::Tensor& tensor) {
     made->set_backend_meta(c10::make_intrusive<AttachedMeta>(meta));
     made->set_storage_keep_dtype(refusing_storage(impl->device()));
   }
-  impl->shallow_copy_from(made);
+  take_over(impl, made);
 }
 
 bool is_row_major(const Sharding& sharding) {

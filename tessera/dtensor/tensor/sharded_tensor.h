@@ -7,6 +7,7 @@
 #include <memory>
 #include <typeinfo>
 
+#include "tessera/dtensor/tensor/view_list.h"
 #include "tessera/sharding/sharding.h"
 
 /// The representation of a DTensor: an at::Tensor with the backend key PrivateUse3, global sizes,
@@ -50,23 +51,27 @@ class ShardedMeta {
   }
   /// Provides the value that ops compute with; nullptr: the local tensor is that value.
   const std::shared_ptr<LazyLocal>& lazy() const { return lazy_; }
-  /// Its shape changed in place while it had views (dispatch/reshaped_bases.h).
-  bool was_reshaped() const { return was_reshaped_; }
-  void set_reshaped() { was_reshaped_ = true; }
+  /// The views of the tensor that autograd may take again (dispatch/recorded_views.h).
+  ViewList& views() const { return views_; }
 
  private:
   at::Tensor local_;
   Sharding sharding_;
   bool is_copy_ = false;
-  bool was_reshaped_ = false;
   std::shared_ptr<LazyLocal> lazy_;
   std::shared_ptr<const ViewOrigin> origin_;
+  mutable ViewList views_;  // taking a view of a tensor does not change the tensor
 };
 
 /// Holds the meta of a tensor that was plain and became sharded in place: its impl object cannot be
 /// replaced, so the meta is stored in libtorch's slot for backends.
 struct AttachedMeta final : c10::BackendMeta {
   explicit AttachedMeta(ShardedMeta meta) : meta(std::move(meta)) {}
+  /// A copy of the tensor (variable_data, .data) has views of its own.
+  c10::intrusive_ptr<c10::BackendMeta> clone(
+      const c10::intrusive_ptr<c10::BackendMeta>&) const override {
+    return c10::make_intrusive<AttachedMeta>(meta);
+  }
   ShardedMeta meta;
 };
 

@@ -108,12 +108,6 @@ at::Tensor computed(ViewValue value, const at::Tensor& from) {
   return from;
 }
 
-bool has_gathered_views(const ShardedMeta& base) {
-  if (!any_gathered_views()) return false;
-  std::lock_guard lock(registry().mutex);
-  return registry().copies.contains(memory_of(base.local()));
-}
-
 void note_write(const ShardedMeta& written) {
   Origins own;
   for (const ShardedMeta* meta = &written; meta->origin() != nullptr;

@@ -21,9 +21,6 @@ inline bool is_gathered_view(const at::Tensor& tensor) {
   return meta != nullptr && meta->origin() != nullptr;
 }
 
-/// Whether a gathered view exists of this tensor, or of another one with the same memory.
-bool has_gathered_views(const ShardedMeta& base);
-
 /// The origin of views of `gathered`, computed from `base` with sharding `as`.
 std::shared_ptr<const ViewOrigin> make_origin(const at::Tensor& base, at::Tensor gathered,
                                               Sharding as, ViewValue value = ViewValue::same);
