@@ -6,11 +6,10 @@
 
 #include "tessera/checkpoint/stored/stored_state.h"
 
-/// Writes a stored state again, in another format or as other ranks would have written it, without
-/// the program that it is of.
+/// Converts a stored state to another format or number of ranks, without the program that saved it.
 ///
 /// Memory: at most 16 MiB of elements at a time, however large the tensors are and however their
-/// chunks lie; the files that are read, and those of safetensors, are mapped. As with save(), what
+/// chunks are arranged; safetensors files are mapped while they are written. As with save(), what
 /// was at the target stays until the new state is complete and synced.
 namespace tessera::checkpoint {
 

@@ -51,7 +51,7 @@ struct TESSERA_API LoadReport {
 /// the state, sharded as they are: on another mesh, in other placements, on more or fewer ranks
 /// than it was saved on. Plain values of the state are replaced. Every rank of the world calls it.
 ///
-/// Each rank reads the blocks that overlap with its own parts, each once; nothing is sent. What
+/// Each rank reads the blocks that overlap with its own parts, each once; no tensor is sent. What
 /// does not fit (names, shapes, types; files that are missing, truncated or damaged; chunks that
 /// overlap or leave holes; paths out of the directory) is an error on every rank, before any rank
 /// has changed anything. Pickles are read as data, never executed.

@@ -6,8 +6,8 @@
 
 #include "tessera/dcp/metadata.h"
 
-/// What PyTorch's loader does not check, before anything is read: that the chunks of a tensor are
-/// the tensor, and that files are inside of the directory.
+/// Checks that PyTorch's loader does not make, before anything is read: that the chunks of a tensor
+/// cover it exactly, and that files are inside the directory.
 namespace tessera::dcp {
 
 /// Throws InvalidArgument that names the tensor if its chunks leave a hole, overlap, or reach

@@ -20,15 +20,16 @@ std::filesystem::path saving_path(const std::filesystem::path& directory);
 /// Throws InvalidArgument if there is neither.
 std::filesystem::path readable_directory(const std::filesystem::path& directory);
 
-/// Tells one checkpoint at a path from the next that is put there. "" if there is none.
+/// Identifies the checkpoint that is at a path now: the next one put there has another stamp. "" if
+/// there is none.
 std::string stamp_of(const std::filesystem::path& directory);
 
-/// A new checkpoint in the making: the owner of saving_path while it lives. Its lock makes a second
-/// save to the same directory an error, of this process or any other of this machine, instead of
-/// files of both in one checkpoint; it ends with the process that holds it.
+/// A new checkpoint that is being written: owns saving_path. Holds a lock that makes a second save
+/// to the same directory an error, by this process or another one of this machine; it is released
+/// at the latest when the process ends.
 class SavingDirectory {
  public:
-  /// Creates an empty saving_path, after what interrupted saves left behind is cleaned up. Throws
+  /// Creates an empty saving_path, after removing what interrupted saves left there. Throws
   /// InvalidArgument if another save holds it, or if `directory` has files that are no part of a
   /// checkpoint, since they would be lost.
   explicit SavingDirectory(const std::filesystem::path& directory)

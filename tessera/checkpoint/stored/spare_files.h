@@ -27,10 +27,10 @@ void retire(const std::filesystem::path& directory, const std::filesystem::path&
 void take_spare_files(const std::filesystem::path& spare, const std::filesystem::path& to,
                       int ranks);
 
-/// Whether to overwrite the file is invisible to all other programs: it is a regular file of this
+/// Whether no other program can notice that the file is overwritten: it is a regular file of this
 /// user with one name, on ext4 or XFS, and no process has it open or mapped (the kernel grants a
-/// write lease). A program that still reads the old checkpoint, or a backup of hard links, keeps
-/// its bytes so. On network file systems this cannot be known, and the answer is no.
+/// write lease). So a program that still reads the old checkpoint, or a backup of hard links,
+/// keeps its bytes. False on network file systems, where this cannot be determined.
 bool is_unshared(const std::filesystem::path& file);
 
 }  // namespace tessera::checkpoint

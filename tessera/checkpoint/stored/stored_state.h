@@ -17,8 +17,8 @@ class StoredState {
  public:
   struct Options {
     bool verify = true;  ///< bytes are checked against their checksums when they are read
-    /// Where ranks described what they saved each on its own, the one whose copy is taken of what
-    /// several have.
+    /// Whose copy is read of what several ranks saved, in directories that each rank described on
+    /// its own (dcp/rank_metadata.h).
     int rank = 0;
   };
 
@@ -32,9 +32,9 @@ class StoredState {
   virtual std::filesystem::path description() const = 0;
   /// "PyTorch distributed checkpoint", "safetensors".
   virtual std::string format() const = 0;
-  /// The same for all who have opened the same save; "" where the format does not tell.
+  /// Equal for all readers of one save; "" if the format has nothing to identify it by.
   virtual std::string digest() const = 0;
-  /// Whether damage of any byte is found.
+  /// Whether damage of any byte would be found.
   virtual bool has_checksums() const = 0;
 
   /// Where the elements of `part` are, a box inside the chunk, after they have been verified; the
