@@ -1,6 +1,7 @@
 #include "tessera/fsdp/overlap.h"
 
 #include <fstream>
+#include <span>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
@@ -22,7 +23,7 @@ void add(const comm::CommEvent& event, MessageSeconds& to) {
 }
 
 /// A use lasts until the next one; the last one lasts until the last event.
-std::vector<comm::TraceSpan> computing(const std::vector<StepLog::Event>& events) {
+std::vector<comm::TraceSpan> computing(std::span<const StepLog::Event> events) {
   std::vector<comm::TraceSpan> spans;
   for (const StepLog::Event& event : events) {
     if (!spans.empty()) spans.back().end = event.at;
@@ -56,14 +57,16 @@ CommunicationTime communication_time(const comm::Recorder& recorder) {
   return out;
 }
 
-StepTrace::StepTrace(const DeviceMesh& mesh) : mesh_(mesh), recorder_(comm::world_of(mesh)) {
-  fsdp::GatherScheduler::of(mesh_)->log()->record(true);
-}
+StepTrace::StepTrace(const DeviceMesh& mesh)
+    : scheduler_(fsdp::GatherScheduler::of(mesh)),
+      first_event_(scheduler_->log()->start()),
+      recorder_(comm::world_of(mesh)) {}
 
-StepTrace::~StepTrace() { fsdp::GatherScheduler::of(mesh_)->log()->record(false); }
+StepTrace::~StepTrace() { scheduler_->log()->stop(); }
 
 std::string StepTrace::json() const {
-  return comm::trace_json(recorder_, computing(fsdp::GatherScheduler::of(mesh_)->log()->events()));
+  const auto events = std::span(scheduler_->log()->events()).subspan(first_event_);
+  return comm::trace_json(recorder_, computing(events));
 }
 
 void StepTrace::write(const std::string& path) const {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "tessera/base/api.h"
@@ -17,6 +19,10 @@
 ///   step();
 ///   trace.write("step.json");                       // for chrome://tracing or ui.perfetto.dev
 namespace tessera {
+
+namespace fsdp {
+class GatherScheduler;
+}
 
 /// Totals over all messages of one kind, as recorded (CommEvent::duration, CommEvent::exposed). A
 /// message is in flight from its call until the caller returns from waiting for it, and at least as
@@ -39,7 +45,7 @@ struct TESSERA_API CommunicationTime {
 TESSERA_API CommunicationTime communication_time(const comm::Recorder& recorder);
 
 /// Records, during its lifetime, what each group computes and when, and all communication of the
-/// rank.
+/// rank. Includes groups that are created meanwhile. Several may be active at a time.
 class TESSERA_API StepTrace {
  public:
   explicit StepTrace(const DeviceMesh& mesh);
@@ -52,7 +58,8 @@ class TESSERA_API StepTrace {
   void write(const std::string& path) const;
 
  private:
-  DeviceMesh mesh_;
+  std::shared_ptr<fsdp::GatherScheduler> scheduler_;
+  size_t first_event_;
   comm::Recorder recorder_;
 };
 

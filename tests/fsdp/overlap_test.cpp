@@ -80,6 +80,47 @@ TEST(FullyShardOverlap, GathersAndReductionsRunWhileGroupsAreUsed) {
   }
 }
 
+TEST(FullyShardOverlap, ATraceThatBeginsBeforeTheModuleIsShardedHasItsGroups) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const StepTrace trace(mesh);
+    auto net = make_mlp({6, 8, 4});
+    shard_layers(net, mesh, kUnmerged);
+    auto optimizer = sgd()(net->parameters());
+    train(forward_of(net), *optimizer, make_batch(8, 6, 4).part(rank, 2), 1);
+    EXPECT_NE(trace.json().find("forward of group 0"), std::string::npos);
+  });
+}
+
+TEST(FullyShardOverlap, ATraceInsideAnotherLeavesItAsItIs) {
+  run_ranks(2, [](int rank) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    auto net = make_mlp({6, 8, 4});
+    shard_layers(net, mesh, kUnmerged);
+    const Batch mine = make_batch(8, 6, 4).part(rank, 2);
+    auto optimizer = sgd()(net->parameters());
+    const auto steps_in = [](const StepTrace& trace) {
+      const std::string json = trace.json();
+      int steps = 0;
+      for (size_t at = 0; (at = json.find("\"forward of group 0\"", at)) != std::string::npos;
+           ++at) {
+        ++steps;
+      }
+      return steps;
+    };
+    const StepTrace outer(mesh);
+    train(forward_of(net), *optimizer, mine, 1);
+    {
+      const StepTrace inner(mesh);
+      train(forward_of(net), *optimizer, mine, 1);
+      EXPECT_EQ(steps_in(inner), 1);
+      EXPECT_EQ(steps_in(outer), 2);
+    }
+    train(forward_of(net), *optimizer, mine, 1);
+    EXPECT_EQ(steps_in(outer), 3);
+  });
+}
+
 TEST(FullyShardOverlap, PrefetchesInAnOrderOfOnesOwn) {
   run_ranks(2, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("dp=2");

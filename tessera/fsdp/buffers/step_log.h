@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-/// Records the order of events of a step while recording is on: buckets are used, messages start,
-/// are waited for and end. How long a message took is measured by comm::Recorder.
+/// Records the order of events of a step while a recording is active: buckets are used, messages
+/// start, are waited for and end. How long a message took is measured by comm::Recorder.
 namespace tessera::fsdp {
 
 class StepLog {
@@ -32,19 +32,25 @@ class StepLog {
     void note(When when) const { log->note(what, when, of); }
   };
 
-  void record(bool on) {  ///< clears earlier events
-    recording_ = on;
-    events_.clear();
+  /// Starts a recording and returns the index of its first event. Several may be active.
+  size_t start() {
+    ++recordings_;
+    return events_.size();
   }
+  /// Ends a recording; the last one to end drops the events.
+  void stop() {
+    if (--recordings_ == 0) events_.clear();
+  }
+  /// Of all active recordings.
   const std::vector<Event>& events() const { return events_; }
 
   void note(What what, When when, size_t of) {
-    if (recording_) events_.push_back({what, when, of, backward_, Clock::now()});
+    if (recordings_ > 0) events_.push_back({what, when, of, backward_, Clock::now()});
   }
   void set_backward(bool on) { backward_ = on; }
 
  private:
-  bool recording_ = false;
+  int recordings_ = 0;
   bool backward_ = false;
   std::vector<Event> events_;
 };
