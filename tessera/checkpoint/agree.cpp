@@ -69,15 +69,24 @@ std::vector<std::string> all_gather_text(comm::RankWorld& world, const std::stri
   return out;
 }
 
+std::string error_text(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return *e.what() == '\0' ? "an error without a text" : e.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
 void on_all_ranks(comm::RankWorld& world, const std::function<void()>& body) {
   std::exception_ptr failure;
   std::string text;
   try {
     body();
-  } catch (const std::exception& error) {
+  } catch (...) {  // callbacks of a program may throw anything
     failure = std::current_exception();
-    text = error.what();
-    if (text.empty()) text = "an error without a text";
+    text = error_text(failure);
   }
   std::vector<std::string> texts;
   try {

@@ -100,11 +100,11 @@ struct AsyncSaver::Running {
           checkpoint::write_my_file(plan, parts, world->rank(), saving, options.on_progress);
       reached(SaveStage::written);
       publish(mine, report);  // last: rank 0 may commit from here on
-    } catch (const std::exception& error) {
+    } catch (...) {
       // A full disk has no room for the report either, unless the part that failed goes.
       std::error_code ignored;
       fs::remove(saving / join_text("__", world->rank(), "_0.distcp"), ignored);
-      publish(mine, join_text(kFailed, error.what()));
+      publish(mine, join_text(kFailed, checkpoint::error_text(std::current_exception())));
       throw;
     }
     if (world->rank() == 0) finish(saving);

@@ -54,6 +54,9 @@ decltype(auto) or_report(RankWorld& world, Body&& body) {
   } catch (const std::exception& e) {
     report_failure(world, e.what());
     throw;
+  } catch (...) {
+    report_failure(world, "an exception that is not a std::exception");
+    throw;
   }
 }
 

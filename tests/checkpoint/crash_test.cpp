@@ -63,6 +63,32 @@ TEST(FailedSave, IsAnErrorOnEveryRankAndHarmsNothing) {
   EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{"ckpt"});
 }
 
+TEST(FailedSave, OfAnExceptionThatIsNotAStdExceptionIsAnErrorOnEveryRank) {
+  const TempDir dir;
+  for (const SaveStage failing : {SaveStage::prepared, SaveStage::written}) {
+    run_ranks(2,
+              [&](int rank) {
+                SaveOptions options;
+                options.on_stage = [&](SaveStage stage) {
+                  if (rank == 1 && stage == failing) throw 42;
+                };
+                const auto check = [&](const auto& attempt) {
+                  if (rank == 0)
+                    return expect_error<PeerError>(attempt, {"rank 1", "std::exception"});
+                  EXPECT_THROW(attempt(), int);
+                };
+                check([&] { save(state_of(1), dir / "a", options); });
+                check([&] {
+                  AsyncSaver saver;
+                  saver.save(state_of(1), dir / "a", options);
+                  saver.wait();
+                });
+              },
+              {.timeout = std::chrono::seconds(5)});
+  }
+  EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{});
+}
+
 /// A file system of so many bytes; of no size where this user may not mount one.
 class SmallFileSystem {
  public:

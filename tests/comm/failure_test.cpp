@@ -259,6 +259,30 @@ TEST(Failure, TheErrorOfTheOthersNamesTheRankThatFailedFirst) {
   }
 }
 
+const Scenario kReportsAnything("reports anything", [] {
+  auto world = process_world();
+  all_reduce(*world);
+  try {
+    or_report(*world, [&] {
+      if (world->rank() == 1) throw 42;
+      all_reduce(*world);
+    });
+  } catch (const std::exception& e) {
+    say(e.what());
+  } catch (int thrown) {
+    say(join_text("threw ", thrown));
+  }
+});
+
+TEST(Failure, AnExceptionThatIsNotAStdExceptionIsReportedToo) {
+  for (const ProcessResult& result : run_processes(kReportsAnything, {.size = 2})) {
+    EXPECT_TRUE(result.ok()) << result.to_text();
+    EXPECT_TRUE(result.says(result.rank == 1 ? "threw 42"
+                                             : "rank 1 failed first: an exception that is not"))
+        << result.to_text();
+  }
+}
+
 /// An uncaught exception ends the process by std::terminate.
 const Scenario kUncaught("uncaught", [] {
   auto world = process_world();
