@@ -41,7 +41,7 @@ void change_options(std::string_view what, const torch::nn::Module& module,
   }
   for (size_t i = 0; i < groups.size(); ++i) groups[i]->set_options(std::move(changed[i]));
   for (const auto& group : groups) {
-    if (!group->bucket()->is_compatible()) group->scheduler()->part(*group->bucket());
+    if (!group->bucket()->is_compatible()) group->scheduler()->split(*group->bucket());
   }
 }
 

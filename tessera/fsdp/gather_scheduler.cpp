@@ -117,13 +117,13 @@ void GatherScheduler::remove(ParamGroup& group) noexcept {
   std::erase(reduced_whole_, &group);
   if (group.bucket() == nullptr) return;  // its construction did not complete
   try {
-    part(*group.bucket());
+    split(*group.bucket());
   } catch (const std::exception&) {  // a peer failed; the next wait reports it
   }
   settled_.erase(&group);
 }
 
-void GatherScheduler::part(Bucket& bucket) {
+void GatherScheduler::split(Bucket& bucket) {
   order_.forget(bucket);
   const auto kept = bucket.shared_from_this();
   for (ParamGroup* member : bucket.members()) {

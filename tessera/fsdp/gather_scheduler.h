@@ -41,7 +41,7 @@ class GatherScheduler : public std::enable_shared_from_this<GatherScheduler> {
   uint64_t count_on(const DeviceMesh& mesh) { return ++groups_on_mesh_.of(mesh, 0); }
 
   /// Splits the bucket into single groups until the end of the next step.
-  void part(Bucket& bucket);
+  void split(Bucket& bucket);
 
   /// While any group has `agrees`, ranks may use different parameters, and all groups of the rank
   /// are gathered in rounds (fsdp/order/rank_agreement.h): no prefetch, no learned order, no

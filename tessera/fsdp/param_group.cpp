@@ -341,12 +341,12 @@ void ParamGroup::take_reduced(const Reduction& reduction, size_t first_param) {
   }
   if (!offload_.pinned) return;
   const c10::impl::VirtualGuardImpl guard(offload_.compute.type());
-  copies_home_.emplace(offload_.compute.type());
-  copies_home_->record(guard.getStream(offload_.compute));
+  copies_to_host_.emplace(offload_.compute.type());
+  copies_to_host_->record(guard.getStream(offload_.compute));
 }
 
 void ParamGroup::wait_for_gradients() {
-  if (const auto copies = std::exchange(copies_home_, std::nullopt)) copies->synchronize();
+  if (const auto copies = std::exchange(copies_to_host_, std::nullopt)) copies->synchronize();
 }
 
 void ParamGroup::forget_kept() {

@@ -178,7 +178,7 @@ class ParamGroup final : public dtensor::LazyGroup,
   DataMesh mesh_;
   GroupOptions options_;
   OffloadPlacement offload_;
-  std::optional<c10::Event> copies_home_;  // recorded behind copies of gradients to the host
+  std::optional<c10::Event> copies_to_host_;  // recorded behind copies of gradients to the host
   GroupState state_;
   bool reduces_unused_ = false;
   bool forward_records_ = false;                     // the last forward recorded for autograd

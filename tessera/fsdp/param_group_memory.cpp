@@ -75,7 +75,7 @@ void ParamGroup::replace_shards(const std::vector<at::Tensor>& shards) {
     lay_out(std::move(shapes));
     offload_ = OffloadPlacement::of(shards[0].device(), mesh_.mesh(), options_);
     make_pieces();
-    scheduler_->part(*bucket_);  // the bucket's layout has the old dtypes
+    scheduler_->split(*bucket_);  // the bucket's layout has the old dtypes
   }
   for (size_t i = 0; i < params_.size(); ++i) {
     Param& param = params_[i];

@@ -69,7 +69,7 @@ void ParamGroup::resume() {
   suspended_.clear();
   params_.clear();
   take(taken);
-  scheduler_->part(*bucket_);  // its layout is that of the former shapes
+  scheduler_->split(*bucket_);  // its layout is that of the former shapes
 }
 
 }  // namespace tessera::fsdp
