@@ -31,14 +31,14 @@ void close_links(RankWorld& world) {
 void require_alive(RankWorld& world, std::span<const int> ranks) {
   const auto board = world.observers().state()->board_now();
   if (board == nullptr || ranks.empty()) return;
-  const auto roll = board->call_roll(ranks);
-  if (!roll) return;  // the store is gone: collectives find out why
-  if (!roll->left.empty()) {
-    throw PeerError(join_text("rank ", world.rank(), ": ", board->ranks_with_hosts(roll->left),
+  const auto probed = board->probe(ranks);
+  if (!probed) return;  // the store is gone: collectives find out why
+  if (!probed->left.empty()) {
+    throw PeerError(join_text("rank ", world.rank(), ": ", board->ranks_with_hosts(probed->left),
                               " left the world"));
   }
-  if (!roll->missing.empty()) {
-    throw PeerError(join_text("rank ", world.rank(), ": ", board->ranks_with_hosts(roll->missing),
+  if (!probed->missing.empty()) {
+    throw PeerError(join_text("rank ", world.rank(), ": ", board->ranks_with_hosts(probed->missing),
                               " did not answer: killed, stopped or disconnected"));
   }
 }

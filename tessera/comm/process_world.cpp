@@ -113,8 +113,8 @@ void ProcessWorld::start(const ProcessWorldOptions& options) {
   if (options.size == 1) return;
   const auto everyone = iota_vector<int>(size());
   const bool one_machine =
-      attend("start", join_text("the start of world ", name(), " at ", place_of(options)), everyone,
-             rank(), machine_identity());
+      wait_at_barrier("start", join_text("the start of world ", name(), " at ", place_of(options)),
+                      everyone, rank(), machine_identity());
   if (!one_machine) observers().state()->board_now()->post_host(host_name());
   const auto [host, port] = host_of(options);
   const bool loopback = one_machine || is_loopback(host);
@@ -126,7 +126,8 @@ Backends ProcessWorld::make_backends(std::span<const int> ranks, int index,
   const int group_size = static_cast<int>(ranks.size());
   require_descriptors_for(group_size, group_name);
   if (group_size > 1) {
-    attend("group/" + group_name, join_text("making group ", group_name), ranks, index, "");
+    wait_at_barrier("group/" + group_name, join_text("making group ", group_name), ranks, index,
+                    "");
   }
   const auto group_store = [&](const char* kind) {
     return prefixed(join_text("group/", group_name, "/", kind), store_);
@@ -150,14 +151,14 @@ Backends ProcessWorld::make_backends(std::span<const int> ranks, int index,
 }
 
 /// Whether all ranks contributed the same word; throws on timeout.
-bool ProcessWorld::attend(std::string barrier, std::string purpose, std::span<const int> ranks,
-                          int index, const std::string& word) {
+bool ProcessWorld::wait_at_barrier(std::string barrier, std::string purpose,
+                                   std::span<const int> ranks, int index, const std::string& word) {
   const auto store =
       prefixed(prefix_, connection_->until(deadline_after(timeout()) + kFinalMessages));
   const auto board = prefixed(PeerDiagnostics::kPrefix, store);
   return StoreBarrier{*store, std::move(barrier), std::move(purpose), ranks, index, timeout(),
                       *board}
-      .attend(word);
+      .arrive_and_wait(word);
 }
 
 ProcessWorld::BackendPtr ProcessWorld::connect_gloo(StorePtr store, std::span<const int> ranks,

@@ -42,8 +42,8 @@ class ProcessWorld final : public RankWorld {
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
   using WeakBackend = c10::weak_intrusive_ptr<c10d::Backend>;
 
-  bool attend(std::string barrier, std::string purpose, std::span<const int> ranks, int index,
-              const std::string& word);
+  bool wait_at_barrier(std::string barrier, std::string purpose, std::span<const int> ranks,
+                       int index, const std::string& word);
   BackendPtr connect_gloo(StorePtr store, std::span<const int> ranks, int index,
                           const std::string& group_name);
   void require_descriptors_for(int group_size, const std::string& group_name);

@@ -165,10 +165,10 @@ LivenessProbe::ProbeResult LivenessProbe::call(c10d::Store& store, std::span<con
     const int bell = bell_of(rank);
     if (!questions.contains(bell)) questions[bell] = ring(store, bell);
   }
-  ProbeResult roll{{ranks.begin(), ranks.end()}, {}};
+  ProbeResult probed{{ranks.begin(), ranks.end()}, {}};
   const auto came = [&](int rank) {
     const int64_t answer = answer_of(store, rank);
-    if (answer == kLeft) roll.left.push_back(rank);
+    if (answer == kLeft) probed.left.push_back(rank);
     return answer >= questions[bell_of(rank)];
   };
   const auto begin = Schedule::current().now();
@@ -177,10 +177,10 @@ LivenessProbe::ProbeResult LivenessProbe::call(c10d::Store& store, std::span<con
   const milliseconds pause(10 + std::ssize(ranks));
   for (;;) {
     const auto looked = Schedule::current().now() - begin;
-    if (std::erase_if(roll.missing, came) > 0) {
+    if (std::erase_if(probed.missing, came) > 0) {
       patience = std::clamp<Clock::duration>(looked * kTimesTheSlowest, patience, kLongest);
     }
-    if (roll.missing.empty() || looked > patience) return roll;
+    if (probed.missing.empty() || looked > patience) return probed;
     Schedule::current().sleep_for(pause);
   }
 }

@@ -58,10 +58,10 @@ std::optional<PeerDiagnostics::Failure> failure_of(const std::string& text) {
 
 }  // namespace
 
-struct PeerDiagnostics::Line {
+struct PeerDiagnostics::Connection {
   std::mutex mutex;
   c10::intrusive_ptr<c10d::Store> store;
-  std::atomic<int> unanswered{0};  ///< abandoned calls; no further calls are made until they return
+  std::atomic<int> abandoned{0};  ///< calls; no further ones are made until these return
   std::mutex silent_mutex;
   std::vector<int> silent;
 
@@ -71,60 +71,61 @@ struct PeerDiagnostics::Line {
     silent.insert(silent.end(), missing.begin(), missing.end());
   }
 
-  /// Counts in `unanswered` from when the caller abandons it until its thread ends, in whichever
+  /// Counts in `abandoned` from when the caller abandons it until its thread ends, in whichever
   /// order these happen.
-  class Question {
+  class AbandonableCall {
    public:
-    explicit Question(Line& line) : line_(line) {}
-    void give_up() {
-      ++line_.unanswered;
-      if (met_.exchange(true)) --line_.unanswered;
+    explicit AbandonableCall(Connection& connection) : connection_(connection) {}
+    void abandon() {
+      ++connection_.abandoned;
+      if (other_done_.exchange(true)) --connection_.abandoned;
     }
     struct End {
-      explicit End(Question& question) : question(question) {}
+      explicit End(AbandonableCall& pending) : pending(pending) {}
       ~End() {
-        if (question.met_.exchange(true)) --question.line_.unanswered;
+        if (pending.other_done_.exchange(true)) --pending.connection_.abandoned;
       }
       End(const End&) = delete;
       End& operator=(const End&) = delete;
-      Question& question;
+      AbandonableCall& pending;
     };
 
    private:
-    Line& line_;
-    std::atomic<bool> met_{false};
+    Connection& connection_;
+    std::atomic<bool> other_done_{false};
   };
 
-  /// Runs `ask(store)` with a timeout. Returns `nothing` if it failed or timed out: the caller
+  /// Runs `call(store)` with a timeout. Returns `fallback` if it failed or timed out: the caller
   /// already has the real error.
-  template <typename Answer, typename Ask>
-  static Answer run(const std::shared_ptr<Line>& line, Answer nothing, Ask ask,
+  template <typename Result, typename Call>
+  static Result run(const std::shared_ptr<Connection>& connection, Result fallback, Call call,
                     std::chrono::seconds limit = kAnswerWithin) noexcept {
     try {
-      if (line->unanswered > 0) return nothing;
-      const auto question = std::make_shared<Question>(*line);
-      auto answer = call_with_timeout(limit, nothing, [line, question, ask = std::move(ask)] {
-        const Question::End ends(*question);
-        std::lock_guard lock(line->mutex);
-        return ask(*line->store);
-      });
-      question->give_up();  // no effect if it has ended
-      return answer;
+      if (connection->abandoned > 0) return fallback;
+      const auto pending = std::make_shared<AbandonableCall>(*connection);
+      auto result =
+          call_with_timeout(limit, fallback, [connection, pending, call = std::move(call)] {
+            const AbandonableCall::End ends(*pending);
+            std::lock_guard lock(connection->mutex);
+            return call(*connection->store);
+          });
+      pending->abandon();  // no effect if it has ended
+      return result;
     } catch (const std::exception&) {  // out of memory
-      return nothing;
+      return fallback;
     }
   }
 };
 
 PeerDiagnostics::PeerDiagnostics(c10::intrusive_ptr<c10d::Store> store, int rank,
                                  std::string store_host)
-    : line_(std::make_shared<Line>()), rank_(rank), store_host_(std::move(store_host)) {
-  line_->store = std::move(store);
+    : connection_(std::make_shared<Connection>()), rank_(rank), store_host_(std::move(store_host)) {
+  connection_->store = std::move(store);
 }
 
 void PeerDiagnostics::post_failure(std::string_view text) noexcept {
   const std::string entry = join_text(rank_, " ", text);
-  Line::run(line_, false, [entry](c10d::Store& store) {
+  Connection::run(connection_, false, [entry](c10d::Store& store) {
     store.compareSet("failure", {}, bytes_of(entry));
     return true;
   });
@@ -142,15 +143,17 @@ std::optional<PeerDiagnostics::Failure> PeerDiagnostics::first_failure(c10d::Sto
 }
 
 std::optional<PeerDiagnostics::Failure> PeerDiagnostics::first_failure() noexcept {
-  return failure_of(Line::run(line_, std::string(),
-                              [](c10d::Store& store) { return text_if_any(store, "failure"); }));
+  return failure_of(Connection::run(connection_, std::string(), [](c10d::Store& store) {
+    return text_if_any(store, "failure");
+  }));
 }
 
-std::vector<RankCall> PeerDiagnostics::meet(const GroupInfo& group, const std::string& channel,
-                                            const RankCall& mine) noexcept {
+std::vector<RankCall> PeerDiagnostics::exchange_calls(const GroupInfo& group,
+                                                      const std::string& channel,
+                                                      const RankCall& mine) noexcept {
   const std::string entry = join_text(mine.sequence, " ", post(mine.call, mine.note));
   const auto whom = some_of(static_cast<int>(group.ranks.size()), mine.index);
-  auto calls = Line::run(line_, std::vector<RankCall>{}, [=](c10d::Store& store) {
+  auto calls = Connection::run(connection_, std::vector<RankCall>{}, [=](c10d::Store& store) {
     store.set(call_key(channel, mine.index), bytes_of(entry));
     std::vector<RankCall> found;
     for (const int index : whom) {
@@ -171,7 +174,7 @@ void PeerDiagnostics::give_up(const std::string& channel, uint64_t sequence,
                               std::string_view why) noexcept {
   const std::string key = given_up_key(channel, sequence);
   const std::string entry = join_text(rank_, " ", why);
-  Line::run(line_, false, [=](c10d::Store& store) {
+  Connection::run(connection_, false, [=](c10d::Store& store) {
     store.compareSet(key, {}, bytes_of(entry));
     return true;
   });
@@ -180,8 +183,8 @@ void PeerDiagnostics::give_up(const std::string& channel, uint64_t sequence,
 std::optional<PeerDiagnostics::Failure> PeerDiagnostics::abandoned_by(const std::string& channel,
                                                                       uint64_t sequence) noexcept {
   const std::string key = given_up_key(channel, sequence);
-  return failure_of(
-      Line::run(line_, std::string(), [=](c10d::Store& store) { return text_if_any(store, key); }));
+  return failure_of(Connection::run(connection_, std::string(),
+                                    [=](c10d::Store& store) { return text_if_any(store, key); }));
 }
 
 std::string PeerDiagnostics::store_host_text() const {
@@ -191,7 +194,7 @@ std::string PeerDiagnostics::store_host_text() const {
 void PeerDiagnostics::post_host(std::string_view host) noexcept {
   const std::string key = host_key(rank_);
   const std::string entry(host);
-  Line::run(line_, false, [=](c10d::Store& store) {
+  Connection::run(connection_, false, [=](c10d::Store& store) {
     store.set(key, bytes_of(entry));
     return true;
   });
@@ -199,12 +202,13 @@ void PeerDiagnostics::post_host(std::string_view host) noexcept {
 
 std::string PeerDiagnostics::ranks_with_hosts(std::span<const int> ranks) noexcept {
   const std::vector<int> asked(ranks.begin(), ranks.end());
-  const auto hosts =
-      Line::run(line_, std::vector<std::string>(asked.size()), [asked](c10d::Store& store) {
-        std::vector<std::string> found;
-        for (const int rank : asked) found.push_back(text_if_any(store, host_key(rank)));
-        return found;
-      });
+  const auto hosts = Connection::run(connection_, std::vector<std::string>(asked.size()),
+                                     [asked](c10d::Store& store) {
+                                       std::vector<std::string> found;
+                                       for (const int rank : asked)
+                                         found.push_back(text_if_any(store, host_key(rank)));
+                                       return found;
+                                     });
   std::string out = asked.size() > 1 ? "ranks " : "rank ";
   bool after_host = false;
   for (size_t i = 0; i < asked.size(); ++i) {
@@ -217,7 +221,7 @@ std::string PeerDiagnostics::ranks_with_hosts(std::span<const int> ranks) noexce
 
 void PeerDiagnostics::post_end() noexcept {
   const std::string key = ended_key(rank_);
-  Line::run(line_, false, [key](c10d::Store& store) {
+  Connection::run(connection_, false, [key](c10d::Store& store) {
     store.set(key, bytes_of("1"));
     return true;
   });
@@ -226,7 +230,7 @@ void PeerDiagnostics::post_end() noexcept {
 std::vector<int> PeerDiagnostics::who_ended(std::span<const int> ranks) noexcept {
   std::vector<int> others(ranks.begin(), ranks.end());
   std::erase(others, rank_);
-  return Line::run(line_, std::vector<int>(), [others](c10d::Store& store) {
+  return Connection::run(connection_, std::vector<int>(), [others](c10d::Store& store) {
     std::vector<int> ended;
     for (const int rank : others) {
       if (store.check({ended_key(rank)})) ended.push_back(rank);
@@ -236,8 +240,8 @@ std::vector<int> PeerDiagnostics::who_ended(std::span<const int> ranks) noexcept
 }
 
 void PeerDiagnostics::post_exit(int others, bool hosts_store) noexcept {
-  Line::run(
-      line_, false,
+  Connection::run(
+      connection_, false,
       [=](c10d::Store& store) {
         store.add(kExits, hosts_store ? 0 : 1);
         return !hosts_store ||
@@ -246,25 +250,26 @@ void PeerDiagnostics::post_exit(int others, bool hosts_store) noexcept {
       kAnswerWithin + kHostStays);
 }
 
-std::optional<LivenessProbe::ProbeResult> PeerDiagnostics::call_roll(
+std::optional<LivenessProbe::ProbeResult> PeerDiagnostics::probe(
     std::span<const int> ranks) noexcept {
   std::vector<int> others(ranks.begin(), ranks.end());
   std::erase(others, rank_);
-  const auto ask = [others, line = line_](c10d::Store& store) {
-    auto roll =
+  const auto call = [others, connection = connection_](c10d::Store& store) {
+    auto probed =
         std::make_shared<const LivenessProbe::ProbeResult>(LivenessProbe::call(store, others));
-    line->note_silent(others, roll->missing);
-    return roll;
+    connection->note_silent(others, probed->missing);
+    return probed;
   };
-  const auto roll = Line::run(line_, std::shared_ptr<const LivenessProbe::ProbeResult>(), ask,
-                              kAnswerWithin + LivenessProbe::kLongest);
-  if (roll == nullptr) return std::nullopt;
-  return *roll;
+  const auto probed =
+      Connection::run(connection_, std::shared_ptr<const LivenessProbe::ProbeResult>(), call,
+                      kAnswerWithin + LivenessProbe::kLongest);
+  if (probed == nullptr) return std::nullopt;
+  return *probed;
 }
 
 std::vector<int> PeerDiagnostics::silent() {
-  std::lock_guard lock(line_->silent_mutex);
-  return line_->silent;
+  std::lock_guard lock(connection_->silent_mutex);
+  return connection_->silent;
 }
 
 }  // namespace tessera::comm

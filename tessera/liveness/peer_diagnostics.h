@@ -46,8 +46,8 @@ class PeerDiagnostics {
   /// Reports that this rank waits in this call of `channel`. Returns it with the calls that other
   /// ranks of the group (in a large one, some of them) have reported, by index; these may be
   /// outdated.
-  std::vector<RankCall> meet(const GroupInfo& group, const std::string& channel,
-                             const RankCall& mine) noexcept;
+  std::vector<RankCall> exchange_calls(const GroupInfo& group, const std::string& channel,
+                                       const RankCall& mine) noexcept;
 
   /// Reports that this rank ended this call of `channel` with an error, so that peers stop waiting
   /// for its part. Only the first report per call is kept.
@@ -74,14 +74,14 @@ class PeerDiagnostics {
   void post_exit(int others, bool hosts_store) noexcept;
 
   /// Probes the ranks other than this one; nullopt if the store does not respond.
-  std::optional<LivenessProbe::ProbeResult> call_roll(std::span<const int> ranks) noexcept;
+  std::optional<LivenessProbe::ProbeResult> probe(std::span<const int> ranks) noexcept;
   /// The ranks that did not answer the last probe.
   std::vector<int> silent();
 
  private:
-  struct Line;  // the connection; outlives this object if a call never returns
+  struct Connection;  // outlives this object if a call never returns
 
-  std::shared_ptr<Line> line_;
+  std::shared_ptr<Connection> connection_;
   int rank_;
   std::string store_host_;
 };

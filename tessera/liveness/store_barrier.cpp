@@ -51,7 +51,7 @@ void StoreBarrier::check_for_failures() const {
   }
 }
 
-bool StoreBarrier::attend(const std::string& word) const {
+bool StoreBarrier::arrive_and_wait(const std::string& word) const {
   const int me = ranks[static_cast<size_t>(index)];
   const std::string outcome_key = name + "/outcome";
   std::string outcome;
@@ -80,7 +80,7 @@ bool StoreBarrier::attend(const std::string& word) const {
                             list_text(ranks), ")"));
 }
 
-void StoreBarrier::call_off() const {
+void StoreBarrier::cancel() const {
   const int me = ranks[static_cast<size_t>(index)];
   store.compareSet(name + "/outcome", {}, bytes_of(std::to_string(me)));
 }

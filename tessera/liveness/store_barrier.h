@@ -25,10 +25,10 @@ struct StoreBarrier {
 
   /// Blocks until all ranks arrive. Throws PeerError naming those that did not arrive in time, or
   /// no longer can. Returns whether all ranks passed the same word.
-  bool attend(const std::string& word) const;
+  bool arrive_and_wait(const std::string& word) const;
 
   /// Reports instead that this rank will not arrive, so that no rank waits for it.
-  void call_off() const;
+  void cancel() const;
 
  private:
   std::string absent() const;

@@ -29,7 +29,7 @@ WorldShutdown::BarrierResult WorldShutdown::arrive_and_wait() {
         try {
           StoreBarrier{*mine.store, "shutdown",    "the shutdown", self->everyone_,
                        mine.rank,   mine.patience, *mine.board}
-              .attend("");
+              .arrive_and_wait("");
           return BarrierResult::all_came;
         } catch (const std::exception&) {  // a rank is already gone: leave as well
           return BarrierResult::some_did_not;
@@ -42,7 +42,7 @@ WorldShutdown::BarrierResult WorldShutdown::cancel_barrier() {
     const Options& mine = self->options_;
     StoreBarrier{*mine.store, "shutdown",    "the shutdown", self->everyone_,
                  mine.rank,   mine.patience, *mine.board}
-        .call_off();
+        .cancel();
     return BarrierResult::some_did_not;
   });
 }
@@ -76,11 +76,11 @@ void WorldShutdown::wait_for_others(std::vector<int> silent) {
       LivenessProbe::dismiss(board, everyone_);
       return;
     }
-    const auto roll = LivenessProbe::call(board, everyone_);
+    const auto probed = LivenessProbe::call(board, everyone_);
     const auto dead = std::ranges::count_if(
-        roll.missing, [&](int rank) { return std::ranges::count(silent, rank) > 0; });
-    if (dead + std::ssize(roll.left) == options_.size) return;
-    silent = roll.missing;
+        probed.missing, [&](int rank) { return std::ranges::count(silent, rank) > 0; });
+    if (dead + std::ssize(probed.left) == options_.size) return;
+    silent = probed.missing;
   }
 }
 

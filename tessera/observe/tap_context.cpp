@@ -12,11 +12,12 @@
 namespace tessera::comm {
 namespace {
 
-std::vector<RankCall> meet(const TapContext& context, const TappedCall& call,
-                           PeerDiagnostics& board) {
+std::vector<RankCall> exchange_calls(const TapContext& context, const TappedCall& call,
+                                     PeerDiagnostics& board) {
   if (call.sequence == 0) return {};
-  return board.meet(*context.group, context.channel,
-                    {context.group->index, call.sequence, call.info, history_note(call.history)});
+  return board.exchange_calls(
+      *context.group, context.channel,
+      {context.group->index, call.sequence, call.info, history_note(call.history)});
 }
 
 /// An error of the call that is being handled.
@@ -37,7 +38,7 @@ CallError libtorch_error(std::string what) {
 /// rank has read.
 std::vector<int> who_is_late(const TapContext& context, const TappedCall& call,
                              std::span<const RankCall> calls,
-                             const LivenessProbe::ProbeResult& roll) {
+                             const LivenessProbe::ProbeResult& probed) {
   if (call.sequence == 0) return {};
   std::vector<int> late = context.group->ranks;
   for (const RankCall& other : calls) {
@@ -46,7 +47,7 @@ std::vector<int> who_is_late(const TapContext& context, const TappedCall& call,
     }
   }
   const auto is_gone = [&](int rank) {
-    return std::ranges::count(roll.missing, rank) + std::ranges::count(roll.left, rank) > 0;
+    return std::ranges::count(probed.missing, rank) + std::ranges::count(probed.left, rank) > 0;
   };
   std::erase_if(late, is_gone);
   return late;
@@ -55,16 +56,16 @@ std::vector<int> who_is_late(const TapContext& context, const TappedCall& call,
 /// The connections of a process that ended are closed, so a call ends immediately; those of a
 /// stopped one stay open until the timeout.
 std::string who_is_missing(const TapContext& context, const TappedCall& call, bool timed_out,
-                           std::span<const RankCall> calls, const LivenessProbe::ProbeResult& roll,
-                           PeerDiagnostics& board) {
+                           std::span<const RankCall> calls,
+                           const LivenessProbe::ProbeResult& probed, PeerDiagnostics& board) {
   std::string out;
-  if (!roll.missing.empty()) {
-    out += join_text("; no sign of life from ", board.ranks_with_hosts(roll.missing),
+  if (!probed.missing.empty()) {
+    out += join_text("; no sign of life from ", board.ranks_with_hosts(probed.missing),
                      timed_out ? " (stopped or unreachable: no connection was closed)" : "");
   }
-  if (!roll.left.empty())
-    out += join_text("; ", board.ranks_with_hosts(roll.left), " left the world");
-  const auto late = timed_out ? who_is_late(context, call, calls, roll) : std::vector<int>();
+  if (!probed.left.empty())
+    out += join_text("; ", board.ranks_with_hosts(probed.left), " left the world");
+  const auto late = timed_out ? who_is_late(context, call, calls, probed) : std::vector<int>();
   if (!late.empty()) {
     out += join_text("; alive, but not in this call: ", board.ranks_with_hosts(late));
   }
@@ -78,7 +79,7 @@ std::string likely_cause(const TapContext& context, const TappedCall& call, bool
   if (const auto first = board->first_failure(); first && first->rank != context.group->rank()) {
     return join_text("; rank ", first->rank, " failed first: ", first->text);
   }
-  const auto calls = meet(context, call, *board);
+  const auto calls = exchange_calls(context, call, *board);
   if (const auto differs = first_difference(calls, *context.group)) {
     return join_text("; the ranks disagree: ", *differs);
   }
@@ -86,12 +87,12 @@ std::string likely_cause(const TapContext& context, const TappedCall& call, bool
     return join_text("; ", board->ranks_with_hosts(ended),
                      " ended, as after the last call of its program, and will not take part");
   }
-  const auto roll = board->call_roll(context.group->ranks);
-  if (!roll) {
+  const auto probed = board->probe(context.group->ranks);
+  if (!probed) {
     return join_text("; the store does not answer either, as if ", board->store_host_text(),
                      ", which hosts it, is gone");
   }
-  return who_is_missing(context, call, timed_out, calls, *roll, *board);
+  return who_is_missing(context, call, timed_out, calls, *probed, *board);
 }
 
 [[noreturn]] void throw_peer_error(const TapContext& context, const TappedCall& call,
@@ -154,7 +155,8 @@ void rethrow_as_tessera(const TapContext& context, const TappedCall& call, CallP
 void check_for_failures(const TapContext& context, const TappedCall& call) {
   const auto board = context.state->board_now();
   if (!board || call.sequence == 0) return;
-  if (const auto differs = first_difference(meet(context, call, *board), *context.group)) {
+  if (const auto differs =
+          first_difference(exchange_calls(context, call, *board), *context.group)) {
     context.state->failed = true;
     board->give_up(context.channel, call.sequence, *differs);  // in large groups not all is read
     throw PeerError(

@@ -87,7 +87,7 @@ TEST(WorldEnd, ARankThatLeftIsNotWaitedForInANewGroup) {
   }
 }
 
-/// Rank 1 does not answer for a while: longer than one roll call takes.
+/// Rank 1 does not answer for a while: longer than one probe takes.
 const Scenario kSleeps("sleeps", [] {
   auto world = process_world();
   all_reduce(*world);

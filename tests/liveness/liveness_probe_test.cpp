@@ -50,9 +50,9 @@ TEST(LivenessProbe, TellsTheLivingTheDeadAndThoseThatLeft) {
         const auto board = world.board();
         world.simulation.sleep_for(kAsked + world.random_time(seconds(5)));
         const auto begin = world.simulation.elapsed();
-        const auto roll = LivenessProbe::call(*board, world.ranks);
-        EXPECT_EQ(set_of(roll.missing), dead);
-        EXPECT_EQ(set_of(roll.left), left);
+        const auto probed = LivenessProbe::call(*board, world.ranks);
+        EXPECT_EQ(set_of(probed.missing), dead);
+        EXPECT_EQ(set_of(probed.left), left);
         EXPECT_LE(world.simulation.elapsed() - begin, LivenessProbe::kLongest + seconds(5));
       });
     }
@@ -76,8 +76,8 @@ TEST(LivenessProbe, AskersMayDieAtAnyRequest) {
     world.simulation.spawn(200, [&] {
       const auto board = world.board();
       world.simulation.sleep_for(seconds(10));
-      const auto roll = LivenessProbe::call(*board, world.ranks);
-      EXPECT_EQ(set_of(roll.missing), std::set<int>{});
+      const auto probed = LivenessProbe::call(*board, world.ranks);
+      EXPECT_EQ(set_of(probed.missing), std::set<int>{});
     });
     world.simulation.run();
   });

@@ -13,7 +13,7 @@ namespace peer_diagnostics_test {
 using test::for_each_seed;
 using test::Rng;
 
-/// What "nothing takes longer than a few seconds" is held to; a roll call may take a dozen.
+/// What "nothing takes longer than a few seconds" is held to; a probe may take a dozen.
 constexpr milliseconds kAFew = seconds(4);
 constexpr milliseconds kADozen = seconds(15);
 
@@ -65,7 +65,7 @@ void ask_something(PeerDiagnostics& board, SimulatedRanks& world, Rng& rng) {
   if (what == 1) board.first_failure();
   if (what == 2) board.give_up("g#0", 1, "why");
   if (what == 3) board.abandoned_by("g#0", 1);
-  if (what == 4) board.call_roll(world.ranks);
+  if (what == 4) board.probe(world.ranks);
   EXPECT_LT(world.simulation.elapsed() - begin, what == 4 ? kADozen : kAFew) << "question " << what;
 }
 

@@ -36,7 +36,7 @@ class Barrier {
       world.simulation.sleep_for(when);
       Result result;
       try {
-        result.same = meeting(rank, *store, *board).attend(word);
+        result.same = meeting(rank, *store, *board).arrive_and_wait(word);
       } catch (const PeerError& e) {
         result.error = e.what();
       }
@@ -173,7 +173,7 @@ TEST(StoreBarrier, ARankThatCallsOffEndsItForAll) {
     world.simulation.spawn(caller, [&] {
       const auto store = world.store();
       const auto board = world.board();
-      barrier.meeting(caller, *store, *board).call_off();
+      barrier.meeting(caller, *store, *board).cancel();
     });
     for (const int rank : world.ranks) {
       if (rank != caller) barrier.attend_at(rank, world.random_time(seconds(1)));

@@ -17,7 +17,7 @@ using BarrierResult = WorldShutdown::BarrierResult;
 
 constexpr milliseconds kPatience = seconds(10);
 /// How long the end of one rank may take in all: its patience for the others, again for the store
-/// that it hosts, and the roll calls between.
+/// that it hosts, and the probes in between.
 constexpr milliseconds kLongestEnd = 2 * kPatience + 3 * LivenessProbe::kLongest + seconds(10);
 
 /// A rank of a world that ends: as ProcessWorld does it, without links.
