@@ -6,6 +6,7 @@
 #include "tessera/collective/deadline.h"
 #include "tessera/collective/may_block.h"
 #include "tessera/comm/adopt_mesh.h"
+#include "tessera/comm/environment_settings.h"
 #include "tessera/comm/failure.h"
 #include "tessera/comm/fake.h"
 #include "tessera/comm/processes.h"
@@ -13,6 +14,7 @@
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/world.h"
 #include "tessera/comm/world_end.h"
+#include "tessera/observe/checked.h"
 #include "tessera/observe/expect.h"
 #include "tessera/observe/recorder.h"
 #include "tessera/observe/trace.h"
@@ -47,7 +49,7 @@ const char* kind_name(RankWorld::Kind kind) {
 
 /// A world over the store of a process group that torch.distributed made. Groups go by name, so
 /// that nothing here depends on how torch's own bindings hold them.
-WorldPtr world_over_group(const std::string& group_name, int local_rank, double timeout_s) {
+WorldPtr world_over_group(const std::string& group_name, int local_rank) {
   const auto group = c10d::resolve_process_group(group_name);
   comm::ProcessWorldOptions options;
   options.rank = group->getRank();
@@ -56,9 +58,12 @@ WorldPtr world_over_group(const std::string& group_name, int local_rank, double 
   options.store = group->getStore();
   require(options.store.defined() || options.size == 1, "process group ", group_name,
           " keeps no store through which the ranks could meet");
-  options.timeout = comm::timeout_of(timeout_s);
-  options.secret = comm::process_environment()("TESSERA_JOB_SECRET").value_or("");
-  return comm::make_process_world(std::move(options));
+  const comm::Environment environment = comm::process_environment();
+  options.timeout = comm::timeout_from(environment);
+  options.secret = environment("TESSERA_JOB_SECRET").value_or("");
+  auto world = comm::make_process_world(std::move(options));
+  if (comm::checks_collectives(environment)) comm::set_checked(*world, true);
+  return world;
 }
 
 std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups_of(

@@ -106,12 +106,11 @@ def _join_torch_distributed() -> None:
         group = distributed.distributed_c10d._get_default_group()
         if _joined and _joined[0] == group.group_name:
             return
-        timeout = float(os.environ.get("TESSERA_TIMEOUT_S") or 600)
         local_rank = int(os.environ.get("LOCAL_RANK", 0))
         if distributed.get_backend() == "fake":
             world = _C.fake_world(distributed.get_rank(), distributed.get_world_size())
         else:
-            world = _C.world_over_group(group.group_name, local_rank, timeout)
+            world = _C.world_over_group(group.group_name, local_rank)
         _C.close_process_world()
         _C.set_process_world(world)
         _joined[:] = [group.group_name]

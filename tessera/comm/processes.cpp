@@ -1,12 +1,12 @@
 #include "tessera/comm/processes.h"
 
-#include <charconv>
 #include <csignal>
 #include <thread>
 #include <utility>
 
 #include "tessera/base/errors.h"
 #include "tessera/collective/deadline.h"
+#include "tessera/comm/environment_settings.h"
 #include "tessera/comm/failure.h"
 #include "tessera/comm/job_check.h"
 #include "tessera/comm/open_store.h"
@@ -29,17 +29,6 @@ using StorePtr = intrusive_ptr<c10d::Store>;
 /// How long a rank 0 that cannot start stays alive, so that the others can read why.
 constexpr auto kHostStays = std::chrono::milliseconds(1500);
 
-std::chrono::milliseconds timeout_from(const Environment& environment) {
-  const auto text = environment("TESSERA_TIMEOUT_S");
-  if (!text || text->empty()) return kDefaultTimeout;
-  double seconds = 0;
-  const char* end = text->data() + text->size();
-  const auto [at, error] = std::from_chars(text->data(), end, seconds);
-  require(error == std::errc{} && at == end && seconds > 0, "TESSERA_TIMEOUT_S is \"", *text,
-          "\", expected a number of seconds above 0");
-  return timeout_of(seconds);
-}
-
 std::shared_ptr<RankWorld> world_from(const Environment& environment) {
   const Rendezvous found = read_rendezvous(environment);
   ProcessWorldOptions options;
@@ -54,8 +43,7 @@ std::shared_ptr<RankWorld> world_from(const Environment& environment) {
   options.job = found.job;
   options.secret = found.secret;
   auto world = make_process_world(std::move(options));
-  const auto check = environment("TESSERA_CHECK_COLLECTIVES");
-  if (check && !check->empty() && *check != "0") set_checked(*world, true);
+  if (checks_collectives(environment)) set_checked(*world, true);
   return world;
 }
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import tessera
+from python_process import run_python, run_world
 
 
 def test_results_come_by_rank(ranks):
@@ -296,3 +297,47 @@ def test_ranks_have_ended_with_all_that_their_threads_own(tmp_path):
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "4\n"
+
+
+CHECKED = """
+import os
+os.environ["TESSERA_CHECK_COLLECTIVES"] = "1"
+import torch
+import tessera
+
+torch.distributed.init_process_group("gloo")
+mesh = tessera.init_device_mesh("tp=2")
+shape = (2, 3) if torch.distributed.get_rank() == 0 else (3, 2)  # as many elements: bare Gloo adds them up
+try:
+    mesh.get_group("tp").allreduce([torch.ones(shape)]).wait()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_checked_mode_holds_over_torch_distributeds_store_too(tmp_path):
+    program = tmp_path / "checked.py"
+    program.write_text(CHECKED)
+    text = run_world(2, program)
+    assert text.count("rank 0 calls all_reduce (sum) of 2x3 float32, rank 1 calls") == 2, text
+
+
+TIMEOUT = """
+import os
+os.environ["TESSERA_TIMEOUT_S"] = "soon"
+import torch
+import tessera
+
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+try:
+    tessera.init_device_mesh("tp=1")
+except tessera.InvalidArgument as error:
+    print(error)
+"""
+
+
+def test_a_timeout_that_is_no_number_is_named(tmp_path):
+    program = tmp_path / "timeout.py"
+    program.write_text(TIMEOUT)
+    assert 'TESSERA_TIMEOUT_S is "soon", expected a number of seconds above 0' in run_python(program)
