@@ -16,7 +16,7 @@
 ///   PeerError         another rank or a connection failed; this rank is fine
 ///   InternalError     a bug of the library: the message ends with the source line
 ///
-/// Expected outcomes are return values, not errors. The library never prints, aborts or exits.
+/// Expected outcomes are return values, not errors. The library never aborts or exits.
 namespace tessera {
 
 class TESSERA_API Error : public std::runtime_error {

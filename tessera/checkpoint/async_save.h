@@ -39,7 +39,7 @@ class TESSERA_API AsyncSaver {
   AsyncSaver& operator=(const AsyncSaver&) = delete;
 
   /// Every rank of the world calls it. Throws what the save before failed with. `on_stage` is
-  /// called by the thread from SaveStage::written on.
+  /// called by the thread from SaveStage::written on, and for `committed` on rank 0 alone.
   void save(const State& state, const std::filesystem::path& directory,
             const SaveOptions& options = {});
 

@@ -36,7 +36,8 @@ struct TESSERA_API SaveOptions {
   /// files that no other program has open or linked are overwritten, and only on ext4 and XFS;
   /// elsewhere nothing is gained. Empty: none.
   std::filesystem::path spare = {};
-  /// Called when a stage is reached; an exception from it fails the save on every rank.
+  /// Called when a stage is reached; an exception from it fails the save on every rank, except at
+  /// `committed`, when the checkpoint is in place and the exception is this rank's alone.
   std::function<void(SaveStage)> on_stage = {};
   /// Called while this rank writes its file, about once a mebibyte: bytes written, of all that it
   /// writes. For progress on a terminal.

@@ -28,7 +28,7 @@
 /// SLURM_JOB_ID and, under srun, SLURM_STEP_ID, as far as they are set.
 namespace tessera::comm {
 
-/// The value of a variable; nullopt if it is unset or empty.
+/// The value of a variable; nullopt if it is unset. Empty values count as unset.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 TESSERA_API Environment process_environment();
 

@@ -21,8 +21,8 @@
 ///   auto part = to_local(y);                        // this rank's tensor
 ///   auto whole = full_tensor(y);                    // the full tensor, on every rank
 ///
-/// from_local, to_local and redistribute are differentiable, to any order. Every function here must
-/// be called on all ranks of the mesh.
+/// from_local, to_local and redistribute are differentiable, to any order. What makes or moves a
+/// tensor must be called on all ranks of the mesh; queries, to_local and to_text send nothing.
 namespace tessera {
 
 TESSERA_API bool is_dtensor(const at::Tensor& tensor);
