@@ -234,6 +234,31 @@ RIGHT = {
             "x9.sin().sum().backward()",
         ],
     ),
+    "a write to a part of an expanded dim reaches the one element": Program(
+        seed=20261119147575,
+        mesh="dp=2",
+        inputs=[Input("x4", (6,), "S0")],
+        statements=[
+            "x6 = x4.expand([3, 6])",
+            "x15 = x6.unbind(-1)[0]",
+            "x17 = x15[2:]",
+            "x17.view(-1).sin_()",
+        ],
+    ),
+    "inference mode keeps the same gathers on all ranks": Program(
+        seed=20261119152529,
+        mesh="dp=6,tp=1",
+        inputs=[
+            Input("x2", (8, 8, 8), "P(max),S1[8]"),
+            Input("x3", (8,), "P(sum),R"),
+            Input("x4", (8,), "P(sum),SS0(2)"),
+        ],
+        statements=[
+            "with torch.inference_mode(): x3.addcmul_(x4, x4, value=0.25)",
+            "x3.addcmul_(x4, x4, value=-5.0)",
+            "x14 = x2 @ x2",
+        ],
+    ),
     "one_hot of no elements": Program(
         seed=5,
         mesh="dp=2",

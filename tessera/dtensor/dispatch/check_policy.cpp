@@ -98,8 +98,8 @@ void check_policy(const OpEntry& entry, const Decision& decision, const Stack& s
   }
   if (!decision.moves) return;
   const ImplicitComm policy = CommPolicy::current();
-  const bool strict = decision.replicates && StrictRules::current();
-  const bool warns = decision.replicates && !decision.warned.load(std::memory_order_relaxed);
+  const bool strict = decision.lacks_rule && StrictRules::current();
+  const bool warns = decision.lacks_rule && !decision.warned.load(std::memory_order_relaxed);
   if (policy == ImplicitComm::allow && !strict && !warns) return;
   const Moved moved = what_moves(decision, operands_of(entry, stack), entry.is_out);
   decision.warned.store(true, std::memory_order_relaxed);
@@ -115,11 +115,11 @@ void check_policy(const OpEntry& entry, const Decision& decision, const Stack& s
                                  " a rank", kForbidden, moved.text));
   }
   const std::string said =
-      decision.replicates
+      decision.lacks_rule
           ? join_text(entry.name, " has no sharding rule: it runs on replicated inputs (",
                       moved.text, ")")
           : join_text(entry.name, " communicates: ", moved.text);
-  if (policy == ImplicitComm::warn || decision.replicates) {
+  if (policy == ImplicitComm::warn || decision.lacks_rule) {
     if (first_time(entry.name)) TORCH_WARN(said);
   }
 }

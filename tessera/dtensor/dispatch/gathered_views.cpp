@@ -115,15 +115,6 @@ void check_writable(const OpEntry& entry, const c10::IValue& value) {
   require(meta->origin() != nullptr && meta->origin()->gathered.defined(), entry.name,
           " writes to a view of a sharded tensor that had to be copied, so the write would be "
           "lost; redistribute the tensor before taking the view, or write to a slice of it");
-  const ViewOrigin& origin = *meta->origin();
-  const Sharding& base = sharded_meta(origin.base)->sharding();
-  require(
-      !shares_elements(base) || can_share_elements(origin.as, base), entry.name,
-      " writes to a view of a sharded tensor that had to be copied, so the write would be lost: "
-      "elements of ",
-      base,
-      " share memory (a view by unfold or as_strided), and those of the "
-      "copy do not; redistribute the tensor before taking the view");
 }
 
 /// select.int(self, dim, index)

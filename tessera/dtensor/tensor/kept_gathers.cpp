@@ -1,5 +1,7 @@
 #include "tessera/dtensor/tensor/kept_gathers.h"
 
+#include <c10/core/InferenceMode.h>
+
 #include <array>
 
 #include "tessera/dtensor/tensor/value_stamp.h"
@@ -85,7 +87,9 @@ at::Tensor find_gather(const at::Tensor& tensor, const Sharding& to) {
 }
 
 void keep_gather(const at::Tensor& tensor, const Sharding& to, const at::Tensor& local) {
-  if (!can_keep_gather_of(tensor, to) || local.is_inference()) return;
+  // Not local.is_inference(): where a rank's part stays as it is, `local` may be an older tensor,
+  // and all ranks must keep it or none.
+  if (!can_keep_gather_of(tensor, to) || c10::InferenceMode::is_enabled()) return;
   LastGathers& last = gathers_over(tensor, to);
   keeps_any = true;
   last.slots[last.next] = {.of = WeakImpl(tensor.getIntrusivePtr()),

@@ -38,6 +38,17 @@ bool is_only_expanded(const Sharding& sharding) {
   return !may_share(shape, sharding.stride());
 }
 
+bool is_expanded(const Sharding& sharding, int dim) {
+  const auto d = static_cast<size_t>(dim);
+  return sharding.stride()[d] == 0 && sharding.shape()[d] > 1;
+}
+
+bool shards_expanded_dim(const Sharding& sharding) {
+  return std::ranges::any_of(sharding.placements(), [&](const Placement& p) {
+    return p.is_sharded() && is_expanded(sharding, p.dim());
+  });
+}
+
 bool shards_no_dim(const Sharding& sharding) {
   return std::ranges::none_of(sharding.placements(),
                               [](const Placement& p) { return p.is_sharded(); });
@@ -58,7 +69,8 @@ bool shares_elements(const Sharding& sharding) {
 }
 
 bool can_share_elements(const Sharding& as, const Sharding& of) {
-  return hold_same_elements(as, of) || shards_no_dim(as) || is_only_expanded(as);
+  if (hold_same_elements(as, of) || shards_no_dim(as)) return true;
+  return is_only_expanded(as) && !shards_expanded_dim(as);
 }
 
 at::Tensor copy_sharing_elements(const at::Tensor& values, const Sharding& as,

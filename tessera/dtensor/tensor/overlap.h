@@ -19,8 +19,9 @@ namespace tessera::dtensor {
 bool shares_elements(const Sharding& sharding);
 
 /// Whether a copy with sharding `as` of a tensor with sharding `of` can share elements in the same
-/// way. Not if `as` shards other dims than `of`, and elements share memory by more than expanded
-/// dims: the strides of such a part are not known.
+/// way. Not if `as` shards other dims than `of`, and
+///   - elements share memory by more than expanded dims: the strides of such a part are not known;
+///   - one of them is expanded: its elements, which are one, would be on several ranks.
 bool can_share_elements(const Sharding& as, const Sharding& of);
 
 /// A copy of `values`, the local part of `as`, whose elements share memory as those of `like` do:

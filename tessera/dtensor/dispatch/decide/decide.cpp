@@ -290,10 +290,14 @@ bool decide_by_rule(const OpEntry& entry, const rules::Rule& rule, rules::OpCall
   return true;
 }
 
-/// Whether the op would write to a part of elements that share memory; see tensor/overlap.h.
-bool loses_shared_elements(std::span<const Operand> operands, const Decision& decision) {
+/// Whether the op, or one that writes to the view that it returns, would write to a part of
+/// elements that share memory; see tensor/overlap.h.
+bool loses_shared_elements(const OpEntry& entry, std::span<const Operand> operands,
+                           const Decision& decision) {
   for (size_t i = 0; i < operands.size(); ++i) {
-    if (operands[i].sharded == nullptr || (!operands[i].written && !operands[i].hidden)) continue;
+    const bool is_base = entry.is_view && i == 0;
+    const bool is_written = operands[i].written || operands[i].hidden || is_base;
+    if (operands[i].sharded == nullptr || !is_written) continue;
     const Sharding& own = operands[i].sharded->sharding();
     const Sharding& needed = decision.operands[i];
     if (!needed.defined() || needed == own || !shares_elements(own)) continue;
@@ -341,11 +345,13 @@ Decided decide(const OpEntry& entry, const c10::OperatorHandle& op, const Stack&
     known = known_results(*rule, call, std::move(known.metas), operands);
     if (!decide_by_rule(entry, *rule, call, known, *decision)) rule = nullptr;
   }
-  if (rule != nullptr && loses_shared_elements(operands, *decision)) {
+  if (rule == nullptr) {
+    replicate_all(operands, *decision);
+    decision->lacks_rule = true;
+  } else if (loses_shared_elements(entry, operands, *decision)) {
     decision = undecided(*decision);
-    rule = nullptr;
+    replicate_all(operands, *decision);
   }
-  if (rule == nullptr) replicate_all(operands, *decision);
   if (!decision->mesh.contains_me()) {
     complete_results(has_metas ? known.metas : infer_by_running(entry, op, stack), *decision);
   }

@@ -110,7 +110,8 @@ struct Decision {
   /// Another op to run on the local tensors.
   std::optional<Replacement> instead;
   bool by_mesh = false;                     ///< tensor lists on several meshes: one call per mesh
-  bool replicates = false;                  ///< no rule: runs on replicated inputs
+  bool replicates = false;                  ///< runs on replicated inputs, by no rule
+  bool lacks_rule = false;                  ///< replicates because no rule could decide
   mutable std::atomic<bool> warned{false};  ///< about the cost of that
   /// Only the op itself runs, on the local tensors, so dtensor/kernels/typed_kernel.h can handle
   /// it.
