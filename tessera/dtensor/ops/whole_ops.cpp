@@ -1,5 +1,7 @@
+#include <ATen/ops/cat.h>
 #include <ATen/ops/isclose.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -223,6 +225,25 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_backward(const at::Tensor&
   return {std::move(d_self), std::move(d_weight), std::move(d_bias)};
 }
 
+/// vander(x, N, increasing): libtorch writes the powers into a plain tensor that it creates.
+bool vander(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
+  const auto args = torch::jit::last(stack, entry.args.size());
+  const at::Tensor x = args[0].toTensor();
+  if (x.dim() != 1) return false;  // libtorch has the error
+  const int64_t columns = args[1].toOptional<int64_t>().value_or(x.size(0));
+  if (columns < 0) return false;
+  const bool increasing = args[2].toBool();
+  const at::Tensor column = x.to(c10::promoteTypes(x.scalar_type(), at::kLong)).unsqueeze(1);
+  at::Tensor powers = column.narrow(1, 0, 0);
+  if (columns > 0) {
+    const at::Tensor from_one = column.expand({x.size(0), columns - 1}).cumprod(1);
+    powers = at::cat({at::ones_like(column), from_one}, 1);
+  }
+  torch::jit::drop(stack, entry.args.size());
+  torch::jit::push(stack, increasing ? powers : powers.flip({1}));
+  return true;
+}
+
 }  // namespace
 
 void install_whole_ops() {
@@ -242,6 +263,7 @@ void install_whole_ops() {
   }
   set_decomposition("aten::_has_compatible_shallow_copy_type", can_become);
   set_decomposition("aten::instance_norm", instance_norm);
+  set_decomposition("aten::vander", vander);
   add_local_kernel("aten::linear_backward",
                    c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(linear_backward)));
 }

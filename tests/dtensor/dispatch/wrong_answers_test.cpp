@@ -230,5 +230,26 @@ TEST(WrongAnswers, GatheringOverAFlattenedMeshKeepsUnevenRowsInOrder) {
   });
 }
 
+/// libtorch writes the powers into a tensor that it creates, which was returned as it was: plain.
+TEST(WrongAnswers, AVandermondeMatrixIsSharded) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    for (const int64_t size : {0, 1, 5}) {
+      const at::Tensor full = test_numbers({size}, 1);
+      for (const std::optional<int64_t> columns : {std::optional<int64_t>(), {0}, {1}, {4}}) {
+        for (const bool increasing : {false, true}) {
+          const at::Tensor x = spread(full, mesh, "S0");
+          const at::Tensor powers = at::vander(x, columns, increasing);
+          EXPECT_TRUE(is_dtensor(powers));
+          EXPECT_TRUE(near(powers, at::vander(full, columns, increasing)));
+          const at::Tensor of_integers = at::vander(spread(full.to(at::kInt), mesh, "R"), columns);
+          EXPECT_EQ(of_integers.scalar_type(), at::kLong);
+        }
+      }
+    }
+    EXPECT_THROW(at::vander(spread(test_numbers({2, 2}, 1), mesh, "R")), c10::Error);
+  });
+}
+
 }  // namespace wrong_answers_test
 }  // namespace tessera
