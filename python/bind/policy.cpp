@@ -34,10 +34,23 @@ struct CompositeScope {
   std::vector<std::unique_ptr<dtensor::InsideComposite>> open{};
 };
 
-/// Whatever a Python program passes has a Python object; an index that it does not hold itself was
-/// made of a list on the way.
+/// Whether no Python variable refers to the tensor's Python object. False before libtorch 2.13,
+/// where it cannot be known.
+template <class Slot>
+bool is_held_by_cpp_alone(const at::Tensor& tensor, const Slot& slot) {
+  if constexpr (requires { slot.has_unique_reference(); }) {
+    return tensor.use_count() > 1 && slot.has_unique_reference();  // with other users C++ has one
+  } else {
+    return false;
+  }
+}
+
+/// Whatever a Python program passes has a Python object. A tensor without one was made of a list on
+/// the way; one whose object no variable refers to was made by a function of torch that has
+/// returned, and saved for backward (the offsets of F.embedding_bag).
 bool is_made_on_the_way(const at::Tensor& plain) {
-  return plain.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() == nullptr;
+  const auto& slot = *plain.unsafeGetTensorImpl()->pyobj_slot();
+  return slot.load_pyobj() == nullptr || is_held_by_cpp_alone(plain, slot);
 }
 
 }  // namespace

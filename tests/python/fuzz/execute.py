@@ -81,7 +81,7 @@ def _filled(module: torch.nn.Module, seed: int) -> torch.nn.Module:
 
 
 def _toolbox(place: Any) -> dict[str, Any]:
-    """What statements may call. `sharded`, `whole` and `placed` are those of the plain run."""
+    """What statements may call. `sharded`, `whole`, `placed` and `constant` are those of the plain run."""
     return {
         "torch": torch,
         "F": F,
@@ -95,6 +95,7 @@ def _toolbox(place: Any) -> dict[str, Any]:
         "sharded": lambda module, seed, **options: _filled(module, seed),
         "whole": lambda x: x,
         "placed": lambda x: x,
+        "constant": lambda x: x,
     }
 
 
@@ -241,6 +242,7 @@ def run_rank(program: Program) -> dict[str, Any]:
 
     env = _toolbox(place)
     env.update(_module_tools(mesh))
+    env["constant"] = lambda x: tessera.distribute_tensor(x, mesh, ["R"] * mesh.ndim, src_data_rank=None)
     for item in program.inputs:
         env[item.name] = inputs.place(item, inputs.value_of(item, program.seed), mesh)
     for index, statement in enumerate(program.statements):

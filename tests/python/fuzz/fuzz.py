@@ -5,8 +5,9 @@
     python tests/python/fuzz/fuzz.py --worlds 0,2,4              threads, two and four processes
     make fuzz SEED=1 MINUTES=60 WORLDS=0,2 JOBS=16
 
-A program has 5 to 40 statements: views, writes in place, indexing, reductions, products,
-normalisations with buffers, random numbers, hooks, optimizers, regions without gradients. Its mesh
+A program has 5 to 40 statements: views, writes in place, indexing, reductions, products, windows,
+linear algebra, integers, normalisations with buffers, random numbers, hooks, optimizers, regions
+without gradients. Its mesh
 has one to three axes and one to eight ranks, its inputs any placements: uneven, empty, strided,
 partial. Everything it computed, every gradient, optimizer state and buffer is compared on every rank.
 

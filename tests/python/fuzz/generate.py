@@ -14,14 +14,19 @@ import re
 import tessera
 
 # Each registers its makers.
+import accumulating  # noqa: F401
+import algebra  # noqa: F401
 import complex_numbers  # noqa: F401
 import indexing  # noqa: F401
+import integers  # noqa: F401
 import modules  # noqa: F401
 import pointwise  # noqa: F401
 import products  # noqa: F401
 import reductions  # noqa: F401
+import special  # noqa: F401
 import training  # noqa: F401
 import views  # noqa: F401
+import windows  # noqa: F401
 import writes  # noqa: F401
 from execute import NotAProgram, PlainRun
 from grammar import MAKERS, NUMBERS, Draw, Maker
@@ -41,7 +46,7 @@ REGIONS = (
 # The share of programs with ranks outside of their mesh.
 OUTSIDE = float(os.environ.get("TESSERA_FUZZ_OUTSIDE") or 0.05)
 # What those cannot do: read a value, or shard a module over a mesh that they are not in.
-_NEEDS_VALUES = re.compile(r"float\(x|\.item\(|sharded\(|masked_select|nonzero|unique")
+_NEEDS_VALUES = re.compile(r"float\(x|\.item\(|sharded\(|masked_select|nonzero|unique|bincount")
 # A conjugate is computed at once, so resolve_conj() is the tensor itself, not a new one of the mode.
 # Parameters that inference mode makes are not for training.
 _KEEPS_MODE = re.compile(r"resolve_conj|sharded\(")
