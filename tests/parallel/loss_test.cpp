@@ -87,7 +87,7 @@ TEST(Loss, LogSumExpOverShardedClasses) {
              [](const Inputs& in) { return at::logsumexp(in.logits, {-1}, true); });
 }
 
-TEST(Loss, CrossEntropySendsThreeSmallMessagesForwardAndOneBackward) {
+TEST(Loss, CrossEntropySendsThreeSmallMessagesForwardAndNoneBackward) {
   test::run_ranks(2, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");
     const Inputs plain = plain_inputs();
@@ -98,8 +98,41 @@ TEST(Loss, CrossEntropySendsThreeSmallMessagesForwardAndOneBackward) {
     EXPECT_EQ(comm::expect_comm(recorder, "3 all_reduce on tp"), "");
     recorder.clear();
     loss.backward();
-    EXPECT_EQ(comm::expect_comm(recorder, "1 all_reduce on tp"), "");
+    EXPECT_EQ(recorder.count(), 0) << recorder.to_text();
     EXPECT_EQ(placements(logits.grad())[0], Shard(1));
+  });
+}
+
+/// What the gradient of nll_loss adds up to is known of that very gradient, until something is
+/// written to it.
+TEST(Loss, AGradientThatIsChangedOrAddedToIsSummedAgain) {
+  const auto with_hook = [](const std::function<at::Tensor(at::Tensor)>& hook) {
+    return [hook](const Inputs& in) {
+      const at::Tensor scores = at::log_softmax(in.logits, 1);
+      scores.register_hook(hook);
+      return at::nll_loss(scores, in.target);
+    };
+  };
+  check_loss("as it is", with_hook([](const at::Tensor& grad) { return grad; }));
+  check_loss("another", with_hook([](const at::Tensor& grad) { return grad * 3; }));
+  check_loss("written", with_hook([](const at::Tensor& grad) { return grad.mul_(3); }));
+  check_loss("written to its data", with_hook([](const at::Tensor& grad) {
+               grad.variable_data().mul_(3);
+               return grad;
+             }));
+  check_loss("written to its part", with_hook([](const at::Tensor& grad) {
+               const at::NoGradGuard no_grad;
+               (is_dtensor(grad) ? to_local(grad) : grad).mul_(3);
+               return grad;
+             }));
+  check_loss("added to", [](const Inputs& in) {
+    const at::Tensor scores = at::log_softmax(in.logits, 1);
+    return at::nll_loss(scores, in.target) + scores.square().mean();
+  });
+  check_loss("of two losses", [](const Inputs& in) {
+    const at::Tensor scores = at::log_softmax(in.logits, 1);
+    return at::nll_loss(scores, in.target) * 2 +
+           at::nll_loss(scores, in.target, in.weight, at::Reduction::Sum);
   });
 }
 

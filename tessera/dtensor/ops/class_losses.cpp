@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "tessera/dtensor/dispatch/decide/row_kernel.h"
+#include "tessera/dtensor/ops/class_sums.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"
 #include "tessera/dtensor/ops/sharded_dim_rows.h"
@@ -72,14 +73,17 @@ void log_softmax(const KernelCall& call) {
 }
 
 /// _log_softmax_backward_data(grad_output, output, dim, input_dtype): grad - softmax * sum(grad),
-/// the sum over the classes of all ranks.
+/// the sum over the classes of all ranks, which after nll_loss is known.
 void log_softmax_backward(const KernelCall& call) {
   const Sharding& as = call.operands[1];
   const at::Tensor given = call.tensor("grad_output");
   const at::Tensor grad = given.to(wide(given.scalar_type()));
   const int64_t dim = c10::maybe_wrap_dim(call.arg("dim").toInt(), grad.dim());
-  const at::Tensor sum = reduce_over_axes(grad.sum({dim}, /*keepdim=*/true), as.mesh(),
-                                          axes_over(as, {dim}), ReduceOp::sum);
+  at::Tensor sum = take_class_sums(given, call.operands[0], dim);
+  if (!sum.defined()) {
+    sum = reduce_over_axes(grad.sum({dim}, /*keepdim=*/true), as.mesh(), axes_over(as, {dim}),
+                           ReduceOp::sum);
+  }
   const auto made = static_cast<at::ScalarType>(call.results[0].dtype());
   const at::Tensor out = grad - call.tensor("output").to(grad.scalar_type()).exp() * sum;
   call.give(strided_as(out.to(made), call.results[0]));

@@ -10,6 +10,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/dtensor/dispatch/decide/row_kernel.h"
+#include "tessera/dtensor/ops/class_sums.h"
 #include "tessera/dtensor/ops/held_rows.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"
@@ -28,13 +29,14 @@ at::ScalarType wide_type(const at::Tensor& tensor) {
 
 /// The rows of this rank's scores: their classes and weights.
 struct Targets {
+  at::Tensor counts;   ///< rows that are not ignored
   at::Tensor is_here;  ///< rows whose class this rank holds
   at::Tensor index;    ///< of the class among this rank's; 0 elsewhere
   at::Tensor weight;   ///< of the class; 0 for ignored rows
 
   Targets(const KernelCall& call, const Sharding& scores, at::ScalarType dtype) {
     const at::Tensor target = call.tensor("target");
-    const at::Tensor counts = target.ne(call.arg("ignore_index").toInt());
+    counts = target.ne(call.arg("ignore_index").toInt());
     const at::Tensor classes = at::where(counts, target, 0);
     check_classes(call, classes, scores);
     const at::Tensor local = local_rows(classes, scores, kClassDim);
@@ -50,6 +52,10 @@ struct Targets {
   /// The values of rows whose class is here, 0 for others.
   at::Tensor here(const at::Tensor& values) const {
     return at::where(is_here, values, at::zeros({}, values.options()));
+  }
+  /// The values of rows that are not ignored, 0 for others: what here() adds up to over all ranks.
+  at::Tensor anywhere(const at::Tensor& values) const {
+    return at::where(counts, values, at::zeros({}, values.options()));
   }
 
  private:
@@ -127,11 +133,13 @@ void nll_backward(const KernelCall& call) {
   if (call.arg("reduction").toInt() == at::Reduction::Mean) {
     rows = rows / call.tensor("total_weight").to(dtype);
   }
+  rows = rows.to(local.scalar_type());
   const at::Tensor out = at::zeros(local.sizes(), local.options());
   if (local.size(kClassDim) > 0) {
     out.scatter_(kClassDim, targets.index.unsqueeze(kClassDim),
-                 targets.here(rows).to(out.scalar_type()).unsqueeze(kClassDim));
+                 targets.here(rows).unsqueeze(kClassDim));
   }
+  keep_class_sums(out, call.results[0], kClassDim, targets.anywhere(rows).unsqueeze(kClassDim));
   call.give(out);
 }
 
