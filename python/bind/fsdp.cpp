@@ -118,11 +118,24 @@ constexpr auto kFullyShard =
     static_cast<void (*)(torch::nn::Module&, const DeviceMesh&, const FullyShardOptions&)>(
         &fully_shard);
 
+/// Whether this thread has the interpreter's lock or may wait for it. Once the interpreter
+/// finalizes, a thread that waits for the lock is ended, in a destructor with the process.
+bool may_take_the_lock() {
+  if (Py_IsInitialized() == 0) return false;
+#if PY_VERSION_HEX >= 0x030D0000
+  const bool ends = Py_IsFinalizing() != 0;
+#else
+  const bool ends = _Py_IsFinalizing() != 0;
+#endif
+  return !ends || PyGILState_Check() != 0;
+}
+
 /// What a Python collective returned: something to wait for.
 class PythonWork : public c10d::Work {
  public:
   explicit PythonWork(py::object work)
       : work_(new py::object(std::move(work)), [](py::object* object) {
+          if (!may_take_the_lock()) return;  // goes with the process
           const py::gil_scoped_acquire lock;
           delete object;
         }) {}
