@@ -55,7 +55,8 @@ bool first_time(const std::string& op) {
   return said->insert(op).second;
 }
 
-constexpr std::string_view kForbidden = ". Implicit redistribution is forbidden here, write it: ";
+constexpr std::string_view kForbidden =
+    ". Implicit redistribution occurred, which is forbidden here, write it: ";
 
 /// Runs before each collective whose call site is marked implicit. Ops that know in advance what
 /// they will send check the policy themselves, with a better message; this covers the others.
