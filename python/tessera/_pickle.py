@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from . import _C
+from .placement import placement_text
 from .ranks import current_world
 
 
@@ -27,7 +28,7 @@ def reduce(tensor: torch.Tensor) -> Any:
     return rebuild_dtensor, (
         local,
         str(sharding.mesh),
-        tuple(map(str, sharding.placements)),
+        tuple(map(placement_text, sharding.placements)),
         tuple(sharding.shape),
         tuple(tensor.stride()),
         tensor.requires_grad,

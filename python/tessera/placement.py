@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Union
 
+import torch
+
 from . import _C
 from ._C import Placement
 
@@ -71,15 +73,20 @@ class Partial(Placement, metaclass=_Kind):
         return _C.partial("product" if reduce_op == "prod" else reduce_op)  # type: ignore[return-value]
 
 
+#: The text that Placement.parse reads, whatever str() gives after tessera.compat.enable().
+placement_text = Placement.__str__
+
+
 def _placement(text: str) -> Placement:
     return Placement.parse(text)
 
 
 def _reduce(self: Placement) -> tuple[Any, ...]:
-    return _placement, (str(self),)
+    return _placement, (placement_text(self),)
 
 
 Placement.__reduce__ = _reduce  # type: ignore[method-assign, assignment]
+torch.serialization.add_safe_globals([_placement])  # torch.load(weights_only=True) reads placements
 
 #: Placements as functions take them: "S0,R", [Shard(0), Replicate()], one for a mesh of one axis;
 #: PyTorch's own placement objects count too.

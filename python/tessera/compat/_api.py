@@ -73,9 +73,10 @@ class DTensor(metaclass=_IsSharded):
     ) -> torch.Tensor:
         """The sharded tensor whose part on this rank is `local_tensor`. A rank outside the mesh takes
         the others' parts to be as large as the tensor that it gives."""
-        if not isinstance(local_tensor, torch.Tensor):
+        if not isinstance(local_tensor, torch.Tensor) or _C.is_dtensor(local_tensor):
+            found = DTensor if isinstance(local_tensor, torch.Tensor) else type(local_tensor)
             raise RuntimeError(
-                f"the local_tensor argument only accepts torch.Tensor but got {type(local_tensor)} value."
+                f"the local_tensor argument only accepts torch.Tensor but got {found} value."
             )
         mesh = mesh_or_entered(device_mesh)
         placed = ["R"] * mesh.ndim if placements is None else placements

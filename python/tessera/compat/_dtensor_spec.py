@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._dtype_abbrs import dtype_abbrs
 
 from .. import _C
 from ..mesh import mesh_as_given
@@ -17,6 +20,40 @@ class TensorMeta(NamedTuple):
     shape: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
+
+
+class ShardOrderEntry(NamedTuple):
+    """The axes that shard one dim of the tensor, outermost first."""
+
+    tensor_dim: int
+    mesh_dims: tuple[int, ...]
+
+
+def _shard_order(
+    placements: Sequence[_C.Placement], sizes: Sequence[int]
+) -> tuple[ShardOrderEntry, ...] | None:
+    """An entry for each dim that is sharded. A strided shard with split factor f is one of an axis
+    inside later axes of f ranks together; None where no axes have that many, or sizes are ragged.
+
+        >>> from tessera.compat import Shard, _StridedShard
+        >>> _shard_order([_StridedShard(0, split_factor=2), Shard(0)], [4, 2])
+        (ShardOrderEntry(tensor_dim=0, mesh_dims=(1, 0)),)
+    """
+    order: dict[int, list[int]] = {}
+    for axis in reversed(range(len(placements))):
+        placement = placements[axis]
+        if not placement.is_shard():
+            continue
+        if placement.kind == "ragged":
+            return None
+        axes = order.setdefault(placement.dim, [])
+        outside = placement.split_factor if placement.kind == "strided" else 1
+        ranks = (math.prod(sizes[a] for a in axes[:count]) for count in range(len(axes) + 1))
+        place = next((i for i, product in enumerate(ranks) if product == outside), None)
+        if place is None:
+            return None
+        axes.insert(place, axis)
+    return tuple(ShardOrderEntry(dim, tuple(axes)) for dim, axes in sorted(order.items()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +79,12 @@ class DTensorSpec:
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+    @property
+    def shard_order(self) -> tuple[ShardOrderEntry, ...] | None:
+        """For each sharded dim the axes that shard it, outermost first; None where no order of the
+        axes gives these shards."""
+        return _shard_order(self.placements, [self.mesh.size(a) for a in range(self.mesh.ndim)])
 
     @property
     def num_shards(self) -> int:
@@ -81,6 +124,10 @@ class DTensorSpec:
             placements[axis] = _C.shard(dim)
         return cls(mesh, tuple(placements), tensor_meta)
 
+    def shallow_copy_with_tensor_meta(self, tensor_meta: TensorMeta | None) -> DTensorSpec:
+        """The same mesh and placements for a tensor of another shape, stride or element type."""
+        return dataclasses.replace(self, tensor_meta=tensor_meta)
+
     def _axes_of(self, dim: int) -> list[int]:
         return [axis for axis, p in enumerate(self.placements) if p.is_shard(dim)]
 
@@ -92,10 +139,22 @@ class DTensorSpec:
         """Whether some axis shards it."""
         return any(placement.is_shard() for placement in self.placements)
 
+    def __str__(self) -> str:
+        """In PyTorch's letters, with the place among the axes of a dim: Spec(f32[8, 4](S(0)[1]S(0)[0]))."""
+        order = {entry.tensor_dim: entry.mesh_dims for entry in self.shard_order or ()}
+        text = ""
+        for axis, placement in enumerate(self.placements):
+            text += str(placement)
+            axes = order.get(placement.dim, ()) if placement.is_shard() else ()
+            text += f"[{axes.index(axis)}]" if len(axes) > 1 else ""
+        meta = self.tensor_meta
+        of = "unknown shape" if meta is None else f"{dtype_abbrs[meta.dtype]}{list(meta.shape)}"
+        return f"Spec({of}({text}))"
+
     @property
     def _meta(self) -> TensorMeta:
         if self.tensor_meta is None:
-            raise _C.InvalidArgument("a DTensorSpec without tensor_meta has no shape")
+            raise _C.InvalidArgument("tensor_meta is not set: a DTensorSpec without it has no shape")
         return self.tensor_meta
 
 
@@ -110,4 +169,7 @@ def spec_of_sharding(sharding: _C.Sharding) -> DTensorSpec:
     return DTensorSpec(mesh_as_given(sharding.mesh), sharding.placements, meta)
 
 
-__all__ = ["DTensorSpec", "TensorMeta"]
+# torch.load(weights_only=True) reads them, as PyTorch's.
+torch.serialization.add_safe_globals([DTensorSpec, ShardOrderEntry, TensorMeta])
+
+__all__ = ["DTensorSpec", "ShardOrderEntry", "TensorMeta"]

@@ -21,6 +21,9 @@ from typing import Any
 
 import torch
 
+from ._text import install as _print_as_pytorch
+from ._text import uninstall as _print_own_texts
+
 _TENSOR = "torch.distributed.tensor"
 _CONTEXT = f"{_TENSOR}.experimental._context_parallel"
 _FSDP = "torch.distributed.fsdp"
@@ -145,7 +148,7 @@ def enable() -> None:
     """From now on programs get this library's names from PyTorch's modules of DTensor, FSDP2 and device meshes.
 
     Works before and after these are imported; names that a program has imported already stay what they are. A second
-    call does nothing. `python -m tessera.compat program.py` calls it before the program starts.
+    call does nothing. Placements and sharded tensors print as PyTorch's (_text.py). `python -m tessera.compat program.py` calls it before the program starts.
     """
     with _lock:
         if not _enabled:
@@ -165,6 +168,7 @@ def _redirect() -> None:
     for name in _OF_TORCH_DISTRIBUTED:
         _replaced[name] = getattr(torch.distributed, name)
         setattr(torch.distributed, name, getattr(device_mesh, name))
+    _print_as_pytorch()
 
 
 def disable() -> None:
@@ -176,6 +180,7 @@ def disable() -> None:
             setattr(torch.distributed, name, value)
         _enabled.clear()
         _replaced.clear()
+        _print_own_texts()
 
 
 __all__ = ["disable", "enable"]

@@ -44,8 +44,8 @@ class FSDPModule:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise Asserted(
-            "FSDP does not support deepcopy: copy the module before fully_shard, or load "
-            "tessera.full_state_dict(module) into another one"
+            "FSDP does not support deepcopy. Please use state dict for serialization: copy the module "
+            "before fully_shard, or load tessera.full_state_dict(module) into another one"
         )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
@@ -128,8 +128,8 @@ class FSDPModule:
         the current stream, also where `stream` names another."""
         if stream is not None and states[_module(self)].mesh.ndim == 2:
             raise _C.InvalidArgument(
-                "set_all_reduce_hook with a stream on a mesh of replicas, whose all_reduce it would "
-                "follow in another stream; leave the stream out"
+                "set_all_reduce_hook: stream cannot be set when using native HSDP, whose all_reduce the "
+                "hook would follow in another stream; leave the stream out"
             )
 
         def reduce(tensors: list[torch.Tensor], replicas: Any) -> None:
