@@ -172,6 +172,12 @@ def test_refusals_begin_as_pytorchs(ranks):
         before = "need to convert all torch.Tensor to DTensor before calling distributed operators"
         with pytest.raises(RuntimeError, match=before):
             x + torch.ones(8, 8)
+        rows = [compat.Shard(0)]
+        twice = compat.local_map(lambda a: (a, a), out_placements=(rows,), in_placements=(rows,))
+        with pytest.raises(AssertionError, match="out_placements for 1 results, there are 2"):
+            twice(x)
+        both = compat.local_map(lambda a: (a, 2), out_placements=(rows, None), in_placements=(rows,))
+        assert both(x)[0].shape == (8, 8) and both(x)[1] == 2
         model = compat.fully_shard(torch.nn.Linear(4, 4), mesh=mesh)
         with pytest.raises(AssertionError, match="not support deepcopy. Please use state dict for serialization"):
             copy.deepcopy(model)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .. import _C, _methods
-from ..placement import Placement
+from .._C import Placement
 from ._methods import device_mesh, placements
 
 _placement_texts = (Placement.__repr__, Placement.__str__)

@@ -62,13 +62,34 @@ def local_map(
                 "in_grad_placements", in_grad_placements, leaves, others
             ),
         }
-        return _module.local_map(func, **options | of_tensors)(*args, **kwargs)
+        counted = _with_counted_results(func, out_placements)
+        return _module.local_map(counted, **options | of_tensors)(*args, **kwargs)
 
     return mapped
 
 
+def _is_one_each(placements: Any) -> bool:
+    """Whether these are the placements of several results, and not of all or the only one."""
+    return isinstance(placements, tuple) and not any(isinstance(p, _C.Placement) for p in placements)
+
+
+def _with_counted_results(func: Callable[..., Any], placements: Any) -> Callable[..., Any]:
+    if not _is_one_each(placements):
+        return func
+
+    @functools.wraps(func)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        results = func(*args, **kwargs)
+        count = len(pytree.tree_leaves(results))
+        if count != len(placements):
+            raise AssertionError(f"local_map: out_placements for {len(placements)} results, there are {count}")
+        return results
+
+    return counted
+
+
 def _of_results(placements: Any) -> Any:
-    if not isinstance(placements, tuple) or any(isinstance(p, _C.Placement) for p in placements):
+    if not _is_one_each(placements):
         return placements
     return tuple(placed for placed in placements if placed is not None)
 
