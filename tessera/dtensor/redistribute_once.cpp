@@ -2,11 +2,11 @@
 
 #include <c10/core/InferenceMode.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/tensor/kept_copies.h"
+#include "tessera/dtensor/tensor/layout.h"
 #include "tessera/dtensor/tensor/sharded_tensor.h"
 #include "tessera/exec/redistribute.h"
 
@@ -24,18 +24,26 @@ at::Tensor behind_node(const at::Tensor& tensor) {
 }
 
 /// redistribute(tensor, to), but with the strides of `to`, which decide whether an op on the copy
-/// returns a view. An expanded dim stores each element separately once it is redistributed, so the
-/// copy of an expanded tensor is row-major.
+/// returns a view. An expanded dim stores each element separately once it is redistributed.
 at::Tensor redistribute_strided(const at::Tensor& tensor, const Sharding& to) {
-  const bool is_expanded = std::ranges::find(to.stride(), 0) != to.stride().end();
-  if (is_row_major(to) || is_expanded) return move_differentiable(tensor, to);
+  const Sharding as = with_own_elements(to);
+  if (is_row_major(as)) return move_differentiable(tensor, to);
   const ShardedMeta* meta = sharded_meta(tensor);
   return moved_differentiable(
       tensor,
       [&] {
-        return wrap(strided_as(exec::redistribute(meta->local(), meta->sharding(), to), to), to);
+        return wrap(strided_as(exec::redistribute(meta->local(), meta->sharding(), to), as), as);
       },
       std::nullopt);
+}
+
+/// The values of a kept copy behind a node, kept as well.
+at::Tensor recorded(const at::Tensor& tensor, const Sharding& to, const at::Tensor& copy) {
+  const ShardedMeta* meta = sharded_meta(copy);
+  const at::Tensor made = moved_differentiable(
+      tensor, [&] { return wrap(meta->local(), meta->sharding()); }, std::nullopt);
+  keep_redistributed(tensor, to, made);
+  return made;
 }
 
 }  // namespace
@@ -45,6 +53,9 @@ at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to) {
   if (same && !records_uses(tensor)) return tensor;
   at::Tensor found = find_redistributed(tensor, to);
   if (found.defined()) return found;
+  if (!same && records_uses(tensor)) {
+    if (found = find_unrecorded(tensor, to); found.defined()) return recorded(tensor, to, found);
+  }
   std::optional<c10::InferenceMode> normal;
   std::optional<c10::NoGradGuard> no_grad;
   if (can_keep_copies(tensor) && c10::InferenceMode::is_enabled()) {

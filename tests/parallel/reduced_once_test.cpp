@@ -110,6 +110,66 @@ TEST(ReducedOnce, ACopyIsDroppedWhenItsTensorIsWrittenOrFreed) {
   EXPECT_EQ(dtensor::tensors_with_copies(), 0U);
 }
 
+/// A comparison records nothing, and so does its reduction; a product records a use of the same
+/// values.
+TEST(ReducedOnce, AComparisonAndAProductShareTheValues) {
+  test::run_ranks(2, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    const at::Tensor x = distribute_tensor(test_numbers({3, 4}, 1), mesh, {Shard(1)});
+    const at::Tensor w = distribute_tensor(test_numbers({4, 5}, 2), mesh, {Shard(0)});
+    const at::Tensor weight = w.detach().requires_grad_();
+    const at::Tensor y = at::mm(x, weight);
+    comm::Recorder recorder(*comm::current_world());
+    const at::Tensor mask = y > 0;
+    const at::Tensor kept = y * mask;
+    const at::Tensor other = y < 1;
+    EXPECT_EQ(comm::expect_comm(recorder, "1 all_reduce on tp"), "");
+    EXPECT_TRUE(kept.requires_grad());
+    (kept * kept).sum().backward();
+    const at::Tensor plain = full_tensor(w).requires_grad_();
+    const at::Tensor product = at::mm(full_tensor(x), plain);
+    const at::Tensor want = product * (product > 0);
+    (want * want).sum().backward();
+    EXPECT_TRUE(full_tensor(weight.grad()).allclose(plain.grad()));
+    EXPECT_TRUE(full_tensor(other).equal(product < 1));
+  });
+}
+
+TEST(ReducedOnce, WhatRecordsNothingAcceptsViewsOfWhichNothingCanBeRecorded) {
+  test::run_ranks(2, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    at::Tensor x = from_local(test_numbers({3, 4}, 1), mesh, {Partial()}).requires_grad_() * 1;
+    at::Tensor view;
+    {
+      const at::NoGradGuard no_grad;
+      view = x.select(0, 1);
+    }
+    const at::Tensor part = x.unbind(0)[2];
+    x.mul_(2);
+    const at::Tensor want = test_numbers({3, 4}, 1) * 4;
+    for (int round = 0; round < 2; ++round) {  // the second uses the copy of the first
+      EXPECT_TRUE(full_tensor(view > 0).equal(want[1] > 0));
+      EXPECT_TRUE(full_tensor(part > 0).equal(want[2] > 0));
+      EXPECT_TRUE(full_tensor(view.argmax()).equal(want[1].argmax()));
+    }
+    EXPECT_THROW(view * view, c10::Error) << "as of plain tensors";
+  });
+}
+
+TEST(ReducedOnce, ATensorThatNeedsNoGradientAnyMoreUsesNoRecordedCopy) {
+  test::run_ranks(2, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    at::Tensor x = from_local(test_numbers({3, 4}, 1), mesh, {Partial()}).detach();
+    x.requires_grad_();
+    const at::Tensor kept = at::relu(x);
+    x.requires_grad_(false);
+    EXPECT_FALSE(at::relu(x).requires_grad());
+    const at::NoGradGuard no_grad;
+    x.requires_grad_();
+    EXPECT_FALSE(at::relu(x).requires_grad());
+  });
+}
+
 TEST(ReducedOnce, OnlyTheLastTensorsHaveCopies) {
   test::run_ranks(2, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");

@@ -45,7 +45,7 @@ at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t 
       can_share_elements(target, from)) [[unlikely]] {
     return copy_sharing_elements(moved, target, local, from);
   }
-  return strided_as(moved, target);
+  return strided_as(moved, entry.is_view ? target : with_own_elements(target));
 }
 
 /// local_operand, or the local tensor that a previous op made of the same operand.

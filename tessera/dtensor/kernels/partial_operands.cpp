@@ -3,10 +3,13 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 
 #include "tessera/dtensor/dispatch/aliased_statistics.h"
@@ -83,21 +86,6 @@ bool is_read_partial(const Operand& operand) {
          operand.sharded->sharding().has_partial();
 }
 
-/// Uses a reduced copy wherever there is one. Returns whether Partial operands are left.
-bool use_copies(const OpEntry& entry, Stack& stack) {
-  bool left = false;
-  std::vector<std::pair<size_t, at::Tensor>> found;
-  const auto operands = operands_of(entry, stack);
-  for (size_t i = 0; i < operands.size(); ++i) {
-    if (!is_read_partial(operands[i])) continue;
-    at::Tensor reduced = find_reduced(*operands[i].tensor);
-    left = left || !reduced.defined();
-    if (reduced.defined()) found.emplace_back(i, std::move(reduced));
-  }
-  for (const auto& [operand, reduced] : found) replace_operand(entry, stack, operand, reduced);
-  return left;
-}
-
 /// An operand to redistribute. Collected first: to replace one frees what the others point to.
 struct Reduction {
   size_t operand;
@@ -110,6 +98,62 @@ void reduce(const OpEntry& entry, Stack& stack, const std::vector<Reduction>& re
   for (const Reduction& item : reductions) {
     replace_operand(entry, stack, item.operand, redistribute_once(item.tensor, item.to));
   }
+}
+
+const Decision& decide_below_autograd(const OpEntry& entry, const c10::OperatorHandle& op,
+                                      const Stack& stack) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return decision_for(entry, op, stack);
+}
+
+/// Whether autograd records nothing for the call: comparisons, argmax, logical ops. What has no
+/// fractions has no derivative. Then a reduction for the call must not be recorded either: libtorch
+/// refuses to record uses of some views, which these ops accept.
+bool records_nothing(const Decision& decision) {
+  const auto has_no_fractions = [](const Sharding& result) {
+    return result.defined() &&
+           !torch::autograd::isDifferentiableType(static_cast<at::ScalarType>(result.dtype()));
+  };
+  return !decision.results.empty() && std::ranges::all_of(decision.results, has_no_fractions);
+}
+
+/// Grad mode for a reduction.
+class RecordsIf {
+ public:
+  explicit RecordsIf(bool records) {
+    if (!records) no_grad_.emplace();
+  }
+
+ private:
+  std::optional<c10::NoGradGuard> no_grad_;
+};
+
+/// A reduced copy that was made before, as the call records it. Undefined if there is none.
+at::Tensor find_copy_for(const UsedOp& used, const c10::OperatorHandle& op, const Stack& stack,
+                         const at::Tensor& tensor) {
+  at::Tensor reduced = find_reduced(tensor);
+  if (reduced.defined() || !records_uses(tensor)) return reduced;
+  const auto unrecorded = unrecorded_reduction(tensor);
+  if (!unrecorded) return reduced;
+  const bool by_rows = used.use != PartialUse::matmul && !takes_lazy(*used.entry, stack);
+  const RecordsIf mode(!by_rows || !records_nothing(decide_below_autograd(*used.entry, op, stack)));
+  return redistribute_once(tensor, *unrecorded);
+}
+
+/// Uses a reduced copy wherever there is one. Returns whether Partial operands are left.
+bool use_copies(const UsedOp& used, const c10::OperatorHandle& op, Stack& stack) {
+  const OpEntry& entry = *used.entry;
+  bool left = false;
+  std::vector<std::pair<size_t, at::Tensor>> found;
+  const auto operands = operands_of(entry, stack);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!is_read_partial(operands[i])) continue;
+    at::Tensor reduced = find_copy_for(used, op, stack, *operands[i].tensor);
+    left = left || !reduced.defined();
+    if (reduced.defined()) found.emplace_back(i, std::move(reduced));
+  }
+  for (const auto& [operand, reduced] : found) replace_operand(entry, stack, operand, reduced);
+  return left;
 }
 
 void reduce_all_operands(const OpEntry& entry, Stack& stack) {
@@ -178,11 +222,7 @@ bool is_gradient_in_product(const Operand& operand, const std::vector<Operand>& 
 
 void reduce_as_decided(const UsedOp& used, const c10::OperatorHandle& op, Stack& stack) {
   const OpEntry& entry = *used.entry;
-  const Decision* decision = nullptr;
-  {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    decision = &decision_for(entry, op, stack);
-  }
+  const Decision* decision = &decide_below_autograd(entry, op, stack);
   if (decision->by_mesh) return;
   if (decision->moves) check_policy(entry, *decision, stack);
   std::vector<Reduction> reductions;
@@ -199,6 +239,8 @@ void reduce_as_decided(const UsedOp& used, const c10::OperatorHandle& op, Stack&
       reductions.push_back({i, *operands[i].tensor, without_partial(own)});
     }
   }
+  if (reductions.empty()) return;
+  const RecordsIf mode(!records_nothing(*decision));
   reduce(entry, stack, reductions);
 }
 
@@ -238,8 +280,7 @@ bool takes_operands_as_they_are(const UsedOp& used, const c10::OperatorHandle& o
     return false;
   if (in_backward()) return used.use == PartialUse::sum;
   if (!used.entry->written.empty()) return false;
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return !decision_for(*used.entry, op, stack).moves;
+  return !decide_below_autograd(*used.entry, op, stack).moves;
 }
 
 }  // namespace
@@ -251,8 +292,8 @@ const UsedOp& used_op(const c10::OperatorHandle& op) {
     UsedOp& used = at->second;
     used.entry = entry_of(op);
     used.use = rules::partial_use(op.operator_name().name);
-    used.keeps_operands =
-        used.use != PartialUse::matmul && (is_made_of_ops(op, *used.entry) || used.entry->is_view);
+    const bool is_product = used.use == PartialUse::matmul || used.use == PartialUse::product;
+    used.keeps_operands = !is_product && (is_made_of_ops(op, *used.entry) || used.entry->is_view);
   }
   return at->second;
 }
@@ -262,7 +303,7 @@ void reduce_operands(const UsedOp& used, const c10::OperatorHandle& op, Stack& s
   if (used.keeps_operands) return;
   if (!entry.hidden.empty()) refuse_aliased_statistics(entry, stack);  // before a copy is made
   if (is_below_autograd()) return;
-  if (takes_operands_as_they_are(used, op, stack) || !use_copies(entry, stack)) return;
+  if (takes_operands_as_they_are(used, op, stack) || !use_copies(used, op, stack)) return;
   if (used.use == PartialUse::matmul) return reduce_for_matmul(entry, stack);
   if (takes_lazy(entry, stack)) {
     if (entry.written.empty()) reduce_all_operands(entry, stack);

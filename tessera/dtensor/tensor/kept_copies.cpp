@@ -1,5 +1,7 @@
 #include "tessera/dtensor/tensor/kept_copies.h"
 
+#include <c10/core/GradMode.h>
+
 #include <atomic>
 #include <deque>
 #include <mutex>
@@ -19,12 +21,16 @@ using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorIm
 /// A copy. Not owned if its tensor is a leaf: the copy's autograd node refers to the leaf, so
 /// neither would ever be freed. It then lasts as long as the ops that saved it.
 struct KeptCopy {
-  KeptCopy(const Sharding& to, const at::Tensor& copy, bool owns)
-      : sharding(to), owned(owns ? copy : at::Tensor()), weak(copy.getIntrusivePtr()) {}
+  KeptCopy(const Sharding& to, const at::Tensor& copy, bool is_recorded, bool owns)
+      : sharding(to),
+        recorded(is_recorded),
+        owned(owns ? copy : at::Tensor()),
+        weak(copy.getIntrusivePtr()) {}
 
   at::Tensor get() const { return owned.defined() ? owned : at::Tensor(weak.lock()); }
 
   Sharding sharding;
+  bool recorded;  // by autograd
   at::Tensor owned;
   WeakImpl weak;
 };
@@ -35,7 +41,6 @@ struct Copies {
   WeakImpl of;  // makes the tensor call drop_copies when it is freed
   uint64_t id = 0;
   ValueStamp stamp;
-  bool recorded = false;  // by autograd
   std::vector<KeptCopy> made;
 };
 
@@ -67,9 +72,10 @@ void drop_if_same(const c10::TensorImpl* tensor, uint64_t id) {
   table.count = table.tensors.size();
 }
 
-/// Whether the copies were made of the tensor as it is, for the same use.
-bool are_valid(const Copies& copies, const at::Tensor& tensor) {
-  return copies.stamp == value_stamp(tensor) && copies.recorded == records_uses(tensor);
+/// Whether autograd treats a use of the copy as a use of the tensor.
+bool stands_for(const KeptCopy& copy, const at::Tensor& tensor) {
+  if (copy.recorded) return tensor.requires_grad() || !c10::GradMode::is_enabled();
+  return !records_uses(tensor);
 }
 
 template <class Wanted>
@@ -78,9 +84,9 @@ at::Tensor find_copy(const at::Tensor& tensor, const Wanted& wanted) {
   if (table.count.load(std::memory_order_relaxed) == 0 || !can_keep_copies(tensor)) return {};
   const std::lock_guard lock(table.mutex);
   const auto at = table.tensors.find(tensor.unsafeGetTensorImpl());
-  if (at == table.tensors.end() || !are_valid(at->second, tensor)) return {};
+  if (at == table.tensors.end() || at->second.stamp != value_stamp(tensor)) return {};
   for (const KeptCopy& copy : at->second.made) {
-    if (!wanted(copy.sharding)) continue;
+    if (!wanted(copy)) continue;
     at::Tensor found = copy.get();
     if (!found.defined()) continue;
     const Sharding& from = sharded_meta(tensor)->sharding();
@@ -101,13 +107,12 @@ void keep_copy(const at::Tensor& tensor, const Sharding& to, const at::Tensor& c
     auto [at, inserted] = table.tensors.try_emplace(impl, WeakImpl(tensor.getIntrusivePtr()));
     if (inserted) {
       at->second.id = new_id = next_id.fetch_add(1);
-    } else if (!are_valid(at->second, tensor)) {
+    } else if (at->second.stamp != value_stamp(tensor)) {
       outdated.swap(at->second.made);
     }
     at->second.stamp = value_stamp(tensor);
-    at->second.recorded = records_uses(tensor);
-    const bool is_recorded_leaf = at->second.recorded && tensor.is_leaf();
-    at->second.made.emplace_back(to, copy, /*owns=*/!is_recorded_leaf);
+    const bool recorded = records_uses(tensor);
+    at->second.made.emplace_back(to, copy, recorded, /*owns=*/!(recorded && tensor.is_leaf()));
     table.count = table.tensors.size();
   }
   if (new_id == 0) return;
@@ -129,7 +134,14 @@ bool can_keep_copies(const at::Tensor& tensor) {
 }
 
 at::Tensor find_redistributed(const at::Tensor& tensor, const Sharding& to) {
-  return find_copy(tensor, [&](const Sharding& sharding) { return sharding == to; });
+  return find_copy(tensor, [&](const KeptCopy& copy) {
+    return copy.sharding == to && stands_for(copy, tensor);
+  });
+}
+
+at::Tensor find_unrecorded(const at::Tensor& tensor, const Sharding& to) {
+  return find_copy(tensor,
+                   [&](const KeptCopy& copy) { return copy.sharding == to && !copy.recorded; });
 }
 
 void keep_redistributed(const at::Tensor& tensor, const Sharding& to, const at::Tensor& copy) {
@@ -137,7 +149,21 @@ void keep_redistributed(const at::Tensor& tensor, const Sharding& to, const at::
 }
 
 at::Tensor find_reduced(const at::Tensor& tensor) {
-  return find_copy(tensor, [](const Sharding& sharding) { return !sharding.has_partial(); });
+  return find_copy(tensor, [&](const KeptCopy& copy) {
+    return !copy.sharding.has_partial() && stands_for(copy, tensor);
+  });
+}
+
+std::optional<Sharding> unrecorded_reduction(const at::Tensor& tensor) {
+  CopyTable& table = copy_table();
+  if (table.count.load(std::memory_order_relaxed) == 0 || !can_keep_copies(tensor)) return {};
+  const std::lock_guard lock(table.mutex);
+  const auto at = table.tensors.find(tensor.unsafeGetTensorImpl());
+  if (at == table.tensors.end() || at->second.stamp != value_stamp(tensor)) return {};
+  for (const KeptCopy& copy : at->second.made) {
+    if (!copy.recorded && !copy.sharding.has_partial()) return copy.sharding;
+  }
+  return {};
 }
 
 void drop_copies(const c10::TensorImpl* tensor) noexcept {

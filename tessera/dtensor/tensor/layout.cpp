@@ -1,11 +1,13 @@
 #include "tessera/dtensor/tensor/layout.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 
 #include "tessera/base/errors.h"
 #include "tessera/base/iota_vector.h"
+#include "tessera/dtensor/tensor/overlap.h"
 #include "tessera/dtensor/tensor/sharded_tensor.h"
 
 namespace tessera::dtensor {
@@ -41,6 +43,21 @@ std::vector<int64_t> stride_like(const at::Tensor& local, const Sharding& shardi
 
 }  // namespace
 
+Sharding with_own_elements(const Sharding& as) {
+  if (!shares_elements(as)) return as;
+  const auto shape = as.shape();
+  return Sharding(as.mesh(), {as.placements().begin(), as.placements().end()},
+                  {shape.begin(), shape.end()},
+                  {.dtype = as.dtype(),
+                   .stride = at::infer_dense_strides(as_ints(shape), as_ints(as.stride())),
+                   .order = as.order()});
+}
+
+at::Tensor empty_local(const Sharding& as, const at::TensorOptions& options) {
+  const Sharding own = with_own_elements(as);
+  return at::empty_strided(as_ints(own.local_shape()), as_ints(own.local_stride()), options);
+}
+
 at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted, Sharding& adopted) {
   if (adopted.defined() && is_laid_out_as(local, adopted.local_stride())) {
     return wrap(local, adopted);
@@ -55,10 +72,7 @@ at::Tensor wrap_as_laid_out(const at::Tensor& local, const Sharding& predicted, 
                   .order = predicted.order()});
     return wrap(local, adopted);
   }
-  const auto shape = predicted.local_shape();
-  const auto stride = predicted.local_stride();
-  at::Tensor laid = at::empty_strided(as_ints(shape), as_ints(stride), local.options());
-  return wrap(laid.copy_(local), predicted);
+  return wrap(empty_local(predicted, local.options()).copy_(local), with_own_elements(predicted));
 }
 
 void require_strided(std::string_view what, const at::Tensor& tensor) {

@@ -27,6 +27,14 @@ inline bool is_laid_out_as(const at::Tensor& local, std::span<const int64_t> sai
   return true;
 }
 
+/// The sharding of a new tensor that is laid out as `as`. If its elements share memory, as those
+/// of an expanded operand do, it is dense, with the dims in the order that libtorch's pointwise ops
+/// give their results: 2x3x4 {0,1,3} becomes {12,1,3}.
+Sharding with_own_elements(const Sharding& as);
+
+/// Uninitialized memory for this rank's part of with_own_elements(as).
+at::Tensor empty_local(const Sharding& as, const at::TensorOptions& options);
+
 /// Throws NotSupported, in the name of `what`, for a sparse or nested tensor: a part is addressed
 /// by sizes and strides, which it does not have.
 void require_strided(std::string_view what, const at::Tensor& tensor);

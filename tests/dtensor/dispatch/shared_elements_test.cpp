@@ -56,6 +56,46 @@ const Case kCases[] = {
      }},
 };
 
+/// Whether a reshape of a result is a view depends on them.
+TEST(SharedElements, ResultsOfOperandsThatMoveHaveTheStridesOfPlainOnes) {
+  using View = at::Tensor (*)(const at::Tensor&);
+  const View views[] = {
+      [](const at::Tensor& x) {
+        return x.t().expand({2, 5, 4});
+      },
+      [](const at::Tensor& x) {
+        return x.t().unsqueeze(1).expand({5, 3, 4});
+      },
+      [](const at::Tensor& x) {
+        return x.expand({3, 4, 5}).permute({2, 0, 1});
+      },
+      [](const at::Tensor& x) {
+        return x.unsqueeze(-1).expand({4, 5, 3}).transpose(0, 1);
+      },
+      [](const at::Tensor& x) { return x.unfold(1, 2, 1).transpose(0, 1); },
+      [](const at::Tensor& x) {
+        return x.expand({3, 4, 5});
+      },
+  };
+  const at::Tensor full = test_numbers({4, 5}, 1);
+  run_ranks(2, [&](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    for (const View view : views) {
+      for (const bool recorded : {true, false}) {
+        const at::Tensor x = placed(full, mesh, "P(sum)").requires_grad_(recorded);
+        const at::Tensor want = view(full).sin();
+        const at::Tensor got = view(x).sin();
+        EXPECT_EQ(got.strides(), want.strides());
+        EXPECT_EQ(to_local(got).strides(), want.strides());
+        EXPECT_TRUE(at::allclose(full_tensor(got), want));
+        const at::NoGradGuard below_autograd;
+        EXPECT_EQ(view(placed(full, mesh, "P(sum)")).cumsum(1).strides(),
+                  view(full).cumsum(1).strides());
+      }
+    }
+  });
+}
+
 TEST(SharedElements, AreWrittenAsOnOneRank) {
   const at::Tensor full = test_numbers({4, 5}, 1);
   const at::Tensor values = test_numbers({4, 2, 2}, 2);

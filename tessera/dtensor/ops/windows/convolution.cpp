@@ -5,6 +5,7 @@
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 
@@ -191,6 +192,24 @@ void convolution_backward(const KernelCall& call) {
   call.give(std::move(d_input), std::move(d_weight), std::move(d_bias));
 }
 
+/// convolution_backward where there are no images or no channels: every gradient is zeros. Without
+/// input channels the output has none either, whatever the weight says: no row describes the call.
+bool backward_of_nothing(const OpEntry& entry, const c10::OperatorHandle&,
+                         torch::jit::Stack& stack) {
+  const auto args = torch::jit::last(stack, entry.args.size());
+  const at::Tensor& grad = args[0].toTensor();
+  if (grad.numel() != 0) return false;
+  const at::Tensor weight = args[2].toTensor();
+  const auto wanted = args[10].toBoolList();
+  at::Tensor d_input, d_weight, d_bias;
+  if (wanted[0]) d_input = at::zeros_like(args[1].toTensor());
+  if (wanted[1]) d_weight = at::zeros_like(weight);
+  if (wanted[2]) d_bias = weight.new_zeros(args[3].toIntVector());
+  torch::jit::drop(stack, entry.args.size());
+  torch::jit::push(stack, std::move(d_input), std::move(d_weight), std::move(d_bias));
+  return true;
+}
+
 /// Elements of a spatial dim that a rank needs of its neighbours, for parts that divide evenly.
 int64_t halo_of(const rules::OpCall& call, const Sharding& weight, int dim) {
   const auto d = static_cast<size_t>(dim);
@@ -241,9 +260,10 @@ std::vector<std::optional<rules::ResultMeta>> infer(std::span<const c10::IValue>
   const at::Tensor& weight = args[1].toTensor();
   check_types(input, weight);
   ConvolutionArgs read = read_args(args.subspan(3, 6));
-  const auto shape = convolution_shape({input.sizes().data(), input.sizes().size()},
-                                       {weight.sizes().data(), weight.sizes().size()}, read);
-  check_bias(weight, args[2].isTensor() ? args[2].toTensor() : at::Tensor(), shape[1]);
+  const std::span<const int64_t> filters(weight.sizes().data(), weight.sizes().size());
+  const auto shape = convolution_shape({input.sizes().data(), input.sizes().size()}, filters, read);
+  check_bias(weight, args[2].isTensor() ? args[2].toTensor() : at::Tensor(),
+             output_channels(filters, read));
   return {rules::ResultMeta{shape, output_stride(shape, output_format(input, weight)),
                             static_cast<DType>(input.scalar_type())}};
 }
@@ -252,6 +272,7 @@ std::vector<std::optional<rules::ResultMeta>> infer(std::span<const c10::IValue>
 
 void install_convolution() {
   for (const char* op : {"aten::convolution", "aten::_convolution"}) set_infer(op, infer);
+  set_special_case("aten::convolution_backward", backward_of_nothing);
   add_row_kernel("convolution", convolution, rules::KernelComm::exchange,
                  [](const rules::OpCall& call, int axis) { return halo_rows(call, axis, false); });
   add_row_kernel("convolution_backward", convolution_backward, rules::KernelComm::exchange,

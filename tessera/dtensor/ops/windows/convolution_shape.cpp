@@ -22,6 +22,19 @@ void check_channels(std::span<const int64_t> input, std::span<const int64_t> wei
   require(args.groups > 0 && weight[0] % args.groups == 0 && input[1] == expects,
           "convolution: an input of ", input[1], " channels, a weight ", shape_text(weight),
           " for ", expects, " in ", args.groups, " groups");
+  require(weight[0] >= args.groups, "convolution: a weight ", shape_text(weight),
+          " of fewer filters than groups");
+}
+
+/// Without images or without channels libtorch computes nothing, and accepts any kernel; else it
+/// needs elements of both. Its own errors name the part of a rank, and not all ranks have them.
+void check_elements(std::span<const int64_t> input, std::span<const int64_t> weight) {
+  if (input[1] == 0) return;
+  const auto is_empty = [](int64_t size) { return size == 0; };
+  require(std::ranges::none_of(weight, is_empty), "convolution: a weight ", shape_text(weight),
+          " without elements");
+  require(input[0] == 0 || std::ranges::none_of(input, is_empty), "convolution: an input ",
+          shape_text(input), " with images and channels, but without elements");
 }
 
 }  // namespace
@@ -33,6 +46,10 @@ void expand_lists(ConvolutionArgs& args, size_t dims) {
   expand_list(args.output_padding, dims, "output_padding");
 }
 
+int64_t output_channels(std::span<const int64_t> weight, const ConvolutionArgs& args) {
+  return args.transposed ? weight[1] * args.groups : weight[0];
+}
+
 std::vector<int64_t> convolution_shape(std::span<const int64_t> input,
                                        std::span<const int64_t> weight, ConvolutionArgs& args) {
   require(input.size() >= 3 && input.size() == weight.size(), "convolution of ", shape_text(input),
@@ -41,9 +58,10 @@ std::vector<int64_t> convolution_shape(std::span<const int64_t> input,
   const size_t dims = input.size() - 2;
   expand_lists(args, dims);
   check_channels(input, weight, args);
-  const int64_t channels = args.transposed ? weight[1] * args.groups : weight[0];
+  check_elements(input, weight);
   // libtorch's kernels return no output channels if there are no input channels.
-  std::vector<int64_t> out = {input[0], input[1] == 0 ? 0 : channels};
+  const bool is_nothing = input[0] == 0 || input[1] == 0;
+  std::vector<int64_t> out = {input[0], input[1] == 0 ? 0 : output_channels(weight, args)};
   for (size_t d = 0; d < dims; ++d) {
     const int64_t stride = args.stride[d];
     const int64_t reach = args.dilation[d] * (weight[2 + d] - 1);
@@ -51,7 +69,9 @@ std::vector<int64_t> convolution_shape(std::span<const int64_t> input,
             stride, ", dilation ", args.dilation[d], ", padding ", args.padding[d],
             " in spatial dim ", d);
     int64_t size = 0;
+    int64_t least = 1;
     if (args.transposed) {
+      if (is_nothing) least = 0;
       require(args.output_padding[d] >= 0 &&
                   args.output_padding[d] < std::max(stride, args.dilation[d]),
               "convolution: output_padding ", args.output_padding[d], " in spatial dim ", d,
@@ -61,8 +81,9 @@ std::vector<int64_t> convolution_shape(std::span<const int64_t> input,
       const int64_t room = input[2 + d] + 2 * args.padding[d] - reach - 1;
       size = room < 0 ? 0 : room / stride + 1;
     }
-    require(size > 0, "convolution: nothing is left of spatial dim ", d, " of ", shape_text(input),
-            " under a kernel ", shape_text(weight.subspan(2)), " with padding ", args.padding[d]);
+    require(size >= least, "convolution: nothing is left of spatial dim ", d, " of ",
+            shape_text(input), " under a kernel ", shape_text(weight.subspan(2)), " with padding ",
+            args.padding[d]);
     out.push_back(size);
   }
   return out;

@@ -22,6 +22,9 @@ struct ConvolutionArgs {
 /// Expands one-element lists to all spatial dims.
 void expand_lists(ConvolutionArgs& args, size_t dims);
 
+/// Of the weight, also where there are no input channels, and so no output.
+int64_t output_channels(std::span<const int64_t> weight, const ConvolutionArgs& args);
+
 /// Expands lists and returns the output shape. Throws InvalidArgument if the arguments do not match
 /// each other or the tensors.
 std::vector<int64_t> convolution_shape(std::span<const int64_t> input,

@@ -1,6 +1,5 @@
 #include "tessera/dtensor/ops/windows/halo_exchange.h"
 
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/world.h"
+#include "tessera/dtensor/tensor/layout.h"
 #include "tessera/exec/buffers.h"
 #include "tessera/exec/wire.h"
 
@@ -180,10 +180,7 @@ at::Tensor HaloExchange::gather(const at::Tensor& part) const {
 }
 
 at::Tensor HaloExchange::scatter_sum(const at::Tensor& window) const {
-  const auto stride = sharding_.local_stride();
-  at::Tensor part = at::empty_strided(part_shape_, at::IntArrayRef(stride.data(), stride.size()),
-                                      window.options())
-                        .zero_();
+  at::Tensor part = empty_local(sharding_, window.options()).zero_();
   const at::Tensor received = talks_ ? exchange(window, /*of_window=*/true) : at::Tensor();
   int64_t place = 0;
   for (size_t p = 0; p < peers_.size(); ++p) {

@@ -277,6 +277,45 @@ TEST(Convolution, ChannelsLastStaysChannelsLast) {
   });
 }
 
+TEST(Convolution, OneTensorWhoseElementsShareMemoryIsInputAndWeight) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("sp=2");
+    for (const bool expanded : {true, false}) {
+      for (const Placement& placement : {Placement(Shard(0)), Placement(Replicate())}) {
+        const at::Tensor plain = whole_numbers({8}, 1).requires_grad_();
+        const at::Tensor given = distribute_tensor(plain.detach(), mesh, {placement});
+        const at::Tensor x = given.detach().requires_grad_();
+        const auto views = [&](const at::Tensor& of) {
+          return expanded ? of.expand({3, 3, 8})
+                          : of.expand({3, 3, 8}).unfold(2, 4, 1).select(2, 1);
+        };
+        const at::Tensor want = at::conv1d(views(plain), views(plain), {}, 1, 1);
+        (want * want).sum().backward();
+        const at::Tensor y = at::conv1d(views(x), views(x), {}, 1, 1);
+        (y * y).sum().backward();
+        EXPECT_TRUE(at::allclose(full_tensor(y), want));
+        EXPECT_TRUE(at::allclose(full_tensor(x.grad()), plain.grad()));
+      }
+    }
+  });
+}
+
+TEST(Convolution, WithoutImagesOrChannelsIsAsOfPlainTensors) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("sp=2");
+    for (const char* input : {"R", "S0", "S1", "S2"}) {
+      for (const char* weight : {"R", "S0", "S1", "S2"}) {
+        for (const char* bias : {"R", "S0"}) {
+          check(conv({3, 0, 5}, {4, 0, 3}, 1, 1), mesh, input, weight, bias);
+          check(conv({0, 2, 5}, {4, 2, 3}, 1, 1), mesh, input, weight, bias);
+          check(conv({3, 0, 6}, {4, 0, 0}, 2, 1, 2, 2), mesh, input, weight, bias);
+        }
+      }
+    }
+    check(transposed(conv({0, 2, 1}, {2, 3, 2}, 1, 1)), mesh, "S0", "R", "R");
+  });
+}
+
 TEST(Convolution, BadCallsAreRefusedOnEveryRankBeforeAnythingMoves) {
   run_ranks(2, [](int) {
     const DeviceMesh mesh = init_device_mesh("sp=2");
@@ -291,6 +330,9 @@ TEST(Convolution, BadCallsAreRefusedOnEveryRankBeforeAnythingMoves) {
     const at::Tensor elsewhere = weight(other, {2, 2, 3});
     const at::Tensor narrow = fits.to(at::kFloat);
     const at::Tensor bias = weight(mesh, {3});
+    const at::Tensor empty_kernel = weight(mesh, {2, 2, 0});
+    const at::Tensor no_space =
+        distribute_tensor(at::zeros({1, 2, 0}, at::kDouble), mesh, {Shard(2)});
     comm::Recorder recorder(*comm::current_world());
     EXPECT_THROW(at::conv1d(x, channels), InvalidArgument);
     EXPECT_THROW(at::conv1d(x, kernel), InvalidArgument);
@@ -299,6 +341,8 @@ TEST(Convolution, BadCallsAreRefusedOnEveryRankBeforeAnythingMoves) {
     EXPECT_THROW(at::conv1d(x, elsewhere), InvalidArgument);
     EXPECT_THROW(at::conv1d(x, narrow), InvalidArgument) << "another dtype";
     EXPECT_THROW(at::conv1d(x, fits, bias), InvalidArgument);
+    EXPECT_THROW(at::conv1d(x, empty_kernel), InvalidArgument);
+    EXPECT_THROW(at::conv1d(no_space, fits, {}, 1, 2), InvalidArgument);
     EXPECT_EQ(comm::expect_comm(recorder, "nothing"), "");
   });
 }
