@@ -9,8 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -26,9 +28,20 @@ std::string address_text(const sockaddr* address, socklen_t size) {
   return error == 0 ? std::string(text.data()) : std::string();
 }
 
+/// poll() of one descriptor, which a signal does not end.
+bool is_ready_within(std::chrono::milliseconds timeout, pollfd of) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const int ready = poll(&of, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+    if (ready >= 0 || errno != EINTR) return ready == 1;
+  }
+}
+
 /// Connecting a datagram socket sends nothing but makes the kernel choose a route.
 std::string routed_address(const addrinfo& target) {
-  const int fd = socket(target.ai_family, SOCK_DGRAM, 0);
+  const int fd = socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return {};
   std::string found;
   sockaddr_storage local{};
@@ -98,11 +111,10 @@ bool answers_at(const std::string& host, int port, std::chrono::milliseconds tim
   for (const addrinfo* at = targets.get(); at != nullptr && !opens; at = at->ai_next) {
     const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) continue;
-    pollfd opening{fd, POLLOUT, 0};
     int error = 0;
     socklen_t size = sizeof(error);
     opens = connect(fd, at->ai_addr, at->ai_addrlen) == 0 ||
-            (errno == EINPROGRESS && poll(&opening, 1, static_cast<int>(timeout.count())) == 1 &&
+            (errno == EINPROGRESS && is_ready_within(timeout, {fd, POLLOUT, 0}) &&
              getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0);
     close(fd);
   }

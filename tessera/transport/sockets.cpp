@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <list>
@@ -56,6 +57,15 @@ Addresses resolve(const std::string& address, int port) {
     found = nullptr;
   }
   return {found, &freeaddrinfo};
+}
+
+/// Whether accept4() reports a network error of the connection that it took from the queue: the
+/// next one may be sound.
+bool is_of_one_connection(int error) {
+  constexpr std::array<int, 9> kErrors = {ECONNABORTED, EPROTO,      ENOPROTOOPT,
+                                          ENETDOWN,     ENETUNREACH, EHOSTDOWN,
+                                          EHOSTUNREACH, ENONET,      EOPNOTSUPP};
+  return std::ranges::find(kErrors, error) != kErrors.end();
 }
 
 Socket make_socket(const addrinfo& at) {
@@ -180,7 +190,7 @@ class LinkSetup {
     for (;;) {
       Socket socket(accept4(listener_.socket.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket) {
-        if (errno == ECONNABORTED || errno == EINTR) continue;
+        if (errno == EINTR || is_of_one_connection(errno)) continue;
         if (errno == EAGAIN || errno == EWOULDBLOCK) return;
         if (errno == EMFILE && drop_oldest_stranger()) continue;
         throw NotSupported(join_text("cannot take a connection: ", errno_text(errno)));
