@@ -34,9 +34,10 @@ def batches(d: Draw) -> str | None:
 
 
 def _definite(d: Draw, x: str) -> str:
-    """Positive definite matrices, far from singular."""
+    """Positive definite matrices, far from singular. The factor is no number that a later statement may
+    replace: by 0, rounding would decide."""
     size = d.shape(x)[-2]
-    return f"({x} @ {x}.mT + 2.0 * constant(torch.eye({size}, dtype={x}.dtype)))"
+    return f"({x} @ {x}.mT + 2 * constant(torch.eye({size}, dtype={x}.dtype)))"
 
 
 @value(1)
@@ -49,12 +50,12 @@ def factors(d: Draw) -> str | None:
         f"torch.linalg.inv({a})",
         f"torch.linalg.cholesky({a})",
         f"torch.linalg.solve({a}, {x})",
-        f"torch.linalg.det({a} * 0.1)",
+        f"torch.linalg.det({a} / 10)",
         f"torch.logdet({a})",
         f"torch.linalg.slogdet({a})[1]",
         f"torch.linalg.solve_triangular({a}.tril(), {x}, upper=False)",
-        f"torch.linalg.matrix_power({a} * 0.1, {d.pick(0, 2, 3)})",
-        f"torch.linalg.matrix_exp({a} * 0.01)",
+        f"torch.linalg.matrix_power({a} / 10, {d.pick(0, 2, 3)})",
+        f"torch.linalg.matrix_exp({a} / 100)",
         f"torch.cholesky_solve({x}, torch.linalg.cholesky({a}))",
         f"torch.linalg.eigvalsh({a}).sum(-1)",
         f"torch.linalg.matrix_norm({x} + 0.1)",

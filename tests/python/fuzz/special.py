@@ -50,9 +50,9 @@ def ordered(d: Draw) -> str | None:
         f"{x}.cummin({dim})[0]",
         f"{x}.topk({d.pick(1, 2)}, {dim})[{d.pick(0, 1)}]",
         f"{x}.msort()",
-        f"torch.bucketize({x}, constant(torch.tensor([-1.0, 0.01, 1.0], dtype={x}.dtype)))",
+        f"torch.bucketize({x}, constant(torch.tensor([-101, 7, 130], dtype={x}.dtype)) / 128)",
         f"torch.searchsorted({x}.sort(-1)[0], {x}[..., :1] + 1e-3)",
-        f"torch.histc({x}.detach(), 4, -20.0, 20.0)",
+        f"torch.histc({x}.detach(), 4, -21, 20)",
     )
 
 
@@ -83,7 +83,7 @@ def losses(d: Draw) -> str | None:
     reduction = f"reduction='{d.pick('mean', 'sum', 'none')}'"
     return d.pick(
         f"F.huber_loss({x}, {goal} + 20.0, {reduction})",
-        f"F.soft_margin_loss({x}, {goal}.sign(), {reduction})",
+        f"F.soft_margin_loss({x}, {goal}.tanh(), {reduction})",
         f"F.poisson_nll_loss({x} * 0.1, {goal}, {reduction})",
         f"F.gaussian_nll_loss({x}, {goal}, {goal} * {goal} + 1.0, {reduction})",
         f"F.cosine_embedding_loss({x} + 3.0, {goal} + 4.0, constant(torch.ones({d.shape(x)[0]})), {reduction})"

@@ -138,7 +138,10 @@ def to_integers(d: Draw) -> str | None:
 
 @effect(0.4)
 def shape_in_place(d: Draw) -> str | None:
-    x = d.floats(2)
+    """Not of a leaf: autograd would add a gradient of the old shape to it."""
+    leaves = d.leaves()
+    found = d.names(lambda v: v.is_floating_point() and v.dim() >= 2)
+    x = d.rng.choice([n for n in found if n not in leaves] or [None])
     return x and d.pick(f"{x}.transpose_(0, 1)", f"{x}.unsqueeze_(0)", f"{x}.squeeze_()")
 
 
