@@ -63,20 +63,27 @@ void end_stopped() {
   if (std::ifstream(pid_file()) >> pid) kill(pid, SIGKILL);
 }
 
+void wait_for_file(const std::string& file) {
+  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(10ms);
+}
+
 void wait_until_stopped() {
-  while (!std::filesystem::exists(pid_file())) std::this_thread::sleep_for(10ms);
+  wait_for_file(pid_file());
   std::this_thread::sleep_for(100ms);
 }
+
+/// A file through which the other process says that its world is complete.
+std::string world_file() { return pid_file() + ".world"; }
 
 std::vector<ProcessResult> run_with_stopped(const Scenario& scenario) {
   const std::string file =
       std::filesystem::temp_directory_path() / ("tessera_start_" + std::to_string(getpid()));
-  std::filesystem::remove(file);
+  for (const char* end : {"", ".world"}) std::filesystem::remove(file + end);
   auto results =
       run_processes(scenario, {.size = 2,
                                .deadline = 40s,
                                .environment = {{"TESSERA_TIMEOUT_S", "2"}, {"PID_FILE", file}}});
-  std::filesystem::remove(file);
+  for (const char* end : {"", ".world"}) std::filesystem::remove(file + end);
   return results;
 }
 
@@ -99,7 +106,11 @@ TEST(Start, AStoreWhoseHostIsStoppedEndsTheStartAtTheTimeout) {
 
 const Scenario kStoppedHost("stopped_host", [] {
   auto world = process_world();
-  if (rank_here() == 0) return stop_here();
+  if (rank_here() == 0) {
+    wait_for_file(world_file());  // rank 1 needs the store until then
+    return stop_here();
+  }
+  std::ofstream(world_file()).flush();
   wait_until_stopped();
   say_in_time([&] { init_device_mesh("dp=2", world); });
   end_stopped();
