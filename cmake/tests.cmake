@@ -19,8 +19,10 @@
 #   tests/checks/*_test.py               runs with python3
 #   tests/install/                       a project of its own, see run.cmake there
 
-# Sanitizers take 5 to 15 times as long. Tests of processes multiply their deadlines by the slowdown.
-set(timeout 300)
+# The limit ends what hangs: slow and shared machines take several times as long as a quiet one, where the
+# longest test takes a minute. Sanitizers take 5 to 15 times as long. Tests of processes multiply their
+# deadlines by the slowdown.
+set(timeout 900)
 set(slowdown 1)
 if(TESSERA_SANITIZE)
   set(timeout 3600)
