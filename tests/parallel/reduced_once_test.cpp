@@ -170,6 +170,24 @@ TEST(ReducedOnce, ATensorThatNeedsNoGradientAnyMoreUsesNoRecordedCopy) {
   });
 }
 
+/// detach_() cuts the tensor off from what it was made of; the copies that were recorded before are
+/// not.
+TEST(ReducedOnce, ADetachedTensorUsesNoCopyThatWasRecordedBefore) {
+  test::run_ranks(2, [](int) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    const at::Tensor w = from_local(test_numbers({3, 4}, 1), mesh, {Partial()}).requires_grad_();
+    const at::Tensor x = w * 1;
+    const at::Tensor before = at::relu(x);
+    x.detach_().requires_grad_();
+    (x * x).sum().backward();
+    EXPECT_FALSE(w.grad().defined());
+    ASSERT_TRUE(x.grad().defined());
+    EXPECT_TRUE(full_tensor(x.grad()).allclose(test_numbers({3, 4}, 1) * 4));
+    before.sum().backward();
+    EXPECT_TRUE(full_tensor(w.grad()).equal((test_numbers({3, 4}, 1) > 0).to(at::kDouble)));
+  });
+}
+
 TEST(ReducedOnce, OnlyTheLastTensorsHaveCopies) {
   test::run_ranks(2, [](int) {
     const DeviceMesh mesh = comm::init_device_mesh("tp=2");

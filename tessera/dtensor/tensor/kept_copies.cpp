@@ -1,11 +1,13 @@
 #include "tessera/dtensor/tensor/kept_copies.h"
 
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <atomic>
 #include <deque>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tessera/dtensor/tensor/sharded_tensor.h"
@@ -21,16 +23,18 @@ using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorIm
 /// A copy. Not owned if its tensor is a leaf: the copy's autograd node refers to the leaf, so
 /// neither would ever be freed. It then lasts as long as the ops that saved it.
 struct KeptCopy {
-  KeptCopy(const Sharding& to, const at::Tensor& copy, bool is_recorded, bool owns)
-      : sharding(to),
-        recorded(is_recorded),
-        owned(owns ? copy : at::Tensor()),
-        weak(copy.getIntrusivePtr()) {}
+  KeptCopy(const at::Tensor& tensor, const Sharding& to, const at::Tensor& copy)
+      : sharding(to), recorded(records_uses(tensor)), weak(copy.getIntrusivePtr()) {
+    if (recorded) node = tensor.grad_fn().get();
+    if (!recorded || !tensor.is_leaf()) owned = copy;
+  }
 
   at::Tensor get() const { return owned.defined() ? owned : at::Tensor(weak.lock()); }
 
   Sharding sharding;
   bool recorded;  // by autograd
+  /// What a recorded one's gradient goes to, kept by the copy's node; nullptr for that of a leaf.
+  const torch::autograd::Node* node = nullptr;
   at::Tensor owned;
   WeakImpl weak;
 };
@@ -72,10 +76,12 @@ void drop_if_same(const c10::TensorImpl* tensor, uint64_t id) {
   table.count = table.tensors.size();
 }
 
-/// Whether autograd treats a use of the copy as a use of the tensor.
+/// Whether autograd treats a use of the copy as a use of the tensor. detach_() counts as no write,
+/// and gives the tensor another node.
 bool stands_for(const KeptCopy& copy, const at::Tensor& tensor) {
-  if (copy.recorded) return tensor.requires_grad() || !c10::GradMode::is_enabled();
-  return !records_uses(tensor);
+  if (!c10::GradMode::is_enabled()) return true;
+  if (!copy.recorded) return !tensor.requires_grad();
+  return tensor.requires_grad() && tensor.grad_fn().get() == copy.node;
 }
 
 template <class Wanted>
@@ -102,6 +108,7 @@ void keep_copy(const at::Tensor& tensor, const Sharding& to, const at::Tensor& c
   decltype(Copies::made) outdated;  // freed after the lock: freeing a tensor may call drop_copies
   static std::atomic<uint64_t> next_id{1};
   uint64_t new_id = 0;
+  KeptCopy made(tensor, to, copy);  // before the lock: it asks autograd, which may run ops
   {
     const std::lock_guard lock(table.mutex);
     auto [at, inserted] = table.tensors.try_emplace(impl, WeakImpl(tensor.getIntrusivePtr()));
@@ -111,8 +118,7 @@ void keep_copy(const at::Tensor& tensor, const Sharding& to, const at::Tensor& c
       outdated.swap(at->second.made);
     }
     at->second.stamp = value_stamp(tensor);
-    const bool recorded = records_uses(tensor);
-    at->second.made.emplace_back(to, copy, recorded, /*owns=*/!(recorded && tensor.is_leaf()));
+    at->second.made.push_back(std::move(made));
     table.count = table.tensors.size();
   }
   if (new_id == 0) return;
