@@ -6,8 +6,9 @@
 
 /// Whether ranks still skip the same collectives. Copies of sharded tensors are kept, so that a
 /// tensor that several ops gather or reduce travels once (dtensor/tensor/kept_gathers.h,
-/// dtensor/tensor/kept_copies.h). The ranks of a mesh run the same ops on its tensors, so all find
-/// a copy or none does, unless one of them alone wrote to its local part:
+/// dtensor/tensor/kept_copies.h); so are sums that are known (dtensor/ops/class_sums.h). The ranks
+/// of a mesh run the same ops on its tensors, so all find a copy or none does, unless one of them
+/// alone wrote to its local part:
 ///
 ///   y = linear(x, w)                            all gather x
 ///   if (rank == 0) to_local(x).zero_()          all copies are outdated, but only rank 0 knows

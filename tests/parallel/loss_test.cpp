@@ -136,6 +136,28 @@ TEST(Loss, AGradientThatIsChangedOrAddedToIsSummedAgain) {
   });
 }
 
+/// What a rank wrote alone, the others do not know: it sums, they do not. Each rank reduces one
+/// number a row here, of another loss; marks alone tell the messages apart.
+TEST(Loss, AWriteOfOneRankAloneToTheGradientOfTheScoresIsAnErrorOfAll) {
+  const auto body = [](int rank) {
+    const DeviceMesh mesh = comm::init_device_mesh("tp=2");
+    const Inputs plain = plain_inputs();
+    const at::Tensor target = distribute_tensor(plain.target, mesh, {Replicate()});
+    std::vector<at::Tensor> losses;
+    for (const int writer : {0, 1}) {
+      const at::Tensor logits = distribute_tensor(plain.logits, mesh, {Shard(1)}).requires_grad_();
+      const at::Tensor scores = at::log_softmax(logits, 1);
+      scores.register_hook([writer, rank](const at::Tensor& grad) {
+        const at::NoGradGuard no_grad;
+        if (rank == writer) to_local(grad).mul_(3);
+      });
+      losses.push_back(at::nll_loss(scores, target));
+    }
+    for (const at::Tensor& loss : losses) loss.backward();
+  };
+  EXPECT_THROW(test::run_ranks(2, body), PeerError);
+}
+
 /// Of 4,096 classes over eight ranks, forward and backward hold less than the logits of all ranks:
 /// five copies of this rank's.
 TEST(Loss, ThePeakOfMemoryDoesNotHoldAllLogits) {

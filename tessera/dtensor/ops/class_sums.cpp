@@ -1,6 +1,7 @@
 #include "tessera/dtensor/ops/class_sums.h"
 
 #include "tessera/dtensor/ops/reductions.h"
+#include "tessera/exec/reuse_mark.h"
 #include "tessera/mesh/per_mesh.h"
 
 namespace tessera::dtensor {
@@ -49,6 +50,9 @@ at::Tensor take_class_sums(const at::Tensor& grad, const Sharding& as, int64_t d
       known.as != as || known.version != version_of(grad)) {
     return {};
   }
+  const Sharding addends =
+      addends_over(known.sums, as.mesh(), sharded_axes(as, static_cast<int>(dim)), ReduceOp::sum);
+  exec::count_reuse(addends, addends.replicated());
   return std::move(known.sums);
 }
 

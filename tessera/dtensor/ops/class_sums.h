@@ -13,7 +13,9 @@
 ///   its sums       [[-.5], [-.5]] on both
 ///
 /// One entry for each mesh and set of its axes, of this thread. Whether it is found depends on the
-/// ops that ran and on their metadata alone, so all ranks along these axes find it or none.
+/// ops that ran and on their metadata alone, so all ranks along these axes find it or none. A rank
+/// that alone wrote to its part of the gradient does not: the next collective is an error
+/// (exec/reuse_mark.h).
 namespace tessera::dtensor {
 
 /// `sums` are those of `grad`, the local part of a gradient sharded as `as`, over `dim`, which is

@@ -31,14 +31,19 @@ void norm(const KernelCall& call) {
 
 }  // namespace
 
-at::Tensor reduce_over_axes(at::Tensor local, const DeviceMesh& mesh, std::span<const int> axes,
-                            ReduceOp op) {
-  if (axes.empty()) return local;
+Sharding addends_over(const at::Tensor& local, const DeviceMesh& mesh, std::span<const int> axes,
+                      ReduceOp op) {
   std::vector<Placement> placements(static_cast<size_t>(mesh.ndim()));
   for (const int axis : axes) placements[static_cast<size_t>(axis)] = Partial(op);
   // The part of other axes is the whole tensor here: only the axes that are reduced communicate.
-  const Sharding from(mesh, std::move(placements), local.sizes().vec(),
-                      {.dtype = static_cast<DType>(local.scalar_type())});
+  return Sharding(mesh, std::move(placements), local.sizes().vec(),
+                  {.dtype = static_cast<DType>(local.scalar_type())});
+}
+
+at::Tensor reduce_over_axes(at::Tensor local, const DeviceMesh& mesh, std::span<const int> axes,
+                            ReduceOp op) {
+  if (axes.empty()) return local;
+  const Sharding from = addends_over(local, mesh, axes, op);
   return exec::redistribute(local.contiguous(), from, from.replicated(),
                             {.may_alias = true, .consume = true});
 }

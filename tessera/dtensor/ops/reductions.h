@@ -9,6 +9,10 @@
 /// Reductions over ranks inside kernels of rows.
 namespace tessera::dtensor {
 
+/// The sharding of a local tensor of which each rank along these axes has an addend.
+Sharding addends_over(const at::Tensor& local, const DeviceMesh& mesh, std::span<const int> axes,
+                      ReduceOp op);
+
 /// Reduces a local tensor over mesh axes, in one message. The ranks along these axes must hold
 /// tensors of one shape; ranks along other axes need not. May modify the argument.
 at::Tensor reduce_over_axes(at::Tensor local, const DeviceMesh& mesh, std::span<const int> axes,
