@@ -148,7 +148,8 @@ def enable() -> None:
     """From now on programs get this library's names from PyTorch's modules of DTensor, FSDP2 and device meshes.
 
     Works before and after these are imported; names that a program has imported already stay what they are. A second
-    call does nothing. Placements and sharded tensors print as PyTorch's (_text.py). `python -m tessera.compat program.py` calls it before the program starts.
+    call does nothing. Placements and sharded tensors print as PyTorch's (_text.py). `python -m tessera.compat program.py`
+    calls it before the program starts.
     """
     with _lock:
         if not _enabled:

@@ -22,8 +22,7 @@ void add_scalar(DecisionKey& key, const c10::IValue& value) {
   throw InvalidArgument(join_text(
       entry.name,
       ": got mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor before "
-      "calling "
-      "distributed operators: a plain tensor of shape ",
+      "calling distributed operators: a plain tensor of shape ",
       shape_text(plain.sizes()),
       " among sharded ones; distribute it (distribute_tensor, from_local) or take plain tensors as "
       "replicated with an ImplicitReplication guard (in Python: with implicit_replication())"));
