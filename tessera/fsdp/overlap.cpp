@@ -59,8 +59,8 @@ CommunicationTime communication_time(const comm::Recorder& recorder) {
 
 StepTrace::StepTrace(const DeviceMesh& mesh)
     : scheduler_(fsdp::GatherScheduler::of(mesh)),
-      first_event_(scheduler_->log()->start()),
-      recorder_(comm::world_of(mesh)) {}
+      recorder_(comm::world_of(mesh)),
+      first_event_(scheduler_->log()->start()) {}
 
 StepTrace::~StepTrace() { scheduler_->log()->stop(); }
 

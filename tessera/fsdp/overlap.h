@@ -59,8 +59,8 @@ class TESSERA_API StepTrace {
 
  private:
   std::shared_ptr<fsdp::GatherScheduler> scheduler_;
-  size_t first_event_;
   comm::Recorder recorder_;
+  size_t first_event_;  // last: what throws before it leaves no recording active
 };
 
 }  // namespace tessera
