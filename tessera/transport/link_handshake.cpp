@@ -15,7 +15,8 @@
 namespace tessera::comm {
 namespace {
 
-constexpr std::string_view kMagic = "tsl1";
+constexpr std::string_view kMagic = "tsl2";
+constexpr std::string_view kKept = "k";
 
 }  // namespace
 
@@ -76,6 +77,8 @@ size_t LinkHandshake::expected_bytes() const {
       return kNumber + sizeof(Digest);
     case Phase::answer:
       return sizeof(Digest);
+    case Phase::confirmation:
+      return kKept.size();
     case Phase::connecting:
     case Phase::end:
       break;
@@ -129,13 +132,17 @@ bool LinkHandshake::handle() {
       theirs_ = text.substr(0, kNumber);
       if (!same_digest(text.substr(kNumber), bytes_view(proof("listener")))) return false;
       to_send_ = bytes_view(proof("connector"));
-      phase_ = Phase::end;
+      phase_ = Phase::confirmation;
       return true;
     case Phase::answer:
       if (!same_digest(text, bytes_view(proof("connector")))) return false;
       peer_ = connector_rank_;
+      to_send_ = kKept;
       phase_ = Phase::end;
       return true;
+    case Phase::confirmation:
+      phase_ = Phase::end;
+      return text == kKept;
     case Phase::connecting:
     case Phase::end:
       break;

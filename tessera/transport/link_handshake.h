@@ -9,9 +9,14 @@
 
 /// Mutual authentication of a new connection: proves that both ends are ranks of one group.
 ///
-///   connector -> listener   "tsl1", rank, a random number c
+///   connector -> listener   "tsl2", rank, a random number c
 ///   listener -> connector   a random number l, HMAC(key, "listener" rank c l)
 ///   connector -> listener   HMAC(key, "connector" rank c l)
+///   listener -> connector   "k"
+///
+/// The last message tells the connector that the listener keeps the connection. A listener closes
+/// connections that take too long, or to make room; without an answer the connector would count a
+/// connection as open that the listener closed while the proof was on its way.
 ///
 /// The key is derived from the job's secret and from what the listener wrote to the store for this
 /// group. So a foreign process cannot connect even if it can read the store, and traffic recorded
@@ -37,6 +42,8 @@ class LinkHandshake {
   int fd() const { return socket_.fd(); }
   /// The rank at the other end; for an accepted connection, valid once done.
   int peer() const { return peer_; }
+  /// Whether an accepted connection has sent its first message.
+  bool has_greeted() const { return phase_ != Phase::hello; }
   /// Why it failed.
   const std::string& error() const { return error_; }
   /// Whether the other end closed an established connection: it may be retried.
@@ -44,7 +51,7 @@ class LinkHandshake {
   Socket take_socket() { return std::move(socket_); }
 
  private:
-  enum class Phase { connecting, hello, challenge, answer, end };
+  enum class Phase { connecting, hello, challenge, answer, confirmation, end };
   static constexpr size_t kNumber = 16;
 
   LinkHandshake(Socket socket, const Digest& key);

@@ -37,8 +37,10 @@ constexpr milliseconds kGreetsWithin(5000);
 /// Unauthenticated connections at a time, in addition to one per rank; beyond that the oldest is
 /// closed.
 constexpr size_t kMaxUnauthenticated = 64;
-/// How often a connection is retried that the other end closed early (to make room).
-constexpr int kTries = 5;
+/// A connection that the other end closed early, as to make room, is tried again after a pause,
+/// which doubles up to a limit.
+constexpr milliseconds kFirstPause(1);
+constexpr int kMostDoublings = 7;
 
 struct Listener {
   Socket socket;
@@ -140,6 +142,7 @@ class LinkSetup {
       await_sockets();
       accept_all();
       progress_all();
+      connect_again();
       const auto now = Clock::now();
       if (missing_ > 0 && now >= deadline_) throw_missing();
       if (now >= look_around) {
@@ -155,6 +158,10 @@ class LinkSetup {
     LinkHandshake handshake;
     Clock::time_point since;
     bool ours;  // this end connects
+  };
+  struct Retry {
+    int peer;
+    Clock::time_point when;
   };
 
   Digest key_at(int listener_rank) const {
@@ -181,7 +188,9 @@ class LinkSetup {
     for (const Opening& one : opening_) {
       waiting.push_back({one.handshake.fd(), one.handshake.events(), 0});
     }
-    const auto left = std::chrono::ceil<milliseconds>(deadline_ - Clock::now());
+    auto until = deadline_;
+    for (const Retry& retry : retries_) until = std::min(until, retry.when);
+    const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
     poll(waiting.data(), waiting.size(),
          static_cast<int>(std::clamp<int64_t>(left.count(), 0, kLookAround.count())));
   }
@@ -201,8 +210,13 @@ class LinkSetup {
     }
   }
 
+  /// A rank greets at once, so those that have not greeted go first.
   bool drop_oldest_stranger() {
-    const auto oldest = std::ranges::find(opening_, false, &Opening::ours);
+    const auto is_silent = [](const Opening& one) {
+      return !one.ours && !one.handshake.has_greeted();
+    };
+    auto oldest = std::ranges::find_if(opening_, is_silent);
+    if (oldest == opening_.end()) oldest = std::ranges::find(opening_, false, &Opening::ours);
     if (oldest == opening_.end()) return false;
     opening_.erase(oldest);
     return true;
@@ -237,10 +251,18 @@ class LinkSetup {
 
   void try_again(const LinkHandshake& failed) {
     const int peer = failed.peer();
-    if (!failed.was_dropped() || tries_[static_cast<size_t>(peer)] >= kTries) {
-      throw_unreachable(peer, failed.error());
-    }
-    connect_to(peer);
+    if (!failed.was_dropped()) throw_unreachable(peer, failed.error());
+    const int doublings = std::min(tries_[static_cast<size_t>(peer)], kMostDoublings);
+    retries_.push_back({peer, Clock::now() + kFirstPause * (1 << doublings)});
+    last_error_ = failed.error();
+  }
+
+  void connect_again() {
+    const auto due = std::ranges::partition(
+        retries_, [now = Clock::now()](const Retry& retry) { return retry.when > now; });
+    const std::vector<Retry> now(due.begin(), due.end());
+    retries_.erase(due.begin(), due.end());
+    for (const Retry& retry : now) connect_to(retry.peer);
   }
 
   [[noreturn]] void throw_unreachable(int peer, const std::string& why) const {
@@ -254,9 +276,10 @@ class LinkSetup {
     for (int peer = 0; peer < options_.size; ++peer) {
       if (peer != options_.rank && !sockets_[static_cast<size_t>(peer)]) missing.push_back(peer);
     }
-    throw std::runtime_error(join_text("of ", options_.size, " ranks ", missing.size(),
-                                       " did not connect within ", options_.timeout.count(),
-                                       " ms: index ", list_text(missing), " of the group"));
+    throw std::runtime_error(
+        join_text("of ", options_.size, " ranks ", missing.size(), " did not connect within ",
+                  options_.timeout.count(), " ms: index ", list_text(missing), " of the group",
+                  last_error_.empty() ? "" : "; the last connection: ", last_error_));
   }
 
   const LinkOptions& options_;
@@ -267,6 +290,8 @@ class LinkSetup {
   int missing_;
   Clock::time_point deadline_;
   std::list<Opening> opening_;  // by age
+  std::vector<Retry> retries_;
+  std::string last_error_;  // of a connection that the other end closed
 };
 
 }  // namespace

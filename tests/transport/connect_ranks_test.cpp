@@ -30,8 +30,8 @@ LinkOptions link_options(int rank, int size) {
   return {.rank = rank, .size = size, .address = "127.0.0.1", .timeout = kPatience};
 }
 
-/// A connection to where rank 0 listens.
-Socket connect_to_first(c10d::Store& store) {
+/// A connection to where rank 0 listens; none if it does not listen any more.
+Socket knock_at_first(c10d::Store& store) {
   std::istringstream place(store.get_to_str("links/0"));
   std::string address;
   uint16_t port = 0;
@@ -41,7 +41,13 @@ Socket connect_to_first(c10d::Store& store) {
   at.sin_family = AF_INET;
   at.sin_port = htons(port);
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(connect(socket.fd(), reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
+  const bool open = connect(socket.fd(), reinterpret_cast<sockaddr*>(&at), sizeof(at)) == 0;
+  return open ? std::move(socket) : Socket();
+}
+
+Socket connect_to_first(c10d::Store& store) {
+  Socket socket = knock_at_first(store);
+  EXPECT_TRUE(socket);
   return socket;
 }
 
@@ -154,11 +160,46 @@ TEST(ConnectRanks, AnAnswerCannotBeReplayed) {
     };
     overheard = peek();
     EXPECT_EQ(listener.progress(), LinkHandshake::State::under_way);
-    EXPECT_EQ(connector.progress(), LinkHandshake::State::done);
+    EXPECT_EQ(connector.progress(), LinkHandshake::State::under_way);
     overheard += peek();
     EXPECT_EQ(listener.progress(), LinkHandshake::State::done);
     EXPECT_EQ(listener.peer(), 3);
+    EXPECT_EQ(connector.progress(), LinkHandshake::State::done);
   }
+}
+
+/// A connector's last message may reach a listener that closed the connection meanwhile, because it
+/// made room or the connector was stopped for a while. Both ends must learn of it.
+TEST(ConnectRanks, AConnectorWhoseConnectionWasClosedTriesAgain) {
+  const Digest key = sha256("key");
+  int fds[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+  auto connector = LinkHandshake::to(0, 1, Socket(fds[1]), key);
+  {
+    auto listener = LinkHandshake::from_anyone(Socket(fds[0]), key);
+    EXPECT_EQ(connector.progress(), LinkHandshake::State::under_way);
+    EXPECT_EQ(listener.progress(), LinkHandshake::State::under_way);
+    EXPECT_EQ(connector.progress(), LinkHandshake::State::under_way);  // it sent its proof
+  }
+  EXPECT_EQ(connector.progress(), LinkHandshake::State::failed);
+  EXPECT_TRUE(connector.was_dropped());
+}
+
+/// More strangers than may wait come at once, while ranks connect.
+TEST(ConnectRanks, ACrowdOfStrangersKeepsNoRankOut) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> crowds;
+  for (int crowd = 0; crowd < 2; ++crowd) {
+    crowds.emplace_back([&] {
+      std::vector<Socket> strangers;
+      for (int i = 0; i < 500; ++i) strangers.push_back(knock_at_first(*store));
+    });
+  }
+  std::vector<LinkOptions> ranks;
+  for (int rank = 0; rank < 4; ++rank) ranks.push_back(link_options(rank, 4));
+  const auto outcomes = connect_all(*store, ranks);
+  for (auto& crowd : crowds) crowd.join();
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.sockets.size(), 4u) << outcome.error;
 }
 
 /// Signals come all the time, as with profilers; no wait may end by one.
