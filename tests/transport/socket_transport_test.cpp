@@ -307,6 +307,16 @@ TEST(SocketLinksExchange, EndsWhenAnyOfItsLinksBreaks) {
   }
 }
 
+/// It looks around meanwhile, so that its last wait is shorter than that.
+TEST_F(SocketLinksTest, AnExchangeThatTimesOutSaysHowLongItWaited) {
+  Exchange exchange(ranks_[0], {.rank = 0, .size = 2, .tag = 1}, milliseconds(300));
+  int looks = 0;
+  exchange.when_late(milliseconds(60), [&] { ++looks; });
+  const auto awaited = exchange.receive(at::zeros({2}), 1);
+  EXPECT_EQ(error_of([&] { exchange.await(awaited); }), "other: no answer within 300 ms");
+  EXPECT_GT(looks, 0);
+}
+
 TEST_F(SocketLinksTest, ClosingWakesWhoWaitsOnBothSides) {
   const auto here = receive(0, at::zeros({4}), 1);
   const auto there = receive(1, at::zeros({4}), 1);

@@ -6,6 +6,7 @@
 #include "tessera/collective/alarm.h"
 #include "tessera/collective/algorithms/message_tags.h"
 #include "tessera/collective/deadline.h"
+#include "tessera/collective/timed_out.h"
 
 namespace tessera::comm {
 namespace {
@@ -63,7 +64,11 @@ void Exchange::await(Message* message) {
       });
     }
     const auto left = std::chrono::duration_cast<milliseconds>(*deadline_ - Clock::now());
-    if (message->work->wait(std::max(left, milliseconds(1)))) break;
+    try {
+      if (message->work->wait(std::max(left, milliseconds(1)))) break;
+    } catch (const TimedOut&) {
+      throw TimedOut(timeout_);  // of the whole exchange, not of its last wait
+    }
     alarm.reset();
     if (late_) look_after_ = std::min(look_after_, kLookAgain);
   }
