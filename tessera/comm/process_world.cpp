@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -50,6 +51,11 @@ std::pair<std::string, int> host_of(const ProcessWorldOptions& options) {
 }
 
 }  // namespace
+
+std::string text_without_backtrace(const std::exception& e) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&e);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : e.what();
+}
 
 std::string place_of(const ProcessWorldOptions& options) {
   return options.store ? std::string("a given store") : join_text(options.host, ":", options.port);
@@ -174,13 +180,36 @@ ProcessWorld::BackendPtr ProcessWorld::connect_gloo(StorePtr store, std::span<co
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    if (is_descriptor_limit(e.what())) report_failure(*this, with_descriptor_limit(e.what()));
+    const std::string why = with_descriptor_limit(text_without_backtrace(e));
+    if (is_descriptor_limit(e.what())) report_failure(*this, why);
     observers().state()->failed = true;
     throw PeerError(join_text("rank ", rank(), ": connecting group ", group_name, " (ranks ",
                               list_text(ranks), ") from address ",
                               address_.empty() ? "of this machine's name" : address_,
-                              " failed: ", with_descriptor_limit(e.what())));
+                              " failed: ", why, who_is_gone(ranks)));
   }
+}
+
+/// For errors of connections, which name an index or a port; "" if nobody is gone.
+std::string ProcessWorld::who_is_gone(std::span<const int> ranks) {
+  const auto board = observers().state()->board_now();
+  const auto failure = board->first_failure();
+  if (failure && failure->rank != rank()) {
+    return join_text("; rank ", failure->rank, " failed first: ", failure->text);
+  }
+  const auto probed = board->probe(ranks);
+  if (!probed) {
+    return join_text("; the store does not answer either, as if ", board->store_host_text(),
+                     ", which hosts it, is gone");
+  }
+  std::string out;
+  if (!probed->missing.empty()) {
+    out += join_text("; no sign of life from ", board->ranks_with_hosts(probed->missing));
+  }
+  if (!probed->left.empty()) {
+    out += join_text("; ", board->ranks_with_hosts(probed->left), " left the world");
+  }
+  return out;
 }
 
 /// Each peer takes one for our connection and one for Gloo's.

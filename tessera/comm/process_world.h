@@ -48,6 +48,7 @@ class ProcessWorld final : public RankWorld {
                           const std::string& group_name);
   void require_descriptors_for(int group_size, const std::string& group_name);
   void look_for_failure(const std::string& group_name);
+  std::string who_is_gone(std::span<const int> ranks);
   void keep_track(c10::DeviceType device, const BackendPtr& backend);
   std::vector<std::pair<c10::DeviceType, WeakBackend>> made();
   void end_sending() noexcept;
@@ -69,6 +70,9 @@ class ProcessWorld final : public RankWorld {
   std::vector<std::pair<c10::DeviceType, WeakBackend>> made_;
   std::mutex made_mutex_;
 };
+
+/// what(), for errors of libtorch without their backtrace.
+std::string text_without_backtrace(const std::exception& e);
 
 /// The store, for error messages: "node0:29500".
 std::string place_of(const ProcessWorldOptions& options);

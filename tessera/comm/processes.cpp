@@ -99,11 +99,6 @@ void check_job_membership(const ProcessWorldOptions& options, const StorePtr& st
   }
 }
 
-std::string text_without_backtrace(const std::exception& e) {
-  const auto* of_torch = dynamic_cast<const c10::Error*>(&e);
-  return of_torch != nullptr ? of_torch->what_without_backtrace() : e.what();
-}
-
 /// A write to a dead peer raises SIGPIPE, which by default ends the process before any error can be
 /// thrown. A program's own handler is left in place.
 void ignore_sigpipe() {

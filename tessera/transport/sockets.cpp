@@ -21,6 +21,7 @@
 
 #include "tessera/base/errors.h"
 #include "tessera/collective/deadline.h"
+#include "tessera/liveness/poll.h"
 #include "tessera/transport/descriptors.h"
 #include "tessera/transport/link_handshake.h"
 
@@ -294,6 +295,19 @@ class LinkSetup {
   std::string last_error_;  // of a connection that the other end closed
 };
 
+/// What a rank published, once it has.
+std::string published_by(int peer, c10d::Store& store, const LinkOptions& options,
+                         Clock::time_point deadline) {
+  const std::vector<std::string> keys = {key_of(peer)};
+  const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
+  if (poll_until(
+          left, [&] { return store.check(keys); }, options.look_around)) {
+    return store.get_to_str(keys[0]);
+  }
+  throw std::runtime_error(join_text("index ", peer, " of the group did not say within ",
+                                     options.timeout.count(), " ms where it listens"));
+}
+
 }  // namespace
 
 Socket::~Socket() {
@@ -306,10 +320,12 @@ std::vector<Socket> connect_ranks(c10d::Store& store, const LinkOptions& options
       listener ? join_text(options.address, " ", listener->port, " ", listener->token)
                : std::string("-");
   store.set(key_of(options.rank), mine);
+  const auto deadline = deadline_after(options.timeout);
   std::vector<Place> places;
   bool all = true;
   for (int peer = 0; peer < options.size; ++peer) {
-    const std::string text = peer == options.rank ? mine : store.get_to_str(key_of(peer));
+    const std::string text =
+        peer == options.rank ? mine : published_by(peer, store, options, deadline);
     all = all && text != "-";
     places.push_back(parse_place(text));
   }

@@ -14,10 +14,13 @@
 #include <future>
 #include <sstream>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "tessera/base/errors.h"
 #include "tessera/comm/processes.h"
 #include "tessera/comm/world.h"
+#include "tessera/liveness/peer_diagnostics.h"
+#include "tessera/liveness/store_barrier.h"
 #include "tessera/transport/sockets.h"
 #include "tests/comm/process_links.h"
 #include "tests/support/processes.h"
@@ -121,6 +124,29 @@ TEST(Start, AHostThatIsStoppedBeforeTheMeshEndsItAtTheTimeout) {
   EXPECT_TRUE(results[1].says("in time")) << results[1].to_text();
   EXPECT_TRUE(results[1].says("PeerError: rank 1: making group")) << results[1].to_text();
   EXPECT_TRUE(results[1].says("the store did not answer within")) << results[1].to_text();
+}
+
+/// Rank 1 ends when all ranks have come to make the group, before it says where it listens.
+const Scenario kGoneBeforeLinks("gone_before_links", [] {
+  auto world = process_world();
+  if (world->rank() == 1) {
+    const auto ranks = everyone(*world);
+    const auto store =
+        c10::make_intrusive<c10d::PrefixStore>("tessera//procs", own_store(/*host=*/false));
+    const auto board = c10::make_intrusive<c10d::PrefixStore>(PeerDiagnostics::kPrefix, store);
+    StoreBarrier{*store, "group/procs.g[0,1]", "making the group", ranks, 1, 20s, *board}
+        .arrive_and_wait("");
+    kill(getpid(), SIGKILL);
+  }
+  say_in_time([&] { links_of(*world); });
+});
+
+TEST(Start, ARankThatEndsBeforeItsLinksAreOpenIsNamed) {
+  const auto results =
+      run_processes(kGoneBeforeLinks, {.size = 2, .environment = {{"TESSERA_TIMEOUT_S", "2"}}});
+  EXPECT_TRUE(results[0].says("in time")) << results[0].to_text();
+  EXPECT_TRUE(results[0].says("no sign of life from rank 1")) << results[0].to_text();
+  EXPECT_FALSE(results[0].says("frame #")) << results[0].to_text();
 }
 
 /// The port belongs to a program that takes connections and says nothing.
