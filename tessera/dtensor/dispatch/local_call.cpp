@@ -40,7 +40,12 @@ at::Tensor local_operand(const OpEntry& entry, const Decision& decision, size_t 
     from = as_replicated(local, target.mesh());
   }
   if (from.is_replicated() && target.is_replicated()) return local;
-  const at::Tensor moved = exec::redistribute(local, from, target, {.may_alias = true});
+  at::Tensor moved = exec::redistribute(local, from, target, {.may_alias = true});
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    // A number does not widen the op's result, a tensor of no dims does: int64 + 2.5 is float32.
+    moved.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return moved;
+  }
   if (entry.is_view && target.mesh().contains_me() && shares_elements(target) &&
       can_share_elements(target, from)) [[unlikely]] {
     return copy_sharing_elements(moved, target, local, from);

@@ -1,6 +1,7 @@
 // Where distributed tensors have been known to give wrong values without a word. Each is right
 // here.
 #include <ATen/Functions.h>
+#include <ATen/ScalarOps.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/errors.h"
@@ -41,6 +42,28 @@ TEST(WrongAnswers, APartialTensorTwiceInAListIsRefused) {
     EXPECT_TRUE(near(b, at::full({3}, std::exp(2.0), at::kDouble)));
     EXPECT_THROW(at::_foreach_exp_({a, a}), NotSupported);
     EXPECT_TRUE(near(a, at::full({3}, std::exp(1.0), at::kDouble)));
+  });
+}
+
+/// A Partial and a number: the number becomes Partial, and has no dims as before. It must stay a
+/// number, or ranks would have results of different types.
+TEST(WrongAnswers, ANumberAddedToAPartialOfIntegersIsOneOnAllRanks) {
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=4");
+    const at::Tensor full = at::arange(30).reshape({6, 5});
+    for (const at::ScalarType type : {at::kBool, at::kByte, at::kInt, at::kLong}) {
+      const at::Tensor count = full.to(type).sum(0);
+      const at::Tensor x = spread(full.to(type), mesh, "S0").sum(0);
+      ASSERT_TRUE(sharding(x).has_partial());
+      for (const at::Scalar& number : {at::Scalar(2.5), at::Scalar(c10::complex<double>(0, 1))}) {
+        at::Tensor given = at::scalar_to_tensor(number);
+        given.unsafeGetTensorImpl()->set_wrapped_number(true);  // as Python passes it
+        const at::Tensor y = x + given;
+        EXPECT_EQ(to_local(y).scalar_type(), (count + given).scalar_type());
+        EXPECT_TRUE(at::equal(full_tensor(y), count + given));
+        EXPECT_TRUE(at::equal(full_tensor(x - given), count - given));
+      }
+    }
   });
 }
 
