@@ -208,9 +208,36 @@ class Expander {
       if (!used || !possible) continue;
       for (const Term* t : b_.term_of_result) {
         row.results.push_back(t->anything ? Replicate() : Partial(out));
+        const DType made = dtype_of_result(row.results.size() - 1);
+        possible &= t->anything || can_make(c, row, out, made);
       }
-      add(std::move(row));
+      if (possible) add(std::move(row));
     }
+  }
+
+  /// Whether the Partial operands of a row make a Partial result of this type.
+  bool can_make(const Clause& c, const Row& row, ReduceOp out, DType made) const {
+    if (!can_be_partial(made, out) || (c.of_reals && wraps_around(made))) return false;
+    for (size_t o = 0; o < b_.operands.size() && out == ReduceOp::sum; ++o) {
+      const bool is_addend = b_.operands[o].defined() && row.operands[o].is_partial();
+      if (is_addend && !sum_survives(b_.operands[o].dtype(), made)) return false;
+    }
+    return true;
+  }
+
+  /// If it is not known, that of the operands: complex if one is, else real if one is.
+  DType dtype_of_result(size_t result) const {
+    if (result < call_.results.size()) return call_.results[result].dtype;
+    DType found = DType::boolean;
+    const auto rank = [](DType dtype) {
+      const bool complex = !can_be_partial(dtype, ReduceOp::max);
+      const bool real = can_be_partial(dtype, ReduceOp::avg);
+      return complex ? 3 : real ? 2 : wraps_around(dtype) ? 1 : 0;
+    };
+    for (const Sharding& operand : b_.operands) {
+      if (operand.defined() && rank(operand.dtype()) > rank(found)) found = operand.dtype();
+    }
+    return found;
   }
 
   /// Only the operand's current partial; there are too many to list all.
@@ -279,6 +306,16 @@ bool can_be_partial(DType dtype, ReduceOp op) {
     default:
       return op != band && op != bor && op != bxor;
   }
+}
+
+bool wraps_around(DType dtype) {
+  return dtype != DType::boolean && can_be_partial(dtype, ReduceOp::band);
+}
+
+bool sum_survives(DType from, DType to) {
+  constexpr int64_t kLong = 8;
+  if (!wraps_around(from) || dtype_bytes(from) >= kLong) return true;
+  return wraps_around(to) && dtype_bytes(to) <= dtype_bytes(from);
 }
 
 std::vector<Row> expand(const Bound& bound, const OpCall& call, int axis) {

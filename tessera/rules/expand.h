@@ -65,4 +65,11 @@ Rule make_rule(std::string_view op, std::string_view text);
 /// Whether a Partial(op) of this element type can be passed through.
 bool can_be_partial(DType dtype, ReduceOp op);
 
+/// Whether arithmetic on this type wraps around: 3 - 5 of uint8 is 254.
+bool wraps_around(DType dtype);
+
+/// Whether addends that are converted to another type add up to the converted sum. Not short
+/// integers to longer types: 200 + 100 of uint8 is 44. Of 8 bytes, sums are taken not to overflow.
+bool sum_survives(DType from, DType to);
+
 }  // namespace tessera::rules

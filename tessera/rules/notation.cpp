@@ -194,6 +194,7 @@ class Parser {
     if (name == "idem") c.ops = {avg, max, min};
     if (name == "move") c.ops = {sum, avg, max, min, product, band, bor, bxor};
     c.swaps = name == "order-";
+    c.of_reals = name.starts_with("order");
     if (name == "pass") {
       do c.ops.push_back(reduce_op_from_name(word()));
       while (accept(","));

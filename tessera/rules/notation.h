@@ -79,6 +79,7 @@ struct Clause {
   std::vector<ReduceOp> ops;
   bool swaps = false;         // order-: max becomes min
   bool all_if_empty = false;  // $dim!: an empty list means all dims
+  bool of_reals = false;      // order: not where results are integers, which wrap around
   std::vector<int> operands;
   std::string attribute;
   std::string name;     // of a kernel or flag

@@ -5,7 +5,8 @@
 
 /// Copies between element types. Which partial values pass through the cast:
 ///
-///   sum, avg   if the cast is linear: not to bool, not from floating point to integer
+///   sum, avg   if the cast is linear: not to bool, not from floating point to integer, not from a
+///              short integer, whose sum wraps around, to a longer type
 ///   max, min   if it preserves the order: not to a narrower integer, not to bool
 namespace tessera::rules {
 namespace {
@@ -31,7 +32,7 @@ bool survives(DType from, DType to, ReduceOp op) {
   if (f == Family::boolean || t == Family::boolean) return false;
   switch (op) {
     case ReduceOp::sum:
-      return !(f != Family::integer && t == Family::integer);
+      return !(f != Family::integer && t == Family::integer) && sum_survives(from, to);
     case ReduceOp::avg:
       return f == Family::real && t == Family::real;
     case ReduceOp::max:

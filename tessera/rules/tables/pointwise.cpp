@@ -18,11 +18,13 @@ constexpr TableLine kPointwiseTable[] = {
     {"mul.Tensor", "*, * -> * ; linear 0 ; linear 1"},
     {"div.Tensor true_divide.Tensor ldexp.Tensor", "*, * -> * ; linear 0"},
     {"div.Tensor_mode", "*, * -> * ; linear 0 if rounding_mode=none"},
-    {"maximum fmax max.other", "*, * -> * ; order 0 ; order 1 ; pass max 0+1"},
-    {"minimum fmin min.other", "*, * -> * ; order 0 ; order 1 ; pass min 0+1"},
-    {"clamp_min.Tensor", "*, * -> * ; order 0 ; order 1 ; pass max 0+1"},
-    {"clamp_max.Tensor", "*, * -> * ; order 0 ; order 1 ; pass min 0+1"},
-    {"clamp.Tensor", "*, *?, *? -> * ; order 0"},
+    {"maximum max.other", "*, * -> * ; pass max,min 0 ; pass max,min 1 ; pass max 0+1"},
+    {"minimum min.other", "*, * -> * ; pass max,min 0 ; pass max,min 1 ; pass min 0+1"},
+    {"clamp_min.Tensor", "*, * -> * ; pass max,min 0 ; pass max,min 1 ; pass max 0+1"},
+    {"clamp_max.Tensor", "*, * -> * ; pass max,min 0 ; pass max,min 1 ; pass min 0+1"},
+    {"clamp.Tensor", "*, *?, *? -> * ; pass max,min 0"},
+    // Not of partial values: they drop a NaN, which is the value of the whole.
+    {"fmax fmin", "*, * -> *"},
     {"lerp.Scalar", "*, * -> * ; linear 0+1 ; affine 0 ; affine 1"},
     {"lerp.Tensor", "*, *, * -> * ; linear 0+1 ; affine 0 ; affine 1"},
     {"where.self", "*, *, * -> * ; move 1+2 ; idem 1 ; idem 2"},
@@ -55,9 +57,12 @@ constexpr TableLine kPointwiseTable[] = {
     {"rsub.Scalar", "* -> * ; affine 0"},
     {"mul.Scalar div.Scalar true_divide.Scalar", "* -> * ; linear 0"},
     {"div.Scalar_mode", "* -> * ; linear 0 if rounding_mode=none"},
-    {"clamp clamp_min clamp_max hardtanh relu relu6 floor ceil trunc round sign tanh sigmoid exp "
-     "exp2 expm1 atan asinh sinh erf hardsigmoid round.decimals special_log_ndtr _add_relu.Scalar",
+    {"clamp clamp_min clamp_max hardtanh relu relu6 floor ceil trunc round",
+     "* -> * ; pass max,min 0"},
+    {"tanh sigmoid exp exp2 expm1 atan asinh sinh erf hardsigmoid round.decimals special_log_ndtr "
+     "_add_relu.Scalar",
      "* -> * ; order 0"},
+    {"sign", "* -> *"},  // of NaN it is 0
     {"erfc", "* -> * ; order- 0"},
     {"neg _neg_view", "* -> * ; linear 0 ; order- 0"},
     {"positive deg2rad rad2deg", "* -> * ; linear 0 ; order 0"},

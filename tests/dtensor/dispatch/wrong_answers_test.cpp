@@ -4,6 +4,8 @@
 #include <ATen/ScalarOps.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
 #include "tessera/comm/rank_generator.h"
@@ -64,6 +66,71 @@ TEST(WrongAnswers, ANumberAddedToAPartialOfIntegersIsOneOnAllRanks) {
         EXPECT_TRUE(at::equal(full_tensor(x - given), count - given));
       }
     }
+  });
+}
+
+/// max(3, 200) - 5 is not max(3 - 5, 200 - 5) where 3 - 5 is 254.
+TEST(WrongAnswers, AMaximumOfIntegersThatWrapAroundIsReducedFirst) {
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=4");
+    for (const at::ScalarType type : {at::kByte, at::kChar}) {
+      const at::Tensor full = at::arange(0, 252, 9).reshape({7, 4}).to(type);
+      const at::Tensor y = at::tensor({100, 3, 250, 60}).to(type);
+      const at::Tensor x = spread(full, mesh, "S0"), other = spread(y, mesh, "R");
+      const auto check = [&](const auto& f) {
+        EXPECT_TRUE(at::equal(full_tensor(f(x.amax(0), other)), f(full.amax(0), y)));
+        EXPECT_TRUE(at::equal(full_tensor(f(x.amin(0), other)), f(full.amin(0), y)));
+      };
+      check([](const at::Tensor& a, const at::Tensor&) { return a - 200; });
+      check([](const at::Tensor& a, const at::Tensor&) { return a + 100; });
+      check([](const at::Tensor& a, const at::Tensor&) { return -a; });
+      check([](const at::Tensor& a, const at::Tensor& b) { return a + b; });
+      check([](const at::Tensor& a, const at::Tensor& b) { return a - b; });
+      check([](const at::Tensor& a, const at::Tensor& b) { return at::addcmul(a, b, b); });
+      check([](const at::Tensor& a, const at::Tensor&) { return at::_foreach_neg({a})[0]; });
+      check([](const at::Tensor& a, const at::Tensor&) { return a.clamp(10, 90); });
+      check([](const at::Tensor& a, const at::Tensor& b) { return at::maximum(a, b); });
+      check([](const at::Tensor& a, const at::Tensor& b) { return a + b.to(at::kComplexFloat); });
+    }
+    EXPECT_TRUE(sharding(spread(at::arange(8), mesh, "S0").amax().clamp(1, 3)).has_partial());
+  });
+}
+
+/// 200 + 100 of uint8 is 44, of floats 300.
+TEST(WrongAnswers, ASumOfShortIntegersIsReducedBeforeItIsConverted) {
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=4");
+    for (const at::ScalarType type : {at::kByte, at::kChar, at::kInt, at::kLong}) {
+      const at::Tensor full = at::arange(0, 252, 9).reshape({7, 4}).to(type);
+      const at::Tensor sum = full.sum(0, false, type);
+      const auto x = [&] { return spread(full, mesh, "S0").sum(0, false, type); };
+      ASSERT_TRUE(sharding(x()).has_partial());
+      for (const at::ScalarType to : {at::kByte, at::kChar, at::kInt, at::kLong, at::kFloat}) {
+        EXPECT_TRUE(at::equal(full_tensor(x().to(to)), sum.to(to)));
+        at::Tensor copy = spread(at::zeros({4}, to), mesh, "R");
+        EXPECT_TRUE(at::equal(full_tensor(copy.copy_(x())), sum.to(to)));
+      }
+      EXPECT_TRUE(at::equal(full_tensor(x() * 0.5), sum * 0.5));
+      EXPECT_TRUE(at::equal(full_tensor(x() + x().to(at::kFloat)), sum + sum.to(at::kFloat)));
+      EXPECT_TRUE(at::equal(full_tensor(x() / 4), sum / 4));
+    }
+  });
+}
+
+/// The maximum of a NaN is NaN; fmax takes the other number, and the sign of NaN is 0.
+TEST(WrongAnswers, AMaximumThatIsNaNIsReducedBeforeOpsThatDropNaN) {
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=4");
+    const at::Tensor full = test_numbers({7, 4}, 1).abs() + 1;
+    full[6][1] = full[0][2] = std::numeric_limits<double>::quiet_NaN();
+    const at::Tensor y = test_numbers({4}, 2);
+    const at::Tensor x = spread(full, mesh, "S0"), other = spread(y, mesh, "R");
+    EXPECT_TRUE(near(at::fmax(x.amax(0), other), at::fmax(full.amax(0), y)));
+    EXPECT_TRUE(near(at::fmin(other, x.amin(0)), at::fmin(y, full.amin(0))));
+    EXPECT_TRUE(near(at::fmax(x.amax(0), x.amax(0)), at::fmax(full.amax(0), full.amax(0))));
+    EXPECT_TRUE(near(x.amax(0).sign(), full.amax(0).sign()));
+    EXPECT_TRUE(near(at::maximum(x.amax(0), other), at::maximum(full.amax(0), y)));
+    EXPECT_TRUE(near(x.amax(0).relu(), full.amax(0).relu()));
   });
 }
 
