@@ -42,7 +42,6 @@ constexpr TableLine kReductionTable[] = {
     {"histogram.bin_ct", "*, *? -> C, D!* ; if density=false ; if range | *, *? -> C, D ; whole *"},
     {"_masked_softmax", "*, * -> * ; whole $dim! ; if mask_type=2 ; nonempty"},
     {"_masked_softmax_backward", "*, *, * -> * ; whole $dim! ; linear 0 ; nonempty"},
-    {"histc", "* -> B ; whole * if min=0"},
 
     // Along a dim.
     {"_softmax _safe_softmax cumprod logcumsumexp _logcumsumexp", "* -> * ; whole $dim"},
