@@ -24,6 +24,7 @@ from . import _C
 from ._C import DeviceMesh
 from .fsdp_compute_dtype import add_dtype_hooks
 from .fsdp_module import add_state_hooks, placed_as, take
+from .fsdp_pipelining import install_if_imported
 from .fsdp_precision import MixedPrecisionPolicy as MixedPrecisionPolicy
 from .fsdp_precision import add_casts
 from .mesh import mesh_from_torch
@@ -207,6 +208,7 @@ def _claim(
             add_casts(part, mp_policy)
     add_dtype_hooks(_modules_of(module))
     add_state_hooks(_modules_of(module))
+    install_if_imported()
     return module
 
 

@@ -23,6 +23,7 @@ from torch import nn
 from .. import _C, fsdp
 from .._C import UnshardHandle as UnshardHandle
 from ..fsdp_compute_dtype import compute_dtype, watch_outputs
+from ..fsdp_pipelining import install_if_imported
 from ..mesh import mesh_from_torch
 from ._fsdp_module import FSDPModule as FSDPModule
 from ._fsdp_module import (
@@ -152,6 +153,7 @@ def adopt_at_first_forward(module: nn.Module) -> None:
             )
         hook.remove()
         fsdp.adopt_replaced(module, places)
+        install_if_imported()
 
     hook = module.register_forward_pre_hook(adopt, prepend=True)
 
