@@ -8,8 +8,10 @@ from torch.distributed import tensor as theirs
 import tessera
 from tessera import compat
 from tessera.compat import (
+    DataParallelMeshDims,
     DeviceMesh,
     DTensor,
+    ExplicitRedistributionContext,
     Partial,
     Replicate,
     Shard,
@@ -274,6 +276,33 @@ def test_backends_of_a_mesh_can_be_named_by_axis(beside_torch, ranks):
     ranks(2, body)
 
 
+OPTIONS_OF_THE_CLASS = """
+from tessera.compat import DeviceMesh, Replicate, Shard, zeros
+
+sizes = torch.arange(2).view(2, 1)
+mesh = DeviceMesh("cpu", sizes, mesh_dim_names=("a", "b"), backend_override=(("gloo", None), (None, None)))
+assert zeros(4, 2, device_mesh=mesh, placements=[Shard(0), Replicate()]).to_local().shape == (2, 2)
+assert issubclass(type(mesh), DeviceMesh) and not issubclass(torch.Tensor, DeviceMesh)
+paper = DeviceMesh("cpu", [1], _init_backend=False)
+assert paper.get_coordinate() == ((0,) if rank == 1 else None), paper.get_coordinate()
+try:
+    paper.get_group()
+except RuntimeError as error:
+    print("all right: " + str(error), flush=True)
+"""
+
+
+def test_the_class_of_meshes_takes_pytorchs_options(beside_torch, ranks):
+    assert beside_torch(2, OPTIONS_OF_THE_CLASS).count("process groups not initialized") == 2
+
+    def body(rank):
+        with pytest.raises(tessera.NotSupported, match="call init_process_group first"):
+            DeviceMesh("cpu", [0, 1], backend_override=(("gloo", None),))
+        assert issubclass(type(DeviceMesh("cpu", [0, 1])), DeviceMesh)
+
+    ranks(2, body)
+
+
 EQUAL_MESHES = """
 import gc
 import torch
@@ -320,5 +349,9 @@ def test_refusals_begin_with_pytorchs_words(ranks):
             distribute_module(nn.Linear(4, 4), mesh, input_fn=lambda inputs: inputs)
         with pytest.raises(TypeError, match="Expect Union.* for parallelize_plan, <class 'list'> found!"):
             parallelize_module(nn.Linear(4, 4), mesh, [])
+        with pytest.raises(RuntimeError, match="Invalid mode silent"):
+            ExplicitRedistributionContext(mode="silent")
+        with pytest.raises(ValueError, match="At least one of shard or replicate must be set"):
+            DataParallelMeshDims()
 
     ranks(2, body)

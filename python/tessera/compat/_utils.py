@@ -19,7 +19,10 @@ class ExplicitRedistributionContext:
     (mode="warn": a warning)."""
 
     def __init__(self, enable: bool = True, strict: bool = False, mode: str = "raise"):
-        policy = {"raise": "forbid", "warn": "warn"}[mode] if enable else "allow"
+        policies = {"raise": "forbid", "warn": "warn"}
+        if mode not in policies:
+            raise _C.InvalidArgument(f"Invalid mode {mode}: ExplicitRedistributionContext takes 'raise' and 'warn'")
+        policy = policies[mode] if enable else "allow"
         self._scope: AbstractContextManager[Any] = _C.CommPolicy(getattr(_C.ImplicitComm, policy))
 
     def __enter__(self) -> ExplicitRedistributionContext:

@@ -25,6 +25,9 @@ class _IsMesh(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, (_C.DeviceMesh, TorchMesh))
 
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, (_C.DeviceMesh, TorchMesh)) or super().__subclasscheck__(kind)
+
 
 def _torch_has_these_ranks() -> bool:
     """Whether the calling rank is one of torch.distributed's too, and not a thread of run_ranks. A
@@ -47,6 +50,16 @@ def _with_groups_of_our_own(theirs: Any) -> Any:
     return theirs
 
 
+def _refuse_backends(backend_override: Any) -> None:
+    if backend_override:
+        raise _C.NotSupported(
+            f"init_device_mesh: backend_override {backend_override} chooses among the backends of "
+            "torch.distributed, which is not initialised here (ranks of run_ranks, or a mesh "
+            "given as text); call init_process_group first and give mesh_shape, or leave "
+            "backend_override out"
+        )
+
+
 class DeviceMesh(metaclass=_IsMesh):
     """DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp")): a mesh of these ranks, made
     by every rank of the world. What it makes is PyTorch's own mesh where torch.distributed is
@@ -62,11 +75,30 @@ class DeviceMesh(metaclass=_IsMesh):
     """
 
     def __new__(
-        cls, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None
+        cls,
+        device_type: str,
+        mesh: Any = None,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+        backend_override: Any = None,
+        **private: Any,
     ) -> Any:
+        names = None if mesh_dim_names is None else tuple(mesh_dim_names)
+        if private:  # PyTorch's own, as _init_backend=False: a mesh without groups of its own
+            return TorchMesh(
+                device_type, mesh, mesh_dim_names=names, backend_override=backend_override, **private
+            )
+        if mesh is None:
+            raise TypeError("DeviceMesh is given no mesh: the ranks, one dimension an axis")
         if _torch_has_these_ranks():
-            names = None if mesh_dim_names is None else tuple(mesh_dim_names)
-            return _with_groups_of_our_own(TorchMesh(device_type, mesh, mesh_dim_names=names))
+            if backend_override is None:
+                return _with_groups_of_our_own(TorchMesh(device_type, mesh, mesh_dim_names=names))
+            theirs = TorchMesh(
+                device_type, mesh, mesh_dim_names=names, backend_override=backend_override
+            )
+            mesh_from_torch(theirs)  # adopts its groups, which every rank does here
+            return theirs
+        _refuse_backends(backend_override)
         paper = mesh_without_world(mesh, device_type, mesh_dim_names)
         return _C.parse_device_mesh(str(paper), current_world())
 
@@ -104,13 +136,7 @@ def init_device_mesh(
     on that mesh communicate in the groups that PyTorch makes with it. It needs torch.distributed.
     """
     if mesh_shape is None or not _torch_has_these_ranks():
-        if backend_override:
-            raise _C.NotSupported(
-                f"init_device_mesh: backend_override {backend_override} chooses among the backends of "
-                "torch.distributed, which is not initialised here (ranks of run_ranks, or a mesh "
-                "given as text); call init_process_group first and give mesh_shape, or leave "
-                "backend_override out"
-            )
+        _refuse_backends(backend_override)
         return _init_device_mesh(device_type, mesh_shape, mesh_dim_names=mesh_dim_names)
     names = None if mesh_dim_names is None else tuple(mesh_dim_names)
     if backend_override:
