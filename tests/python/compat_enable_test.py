@@ -148,6 +148,22 @@ def test_every_public_name_is_ours_and_disable_gives_pytorchs_back(enabled):
     assert dist.init_device_mesh is not compat.init_device_mesh
 
 
+def test_names_that_pytorchs_modules_import_are_ours_too(enabled):
+    """A name means the same in every module that a program may take it from."""
+    ours = {}  # by PyTorch's object
+    for path in NAMES:
+        for name, value in vars(sys.modules[path]).items():
+            found = getattr(sys.modules[path], name)
+            if found is not value and getattr(value, "__name__", None) == name:
+                assert ours.setdefault(id(value), found) is found, (path, name)
+    for path in NAMES:
+        for name, value in vars(sys.modules[path]).items():
+            if getattr(value, "__name__", None) == name:
+                assert getattr(sys.modules[path], name) is ours.get(id(value), value), (path, name)
+    style = sys.modules["torch.distributed.tensor.parallel.style"]
+    assert style.DTensor is compat.DTensor and style.distribute_module is compat.distribute_module
+
+
 def test_enable_and_disable_may_be_called_twice():
     theirs = torch_tensor.DTensor
     for _ in range(2):

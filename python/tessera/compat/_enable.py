@@ -126,6 +126,21 @@ def _homes(theirs: ModuleType, ours: tuple[str, ...]) -> dict[str, ModuleType]:
     return homes
 
 
+def _add_imported_names(redirected: list[tuple[ModuleType, dict[str, ModuleType]]]) -> None:
+    """PyTorch's modules have names of each other too: DTensor is also that of ....parallel.style. What is this
+    library's in one of them is so in all."""
+    known: dict[int, ModuleType] = {}  # by PyTorch's object
+    for theirs, homes in redirected:
+        for name, home in homes.items():
+            value = vars(theirs)[name]
+            if getattr(value, "__name__", None) == name:
+                known[id(value)] = home
+    for theirs, homes in redirected:
+        for name, value in vars(theirs).items():
+            if id(value) in known and getattr(value, "__name__", None) == name:
+                homes.setdefault(name, known[id(value)])
+
+
 def _exists(path: str) -> bool:
     """Older releases of PyTorch do not have every module."""
     try:
@@ -159,12 +174,13 @@ def enable() -> None:
 def _redirect() -> None:
     _warm_up_pytorch()
     redirected = [
-        (theirs, _redirected(_homes(theirs, ours)))
+        (theirs, _homes(theirs, ours))
         for theirs, ours in ((importlib.import_module(p), NAMES[p]) for p in NAMES if _exists(p))
     ]
-    for theirs, redirection in redirected:
+    _add_imported_names(redirected)
+    for theirs, homes in redirected:
         _enabled[theirs] = type(theirs)
-        theirs.__class__ = redirection
+        theirs.__class__ = _redirected(homes)
     device_mesh = importlib.import_module(f"{__package__}.device_mesh")
     for name in _OF_TORCH_DISTRIBUTED:
         _replaced[name] = getattr(torch.distributed, name)
