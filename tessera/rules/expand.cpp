@@ -1,6 +1,8 @@
 #include "tessera/rules/expand.h"
 
 #include <algorithm>
+#include <optional>
+#include <span>
 
 #include "tessera/base/shape.h"
 #include "tessera/base/text.h"
@@ -8,6 +10,22 @@
 
 namespace tessera::rules {
 namespace {
+
+/// The result's type, if nothing says it: complex if an operand is, else real if one is, else of
+/// integers if one is. So a comparison may be taken for what has a derivative, but not the reverse.
+DType likely_dtype(std::span<const Sharding> operands) {
+  const auto rank = [](DType dtype) {
+    const bool complex = !can_be_partial(dtype, ReduceOp::max);
+    const bool real = can_be_partial(dtype, ReduceOp::avg);
+    return complex ? 3 : real ? 2 : wraps_around(dtype) ? 1 : 0;
+  };
+  std::optional<DType> found;
+  for (const Sharding& operand : operands) {
+    if (!operand.defined()) continue;
+    if (!found || rank(operand.dtype()) > rank(*found)) found = operand.dtype();
+  }
+  return found.value_or(DType::f32);
+}
 
 class Expander {
  public:
@@ -218,26 +236,22 @@ class Expander {
   /// Whether the Partial operands of a row make a Partial result of this type.
   bool can_make(const Clause& c, const Row& row, ReduceOp out, DType made) const {
     if (!can_be_partial(made, out) || (c.of_reals && wraps_around(made))) return false;
+    const bool is_guess = !call_.results.empty() && call_.results[0].guesses_dtype;
     for (size_t o = 0; o < b_.operands.size() && out == ReduceOp::sum; ++o) {
       const bool is_addend = b_.operands[o].defined() && row.operands[o].is_partial();
-      if (is_addend && !sum_survives(b_.operands[o].dtype(), made)) return false;
+      if (!is_addend) continue;
+      const DType from = b_.operands[o].dtype();
+      if (!sum_survives(from, made)) return false;
+      if (is_guess && wraps_around(from) && !sum_survives(from, DType::i64)) return false;
     }
     return true;
   }
 
-  /// If it is not known, that of the operands: complex if one is, else real if one is.
   DType dtype_of_result(size_t result) const {
     if (result < call_.results.size()) return call_.results[result].dtype;
-    DType found = DType::boolean;
-    const auto rank = [](DType dtype) {
-      const bool complex = !can_be_partial(dtype, ReduceOp::max);
-      const bool real = can_be_partial(dtype, ReduceOp::avg);
-      return complex ? 3 : real ? 2 : wraps_around(dtype) ? 1 : 0;
-    };
-    for (const Sharding& operand : b_.operands) {
-      if (operand.defined() && rank(operand.dtype()) > rank(found)) found = operand.dtype();
-    }
-    return found;
+    if (const int64_t asked = call_.int_or("dtype", -1); asked >= 0)
+      return static_cast<DType>(asked);
+    return likely_dtype(b_.operands);
   }
 
   /// Only the operand's current partial; there are too many to list all.
@@ -314,7 +328,8 @@ bool wraps_around(DType dtype) {
 
 bool sum_survives(DType from, DType to) {
   constexpr int64_t kLong = 8;
-  if (!wraps_around(from) || dtype_bytes(from) >= kLong) return true;
+  if (!wraps_around(from)) return !wraps_around(to);
+  if (dtype_bytes(from) >= kLong) return true;
   return wraps_around(to) && dtype_bytes(to) <= dtype_bytes(from);
 }
 
@@ -343,8 +358,8 @@ std::vector<ResultMeta> infer_shapes(const Bound& bound) {
     });
     if (unknown) return {};
     meta.stride = contiguous_stride(meta.shape);
-    if (!bound.operands.empty() && bound.operands[0].defined())
-      meta.dtype = bound.operands[0].dtype();
+    meta.dtype = likely_dtype(bound.operands);
+    meta.guesses_dtype = true;
     out.push_back(std::move(meta));
   }
   return out;

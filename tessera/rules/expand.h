@@ -70,6 +70,7 @@ bool wraps_around(DType dtype);
 
 /// Whether addends that are converted to another type add up to the converted sum. Not short
 /// integers to longer types: 200 + 100 of uint8 is 44. Of 8 bytes, sums are taken not to overflow.
+/// Not floats to integers, which drops a fraction of each.
 bool sum_survives(DType from, DType to);
 
 }  // namespace tessera::rules

@@ -165,20 +165,21 @@ class Parser {
   Clause::Kind clause_kind(const std::string& name, size_t begin) {
     using Kind = Clause::Kind;
     static const std::map<std::string, Kind, std::less<>> kinds = {
-        {"pass", Kind::pass},   {"linear", Kind::pass},   {"order", Kind::pass},
-        {"order-", Kind::pass}, {"move", Kind::pass},     {"affine", Kind::pass},
-        {"idem", Kind::pass},   {"ignore", Kind::ignore}, {"whole", Kind::whole},
-        {"drop", Kind::drop},   {"reduce", Kind::reduce}, {"rank", Kind::rank},
-        {"size", Kind::size},   {"even", Kind::even},     {"nonempty", Kind::nonempty},
-        {"local", Kind::local}, {"mask", Kind::kernel},   {"kernel", Kind::kernel},
-        {"weigh", Kind::weigh}, {"exact", Kind::exact},   {"aligned", Kind::aligned},
-        {"flag", Kind::flag},   {"align", Kind::align},   {"multiple", Kind::multiple},
+        {"pass", Kind::pass},         {"linear", Kind::pass}, {"order", Kind::pass},
+        {"order-", Kind::pass},       {"move", Kind::pass},   {"affine", Kind::pass},
+        {"idem", Kind::pass},         {"blend", Kind::pass},  {"ignore", Kind::ignore},
+        {"whole", Kind::whole},       {"drop", Kind::drop},   {"reduce", Kind::reduce},
+        {"rank", Kind::rank},         {"size", Kind::size},   {"even", Kind::even},
+        {"nonempty", Kind::nonempty}, {"local", Kind::local}, {"mask", Kind::kernel},
+        {"kernel", Kind::kernel},     {"weigh", Kind::weigh}, {"exact", Kind::exact},
+        {"aligned", Kind::aligned},   {"flag", Kind::flag},   {"align", Kind::align},
+        {"multiple", Kind::multiple},
     };
     const auto kind = kinds.find(name);
     if (kind == kinds.end()) {
       at_ = begin;
       fail(
-          "a clause (linear, affine, order, order-, idem, move, pass, ignore, whole, drop, "
+          "a clause (linear, blend, affine, order, order-, idem, move, pass, ignore, whole, drop, "
           "reduce, weigh, exact, aligned, align, multiple, rank, size, even, nonempty, local, "
           "flag, kernel, mask, if)");
     }
@@ -188,13 +189,13 @@ class Parser {
   /// linear 0, order 1, pass sum,max 0: the reductions that pass through operands.
   void pass_clause(const std::string& name, Clause& c) {
     using enum ReduceOp;
-    if (name == "linear") c.ops = {sum, avg};
+    if (name == "linear" || name == "blend") c.ops = {sum, avg};
     if (name == "affine") c.ops = {avg};
     if (name == "order" || name == "order-") c.ops = {max, min};
     if (name == "idem") c.ops = {avg, max, min};
     if (name == "move") c.ops = {sum, avg, max, min, product, band, bor, bxor};
     c.swaps = name == "order-";
-    c.of_reals = name.starts_with("order");
+    c.of_reals = name.starts_with("order") || name == "blend";
     if (name == "pass") {
       do c.ops.push_back(reduce_op_from_name(word()));
       while (accept(","));

@@ -79,7 +79,7 @@ struct Clause {
   std::vector<ReduceOp> ops;
   bool swaps = false;         // order-: max becomes min
   bool all_if_empty = false;  // $dim!: an empty list means all dims
-  bool of_reals = false;      // order: not where results are integers, which wrap around
+  bool of_reals = false;      // order, blend: not where results are integers, which wrap or round
   std::vector<int> operands;
   std::string attribute;
   std::string name;     // of a kernel or flag

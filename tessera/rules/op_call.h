@@ -34,7 +34,8 @@ struct TESSERA_API ResultMeta {
   std::vector<int64_t> shape;
   std::vector<int64_t> stride;
   DType dtype = DType::f32;
-  int64_t offset = 0;  ///< of a view: its first element, relative to that of its base
+  int64_t offset = 0;          ///< of a view: its first element, relative to that of its base
+  bool guesses_dtype = false;  ///< the rule alone is known, which describes shapes
   bool operator==(const ResultMeta&) const = default;
 };
 

@@ -87,7 +87,7 @@ def layouts_of(
 
 
 def can_be_partial(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point()
+    return bool(placing.reductions_of(tensor.dtype))
 
 
 def drawn_layout(
@@ -95,8 +95,9 @@ def drawn_layout(
 ) -> tuple[str, ...]:
     layout = []
     for tensor in tensors:
-        reduction = rng.choice(("sum", "avg", "max", "min"))  # one for all axes of a tensor
-        share = partial if can_be_partial(tensor) else 0.0
+        reductions = placing.reductions_of(tensor.dtype)
+        reduction = rng.choice(reductions or ("sum",))  # one for all axes of a tensor
+        share = partial if reductions else 0.0
         choices = ["R"] + [f"S{dim}" for dim in range(tensor.dim())]
         places = [
             f"P({reduction})" if rng.random() < share else rng.choice(choices) for _ in range(axes)

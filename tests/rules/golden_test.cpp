@@ -56,6 +56,10 @@ constexpr Golden kGoldens[] = {
     {"aten::add.Tensor 8 8:c64", "S0,S0 -> S0; P(sum),P(sum) -> P(sum)"},
     {"aten::clamp 8:i64", "S0 -> S0; P(max) -> P(max); P(min) -> P(min)"},
     {"aten::fmax 8 8", "S0,S0 -> S0"},
+    {"aten::avg_pool2d 8x4x8x8:i64", "S0 -> S0; S1 -> S1"},
+    {"aten::cat 0 8x6 dim=1", ""},
+    {"aten::cat 0 0 dim=1", ""},
+    {"aten::sum 8x6 dtype=4", "S0 -> P(sum); S1 -> P(sum)"},  // int64
     {"aten::histc 8 bins=4 min=1 max=1", ""},
     {"aten::histc 8 bins=4 min=0 max=1", "S0 -> P(sum)"},
     {"aten::histc 8:i64 bins=4 min=0.2 max=0.7", ""},

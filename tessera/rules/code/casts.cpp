@@ -32,7 +32,7 @@ bool survives(DType from, DType to, ReduceOp op) {
   if (f == Family::boolean || t == Family::boolean) return false;
   switch (op) {
     case ReduceOp::sum:
-      return !(f != Family::integer && t == Family::integer) && sum_survives(from, to);
+      return sum_survives(from, to);
     case ReduceOp::avg:
       return f == Family::real && t == Family::real;
     case ReduceOp::max:

@@ -19,7 +19,7 @@ std::string cat(const OpCall& call) {
   const auto tensors = tensors_of(call, "tensors");
   int ndim = 0;
   for (const auto& t : tensors) ndim = std::max(ndim, t.ndim());
-  if (tensors.empty() || ndim == 0) return "";
+  if (ndim == 0 || std::ranges::all_of(tensors, is_skipped_by_cat)) return "";
   for (const auto& t : tensors) {
     if (t.ndim() != ndim || (ndim > 1 && is_skipped_by_cat(t))) return "";
   }
@@ -35,7 +35,7 @@ std::string cat(const OpCall& call) {
 std::vector<Row> cat_rows(const Rule& rule, const OpCall& call, int axis) {
   std::vector<Row> out = rule.rows(call, axis);
   const auto tensors = tensors_of(call, "tensors");
-  if (out.empty()) return out;
+  if (out.empty() || cat(call).empty()) return out;
   const int dim = dim_of(call, "dim", tensors[0].ndim());
   const int64_t size = tensors[0].shape()[static_cast<size_t>(dim)];
   const bool alike = std::ranges::all_of(

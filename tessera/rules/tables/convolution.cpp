@@ -1,7 +1,7 @@
 #include "tessera/rules/tables/tables.h"
 
 /// Convolution, pooling, resampling: batch and channels. Spatial dims are sharded by kernels that
-/// exchange halos.
+/// exchange halos. Averages and resampled images of integers are rounded (blend).
 namespace tessera::rules {
 namespace {
 
@@ -35,8 +35,8 @@ constexpr TableLine kConvolutionTable[] = {
     {"_conv_depthwise2d conv_depthwise3d", "ncS.., (cM)1K.., (cM)? -> n(cM)T.. ; nonempty"},
     {"conv_tbc", "TnI, KIO, O -> UnO"},
 
-    {"avg_pool2d", "*HW -> *IJ ; linear 0 ; nonempty ; kernel pooling"},
-    {"avg_pool3d", "*HWD -> *IJK ; linear 0 ; nonempty ; kernel pooling"},
+    {"avg_pool2d", "*HW -> *IJ ; blend 0 ; nonempty ; kernel pooling"},
+    {"avg_pool3d", "*HWD -> *IJK ; blend 0 ; nonempty ; kernel pooling"},
     {"avg_pool2d_backward", "*IJ, *HW -> *HW ; linear 0 ; nonempty ; kernel pooling"},
     {"avg_pool3d_backward", "*IJK, *HWD -> *HWD ; linear 0 ; nonempty ; kernel pooling"},
     {"max_pool2d_with_indices", "*HW -> *IJ, *IJ ; nonempty ; kernel pooling"},
@@ -45,8 +45,8 @@ constexpr TableLine kConvolutionTable[] = {
      "*IJ, *HW, *IJ -> *HW ; linear 0 ; nonempty ; kernel pooling"},
     {"max_pool3d_with_indices_backward",
      "*IJK, *HWD, *IJK -> *HWD ; linear 0 ; nonempty ; kernel pooling"},
-    {"_adaptive_avg_pool2d adaptive_avg_pool2d", "*HW -> *IJ ; linear 0 ; nonempty"},
-    {"_adaptive_avg_pool3d adaptive_avg_pool3d", "*HWD -> *IJK ; linear 0 ; nonempty"},
+    {"_adaptive_avg_pool2d adaptive_avg_pool2d", "*HW -> *IJ ; blend 0 ; nonempty"},
+    {"_adaptive_avg_pool3d adaptive_avg_pool3d", "*HWD -> *IJK ; blend 0 ; nonempty"},
     {"_adaptive_avg_pool2d_backward", "*IJ, *HW -> *HW ; linear 0 ; nonempty"},
     {"_adaptive_avg_pool3d_backward", "*IJK, *HWD -> *HWD ; linear 0 ; nonempty"},
     {"adaptive_max_pool2d", "*HW -> *IJ, *IJ ; nonempty"},
@@ -61,12 +61,12 @@ constexpr TableLine kConvolutionTable[] = {
     {"max_unpool3d", "*HWD, *HWD -> *IJK ; linear 0 ; nonempty"},
 
     {"upsample_linear1d upsample_nearest1d _upsample_nearest_exact1d",
-     "ncH -> ncI ; linear 0 ; nonempty"},
+     "ncH -> ncI ; blend 0 ; nonempty"},
     {"upsample_bilinear2d upsample_bicubic2d upsample_nearest2d _upsample_nearest_exact2d "
      "_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa",
-     "ncHW -> ncIJ ; linear 0 ; nonempty"},
+     "ncHW -> ncIJ ; blend 0 ; nonempty"},
     {"upsample_trilinear3d upsample_nearest3d _upsample_nearest_exact3d",
-     "ncHWD -> ncIJK ; linear 0 ; nonempty"},
+     "ncHWD -> ncIJK ; blend 0 ; nonempty"},
     {"upsample_linear1d_backward upsample_nearest1d_backward _upsample_nearest_exact1d_backward",
      "ncI -> ncH ; local $input_size result 0 ; linear 0 ; nonempty"},
     {"upsample_bilinear2d_backward upsample_bicubic2d_backward upsample_nearest2d_backward "

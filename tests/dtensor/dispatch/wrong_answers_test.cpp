@@ -4,6 +4,7 @@
 #include <ATen/ScalarOps.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 
 #include "tessera/base/errors.h"
@@ -113,7 +114,68 @@ TEST(WrongAnswers, ASumOfShortIntegersIsReducedBeforeItIsConverted) {
       EXPECT_TRUE(at::equal(full_tensor(x() * 0.5), sum * 0.5));
       EXPECT_TRUE(at::equal(full_tensor(x() + x().to(at::kFloat)), sum + sum.to(at::kFloat)));
       EXPECT_TRUE(at::equal(full_tensor(x() / 4), sum / 4));
+      const at::Tensor table = at::outer(full.flatten(), full[1]).reshape({7, 4, 4});
+      const at::Tensor tables = spread(table, mesh, "S0").sum(0, false, type);
+      EXPECT_TRUE(at::equal(full_tensor(tables.trace()), table.sum(0, false, type).trace()));
     }
+  });
+}
+
+/// 0.5 + 0.5 is 1, of truncated addends 0. Likewise averages of integers, which are rounded.
+TEST(WrongAnswers, ASumIsReducedBeforeItsFractionsAreDropped) {
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=4");
+    const at::Tensor full = test_numbers({7, 4, 6}, 3);
+    const at::Tensor sum = full.sum(0);
+    const auto x = [&] { return spread(full, mesh, "S0").sum(0); };
+    for (const at::ScalarType to : {at::kByte, at::kInt, at::kLong}) {
+      EXPECT_TRUE(at::equal(full_tensor(x().sum(0, false, to)), sum.sum(0, false, to)));
+      EXPECT_TRUE(at::equal(full_tensor(x().sum(to)), sum.sum(to)));
+      EXPECT_TRUE(at::equal(full_tensor(x().cumsum(0, to)), sum.cumsum(0, to)));
+      EXPECT_TRUE(at::equal(full_tensor(x().to(to)), sum.to(to)));
+    }
+    const at::Tensor images = at::arange(0, 7 * 3 * 36).remainder(31).reshape({7, 1, 3, 6, 6});
+    const auto pixels = [&](at::ScalarType type) {
+      const at::Tensor out = spread(images.to(type), mesh, "S0").sum(0, false, type);
+      EXPECT_TRUE(sharding(out).has_partial());
+      return out;
+    };
+    const at::Tensor longs = images.sum(0), bytes = images.to(at::kByte).sum(0, false, at::kByte);
+    EXPECT_TRUE(
+        at::equal(full_tensor(at::avg_pool2d(pixels(at::kLong), 2)), at::avg_pool2d(longs, 2)));
+    EXPECT_TRUE(
+        at::equal(full_tensor(at::avg_pool3d(pixels(at::kLong), 2)), at::avg_pool3d(longs, 2)));
+    const std::array<int64_t, 2> size{4, 9};
+    EXPECT_TRUE(at::equal(full_tensor(at::upsample_bilinear2d(pixels(at::kByte), size, false)),
+                          at::upsample_bilinear2d(bytes, size, false)));
+    EXPECT_TRUE(at::equal(full_tensor(at::_upsample_bilinear2d_aa(pixels(at::kByte), size, false)),
+                          at::_upsample_bilinear2d_aa(bytes, size, false)));
+    EXPECT_TRUE(sharding(at::avg_pool2d(spread(images.to(at::kDouble), mesh, "S0").sum(0), 2))
+                    .has_partial());
+  });
+}
+
+/// Truth values select them: the result's type is not that of the first operand.
+TEST(WrongAnswers, TypesOfResultsWithoutAMetaKernelAreTheirs) {
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=4");
+    const at::Tensor mask = test_numbers({3, 2}, 5) > 0;
+    const at::Tensor single = at::scalar_tensor(2, at::kFloat), y = test_numbers({3, 2}, 6);
+    for (const char* placement : {"S0", "S1", "R"}) {
+      const auto m = spread(mask, mesh, placement), s = spread(single, mesh, "R");
+      const auto x = spread(y, mesh, placement);
+      const at::Tensor z = at::where(m, s, x), w = at::where(m, x.to(at::kFloat), x);
+      EXPECT_EQ(z.scalar_type(), at::kDouble);
+      EXPECT_EQ(at::where(m, x.to(at::kFloat), spread(single.to(at::kDouble), mesh, "R")).dtype(),
+                at::kFloat);
+      EXPECT_TRUE(at::equal(full_tensor(z), at::where(mask, single, y)));
+      EXPECT_TRUE(at::equal(full_tensor(w), at::where(mask, y.to(at::kFloat), y)));
+    }
+    const at::Tensor sum = spread(at::stack({y, y, -y}), mesh, "S0").sum(0).detach();
+    const at::Tensor leaf = sum.requires_grad_();
+    ASSERT_TRUE(sharding(leaf).has_partial());
+    at::where(spread(mask, mesh, "R"), leaf, spread(y, mesh, "R")).sum().backward();
+    EXPECT_TRUE(at::equal(full_tensor(leaf.grad()), mask.to(at::kDouble)));
   });
 }
 

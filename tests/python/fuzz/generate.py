@@ -12,6 +12,7 @@ import random
 import re
 
 import tessera
+import torch
 
 # Each registers its makers.
 import accumulating  # noqa: F401
@@ -30,6 +31,7 @@ import windows  # noqa: F401
 import writes  # noqa: F401
 from execute import NotAProgram, PlainRun
 from grammar import MAKERS, NUMBERS, Draw, Maker
+from inputs import reductions_of
 from program import Input, Program, Statement
 
 SHORTEST, LONGEST = 5, 40
@@ -74,14 +76,17 @@ def _ragged_sizes(rng: random.Random, size: int, ranks: int) -> list[int]:
     return [b - a for a, b in zip([0, *marks], [*marks, size], strict=True)]
 
 
-def random_placements(rng: random.Random, shape: tuple[int, ...], axes: list[int], floats: bool) -> str:
+def random_placements(
+    rng: random.Random, shape: tuple[int, ...], axes: list[int], dtype: torch.dtype
+) -> str:
     places = []
-    reduction = rng.choice(("sum", "sum", "avg", "max", "min"))  # one for all axes
+    reductions = reductions_of(dtype)
+    reduction = rng.choice(("sum", *reductions)) if reductions else ""  # one for all axes
     for _ in axes:
         draw = rng.random()
         if draw < 0.3 or (not shape and draw < 0.75):
             places.append("R")
-        elif draw < 0.75 or not floats:
+        elif draw < 0.75 or not reductions:
             places.append(f"S{rng.randrange(len(shape))}" if shape else "R")
         else:
             places.append(f"P({reduction})")
@@ -107,8 +112,7 @@ def random_inputs(rng: random.Random, axes: list[int]) -> list[Input]:
     inputs: list[Input] = []
 
     def add(shape: tuple[int, ...], dtype: str = "float64", grad: bool = False) -> None:
-        floats = dtype.startswith("float")
-        placements = random_placements(rng, shape, axes, floats)
+        placements = random_placements(rng, shape, axes, getattr(torch, dtype))
         transposed = len(shape) > 1 and rng.random() < 0.2
         inputs.append(Input(f"x{len(inputs)}", shape, placements, dtype, grad, transposed))
 
@@ -128,6 +132,8 @@ def random_inputs(rng: random.Random, axes: list[int]) -> list[Input]:
         add((rng.choice((1, 2, 3, 5)),), "int64")
     if rng.random() < 0.3:
         add(inputs[rng.randrange(3)].shape, "int64")
+    if rng.random() < 0.3:
+        add(inputs[rng.randrange(3)].shape, rng.choice(("uint8", "int8", "int32")))
     if rng.random() < 0.1:
         add(shape_of(2), "float32", grad=True)
     return inputs

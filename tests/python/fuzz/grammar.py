@@ -16,6 +16,7 @@ import torch
 
 from program import NAME
 
+INTEGERS = (torch.int64, torch.int32, torch.int8, torch.uint8)
 NUMBERS = ("0.0", "0.5", "1.0", "2.0", "-1.0", "-5.0", "3.0", "0.25", "-0.5")
 
 
@@ -105,8 +106,9 @@ class Draw:
         """A floating-point tensor of so many dims."""
         return self.some(lambda v: v.is_floating_point() and least <= v.dim() <= most)
 
-    def ints(self) -> str | None:
-        return self.some(lambda v: v.dtype == torch.int64)
+    def ints(self, least: int = 0) -> str | None:
+        """An integer tensor of so many dims at least, of any width."""
+        return self.some(lambda v: v.dtype in INTEGERS and v.dim() >= least)
 
     def like(self, name: str) -> str | None:
         """Another floating-point tensor that broadcasts to this one's shape."""

@@ -43,14 +43,34 @@ def as_placed(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
 
 
+def reductions_of(dtype: torch.dtype) -> tuple[str, ...]:
+    """Of which a tensor of this type can be Partial."""
+    if dtype.is_floating_point:
+        return ("sum", "avg", "max", "min")
+    if dtype.is_complex:
+        return ("sum", "avg")
+    return () if dtype == torch.bool else ("sum", "max", "min")
+
+
+def _farther(value: torch.Tensor, by: int, generator: torch.Generator) -> torch.Tensor:
+    """Numbers that are less (by = -1) or more (by = 1); of integers that are at the end, the same."""
+    if value.dtype.is_floating_point:
+        return (value + by * (torch.rand(value.shape, generator=generator, dtype=torch.float64) + 0.5)).to(
+            value.dtype
+        )
+    off = torch.randint(1, 4, value.shape, generator=generator).to(value.dtype)
+    limits = torch.iinfo(value.dtype)
+    is_inside = value >= limits.min + 3 if by < 0 else value <= limits.max - 3
+    return torch.where(is_inside, value - off if by < 0 else value + off, value)
+
+
 def _addend(value: torch.Tensor, op: str, index: int, size: int, salt: str) -> torch.Tensor:
     """What rank `index` of an axis holds, so that all of them reduce to the value."""
     generator = _generator(size, salt)
     if op in ("max", "min"):
         owner = torch.randint(0, size, value.shape, generator=generator)
-        less = torch.rand(value.shape, generator=generator, dtype=torch.float64) + 0.5
-        other = value - less if op == "max" else value + less
-        return torch.where(owner == index, value, other.to(value.dtype))
+        other = _farther(value, -1 if op == "max" else 1, generator)
+        return torch.where(owner == index, value, other)
     noise = torch.randn((size, *value.shape), generator=generator, dtype=torch.float64)
     noise -= noise.mean(0, keepdim=True)
     share = value.to(torch.float64) / size + noise[index]
@@ -59,9 +79,11 @@ def _addend(value: torch.Tensor, op: str, index: int, size: int, salt: str) -> t
 
 def _exact_addend(value: torch.Tensor, op: str, index: int, size: int, salt: str) -> torch.Tensor:
     """The same of values with few bits on 2 or 4 ranks, without rounding: whole numbers that add up
-    to 0, and the value on top of one of them. Nothing is added to what is large or no number."""
+    to 0, and the value on top of one of them. Nothing is added to what is large or no number. Sums of
+    short integers wrap around."""
     generator = _generator(size, salt)
-    whole = torch.randint(-4, 5, (size, *value.shape), generator=generator)
+    most = 4 if value.dtype.is_floating_point or value.dtype.is_complex else 120
+    whole = torch.randint(-most, most + 1, (size, *value.shape), generator=generator)
     owner = torch.randint(0, size, value.shape, generator=generator)
     last = whole.sum(0) - whole.gather(0, owner.unsqueeze(0)).squeeze(0)
     share = torch.where(owner == index, -last, whole[index]).to(value.dtype)
@@ -88,7 +110,8 @@ def place(
         if (match := _PARTIAL.fullmatch(text)) and here is not None:
             salt = f"{item.name} {axis}"
             op, size = match.group(1), mesh.size(axis)
-            split = _exact_addend if exact_sums and op in ("sum", "avg") else _addend
+            exact = exact_sums or not value.dtype.is_floating_point
+            split = _exact_addend if exact and op in ("sum", "avg") else _addend
             value = split(value, op, here[axis], size, salt)
     whole = tessera.distribute_tensor(value, mesh, ["R"] * mesh.ndim, src_data_rank=None)
     shards = ["R" if _PARTIAL.fullmatch(text) else text for text in places]

@@ -2,7 +2,7 @@
 
 import torch
 
-from grammar import Draw, effect, value
+from grammar import INTEGERS, Draw, effect, value
 
 
 def _masks(d: Draw) -> str | None:
@@ -44,13 +44,42 @@ def arithmetic(d: Draw) -> str | None:
 
 
 @value(1)
+def of_other_types(d: Draw) -> str | None:
+    """Short integers wrap around, numbers may widen the type, and two tensors have the wider one."""
+    if (i := d.ints()) is None:
+        return None
+    shape = d.shape(i)
+    j = d.some(lambda v: v.dtype in INTEGERS and list(v.shape) == shape) or i
+    return d.pick(
+        f"{i}.to(torch.uint8)",
+        f"{i}.to(torch.int8)",
+        f"{i}.to(torch.uint8).long()",
+        f"{i}.to(torch.int8) * {d.pick(50, 100)}",
+        f"{i} + {d.pick(0.5, -2.5, 1e-3)}",
+        f"{i} * {d.pick(0.5, -2.5)}",
+        f"{i} + True",
+        f"{i} - {d.pick(5, 7, 100)}",
+        f"-{i}",
+        f"{i} + {j}",
+        f"{i} * {j}",
+        f"torch.fmax({i}, {j})",
+        f"{i}.sign()",
+        f"{i}.square()",
+        f"torch.add({i}, {j}, alpha={d.pick(2, -3)})",
+    )
+
+
+@value(1)
 def reduced(d: Draw) -> str | None:
-    i = d.some(lambda v: v.dtype == torch.int64 and v.dim() > 0 and v.numel() > 0)
-    if not i:
+    i = d.ints(least=1)
+    if not i or not d.env[i].numel():
         return None
     dim = d.dim(i)
     return d.pick(
         f"{i}.sum({dim})",
+        f"{i}.sum({dim}, dtype=torch.{d.pick('uint8', 'int8', 'int32')})",
+        f"{i}.amax({dim}) - {d.pick(3, 100)}",
+        f"-{i}.amin({dim})",
         f"{i}.amax({dim})",
         f"{i}.amin({dim}, keepdim=True)",
         f"({i} % 3).prod({dim})",
@@ -89,6 +118,7 @@ def truths(d: Draw) -> str | None:
         f"{m}.all({d.dim(m)}, keepdim=True)" if d.shape(m) else f"{m}.all()",
         f"torch.count_nonzero({m})",
         f"{m}.sum({d.dim(m)})" if d.shape(m) else f"{m}.sum()",
+        f"{m}.sum() + {d.pick(0.5, 1e-6)}",
     )
 
 

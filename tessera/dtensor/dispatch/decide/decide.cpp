@@ -249,7 +249,9 @@ Known known_results(const rules::Rule& rule, const rules::OpCall& call,
     for (auto& meta : rule.infer(call)) known.emplace_back(std::move(meta));
   }
   for (size_t r = 0; r < known.size() && r < metas.size(); ++r) {
-    if (metas[r]) known[r]->dtype = metas[r]->dtype;  // rules describe shapes
+    if (!metas[r]) continue;  // rules describe shapes
+    known[r]->dtype = metas[r]->dtype;
+    known[r]->guesses_dtype = false;
   }
   const bool open = std::ranges::any_of(
       known, [](const auto& meta) { return std::ranges::count(meta->shape, -1) > 0; });

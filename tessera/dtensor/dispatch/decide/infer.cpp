@@ -101,6 +101,13 @@ void count_dims_from_front(const OpEntry& entry, std::span<c10::IValue> argument
   arguments[2] = std::move(dims);
 }
 
+/// where(condition, self, other), which has no Meta kernel in C++.
+at::Tensor where_on_meta(const Stack& meta) {
+  const auto tensor = [&](size_t i) { return meta[meta.size() - 3 + i].toTensor(); };
+  const at::Tensor values = tensor(1).add(tensor(2));
+  return values.add(tensor(0).to(values.scalar_type()));
+}
+
 class Silent final : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
@@ -148,7 +155,8 @@ std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry
   try {
     op.callBoxed(&meta);
   } catch (const c10::NotImplementedError&) {
-    return {};
+    if (entry.name != "aten::where.self") return {};
+    meta = {where_on_meta(owner)};
   } catch (c10::Error& error) {
     if (is_about_meta(error.what_without_backtrace()) || has_empty_operand(entry, stack)) return {};
     error.add_context(
