@@ -155,6 +155,28 @@ TEST(WrongAnswers, ASumIsReducedBeforeItsFractionsAreDropped) {
   });
 }
 
+/// A rule that asks whether a number is 0 gets no wrong answer for a complex one.
+TEST(WrongAnswers, AComplexNumberIsNotTakenForZero) {
+  run_ranks(4, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=4");
+    const at::Tensor full = test_numbers({7, 4}, 8).to(at::kComplexDouble);
+    const at::Tensor sum = full.sum(0), mask = at::real(sum) > 0;
+    const at::Tensor m = spread(mask, mesh, "R"), index = at::tensor({0, 2}, at::kLong);
+    for (const c10::complex<double> value : {0., 1.}) {
+      const at::Scalar number(value);
+      const auto x = [&] { return spread(full, mesh, "S0").sum(0); };
+      ASSERT_TRUE(sharding(x()).has_partial());
+      const auto same = [](const at::Tensor& have, const at::Tensor& want) {
+        EXPECT_TRUE(near(at::view_as_real(full_tensor(have)), at::view_as_real(want)));
+      };
+      same(at::constant_pad_nd(x(), {1, 1}, number), at::constant_pad_nd(sum, {1, 1}, number));
+      same(x().masked_fill(m, number), sum.masked_fill(mask, number));
+      same(x().index_fill(0, spread(index, mesh, "R"), number), sum.index_fill(0, index, number));
+      same(x() + number, sum + number);
+    }
+  });
+}
+
 /// Truth values select them: the result's type is not that of the first operand.
 TEST(WrongAnswers, TypesOfResultsWithoutAMetaKernelAreTheirs) {
   run_ranks(4, [](int) {

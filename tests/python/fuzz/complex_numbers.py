@@ -30,6 +30,20 @@ def computed(d: Draw) -> str | None:
     )
 
 
+@value(0.5)
+def filled(d: Draw) -> str | None:
+    """With a complex number, whose value decides which Partial inputs pass."""
+    c = _complex(d)
+    if c is None:
+        return None
+    number = d.pick("0j", "1j", "2 - 1j", "0.0")
+    shape = d.shape(c)
+    mask = d.some(lambda v: v.dtype == torch.bool and list(v.shape) == shape)
+    if mask is not None and d.chance(0.5):
+        return f"{c}.masked_fill({mask}, {number})"
+    return f"torch.constant_pad_nd({c}, (1, {d.pick(0, 2)}), {number})" if shape else f"{c} + {number}"
+
+
 @value(1.5)
 def taken_apart(d: Draw) -> str | None:
     c = _complex(d)

@@ -136,6 +136,8 @@ def random_inputs(rng: random.Random, axes: list[int]) -> list[Input]:
         add(inputs[rng.randrange(3)].shape, rng.choice(("uint8", "int8", "int32")))
     if rng.random() < 0.1:
         add(shape_of(2), "float32", grad=True)
+    if rng.random() < 0.1:
+        add(inputs[rng.randrange(3)].shape, "complex128", grad=rng.random() < 0.5)
     return inputs
 
 

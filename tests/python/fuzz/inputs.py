@@ -22,12 +22,13 @@ def _generator(seed: int, salt: str) -> torch.Generator:
 
 
 def value_of(item: Input, seed: int) -> torch.Tensor:
-    """The whole tensor. Floats are normal, integers 0 to 5."""
+    """The whole tensor. Floats and complex numbers are normal, integers 0 to 5."""
     generator = _generator(seed, item.name)
     shape = item.shape[::-1] if item.transposed else item.shape
     dtype = getattr(torch, item.dtype)
-    if dtype.is_floating_point:
-        value = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.complex128 if dtype.is_complex else torch.float64
+        value = torch.randn(shape, generator=generator, dtype=wide).to(dtype)
     elif dtype == torch.bool:
         value = torch.rand(shape, generator=generator) < 0.5
     else:

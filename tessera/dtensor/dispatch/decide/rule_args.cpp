@@ -1,5 +1,7 @@
 #include "tessera/dtensor/dispatch/decide/rule_args.h"
 
+#include <limits>
+
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/op/operands.h"
 
@@ -18,7 +20,8 @@ class Numbers {
  public:
   explicit Numbers(std::shared_ptr<rules::NumberQueries> log) : log_(std::move(log)) {}
 
-  /// Complex numbers are not visible to rules.
+  /// Of a complex number, whose value is not in the key, rules only see that there is one: NaN,
+  /// which equals nothing.
   rules::Arg next(const c10::IValue& value) {
     const auto recorded = [&](auto number) {
       return rules::Number(number).recorded(log_, place_++);
@@ -26,6 +29,7 @@ class Numbers {
     if (value.isBool()) return recorded(value.toBool());
     if (value.isInt()) return recorded(value.toInt());
     if (value.isDouble()) return recorded(value.toDouble());
+    if (value.isComplexDouble()) return rules::Number(std::numeric_limits<double>::quiet_NaN());
     return std::monostate();
   }
 
