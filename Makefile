@@ -84,11 +84,15 @@ fuzz: build  ## random programs on shards against plain ones: SEED=0 MINUTES=60 
 	@PYTHONPATH=build/python $(PYTHON) tests/python/fuzz/fuzz.py --seed $(SEED) \
 	  --minutes $(MINUTES) --worlds $(WORLDS) --jobs $(JOBS)
 
-sweep: build  ## PyTorch's operator database on shards: all ways to call, threads and two processes
+sweep: build  ## PyTorch's operator database on shards: ways to call, integers, threads and two processes
 	@for way in value in_place out; do for n in 0 2; do \
 	  PYTHONPATH=build/python $(PYTHON) tests/python/op_sweep.py --seed $(SEED) --way $$way \
 	    --processes $$n || exit 1; \
 	done; done
+	@for dtype in uint8 int32 int64; do \
+	  PYTHONPATH=build/python $(PYTHON) tests/python/op_sweep.py --seed $(SEED) --dtype $$dtype \
+	    || exit 1; \
+	done
 
 gpu:  ## on a machine with a GPU, offline: build for TORCH=<dir>, run its tests and the benchmark
 	@tools/gpu.sh

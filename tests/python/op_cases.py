@@ -40,6 +40,9 @@ class Form:
         supported = op.supported_dtypes("cpu")
         return next((dtype for dtype in self.dtypes if dtype in supported), None)
 
+    def takes_integers(self) -> bool:
+        return not (self.dtypes[0].is_floating_point or self.dtypes[0].is_complex)
+
     def function_of(self, op: Any) -> Any:
         """The function, or None where the operator has no such form. What is written to is a copy."""
         if self.way == "in_place":

@@ -97,12 +97,12 @@ def name_of(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
 
 
-def exceptions(way: str = "") -> dict[str, str]:
-    """Operators that are left out however they are called, or called this way, with the reasons."""
+def exceptions(*ways: str) -> dict[str, str]:
+    """Operators that are left out however they are called, or called in these ways, with the reasons."""
     lines = EXCEPTIONS.read_text(encoding="utf-8").splitlines()
     pairs = (line.split(None, 1) for line in lines if line and not line.startswith("#"))
     split = ((*name.partition("@"), reason) for name, reason in pairs)
-    return {name: reason for name, _, only, reason in split if only in ("", way)}
+    return {name: reason for name, _, only, reason in split if only in ("", *ways)}
 
 
 def samples_of(op: Any, dtype: torch.dtype, limit: int, seed: int) -> list[Any]:
@@ -206,7 +206,7 @@ def sweep(options: Options) -> Totals:
     torch.set_num_threads(1)
     unlock_cached_properties()
     leave_seeds_to_us()
-    left_out = exceptions(options.form.way)
+    left_out = exceptions(options.form.way, "integers" if options.form.takes_integers() else "")
     chooser = random.Random(options.seed)
     totals = Totals()
     for op in op_db:
