@@ -15,7 +15,9 @@ def products(d: Draw) -> str | None:
         f"torch.einsum('i...,j...->ij', {x}, {x})" if len(d.shape(x)) == 2 else f"torch.einsum('...i->i', {x})",
         f"torch.tensordot({x}, {x}, dims=([0], [0]))" if len(d.shape(x)) < 4 else f"{x}.mT @ {x}",
         f"torch.cdist({x}, {x} + 2.0)",
-        f"torch.kron({x}[..., :2], {x}[..., :1])" if len(d.shape(x)) == 2 else f"{x}.mT",
+        # Copies: kron saves views of its operands that have version counters of their own, so a
+        # later write changes gradients in libtorch too, where it should be an error.
+        f"torch.kron({x}[..., :2].clone(), {x}[..., :1].clone())" if len(d.shape(x)) == 2 else f"{x}.mT",
         f"F.cosine_similarity({x} + 3.0, {x} * {x} + 1.0, dim={d.dim(x)})",
         f"F.pairwise_distance({x}, {x} + 2.0)",
         f"torch.linalg.multi_dot([{x}, {x}.mT, {x}])" if len(d.shape(x)) == 2 else f"{x} @ {x}.mT * {n}",
