@@ -40,12 +40,17 @@ at::Tensor linear_below_autograd(const c10::OperatorHandle& op, const at::Tensor
   return stack.front().toTensor();
 }
 
+/// Whether backward has a gradient for it. A view that was taken in no_grad mode has none, though
+/// it says requires_grad as its base does.
+bool takes_gradient(const at::Tensor& tensor) {
+  return tensor.requires_grad() && torch::autograd::impl::gradient_edge(tensor).is_valid();
+}
+
 struct LinearOfOne : torch::autograd::Function<LinearOfOne> {
   static Variable forward(AutogradContext* ctx, const c10::OperatorHandle& op,
                           const Variable& input, const Variable& weight,
-                          const std::optional<Variable>& bias) {
+                          const std::optional<Variable>& bias, bool for_weight) {
     ctx->set_materialize_grads(false);
-    const bool for_weight = weight.requires_grad();
     ctx->save_for_backward({for_weight ? input : weight});
     ctx->saved_data["other"] = shape_of(for_weight ? weight : input);
     ctx->saved_data["for_weight"] = for_weight;
@@ -53,7 +58,7 @@ struct LinearOfOne : torch::autograd::Function<LinearOfOne> {
     return linear_below_autograd(op, input, weight, bias);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    if (!grads[0].defined()) return {Variable(), Variable(), Variable(), Variable()};
+    if (!grads[0].defined()) return variable_list(kInputs);
     const Variable saved = ctx->get_saved_variables()[0];
     const Variable other = ctx->saved_data["other"].toTensor();
     const bool for_weight = ctx->saved_data["for_weight"].toBool();
@@ -61,8 +66,9 @@ struct LinearOfOne : torch::autograd::Function<LinearOfOne> {
     auto [d_input, d_weight, d_bias] =
         at::linear_backward(for_weight ? saved : other, grads[0], for_weight ? other : saved,
                             {!for_weight, for_weight, for_bias});
-    return {Variable(), d_input, d_weight, d_bias};
+    return {Variable(), d_input, d_weight, d_bias, Variable()};
   }
+  static constexpr size_t kInputs = 5;
 };
 
 /// C++ functions take no part in transforms of functions (torch.func).
@@ -104,12 +110,13 @@ class LinearGradientKernel final : public c10::OperatorKernel {
       given = given.toTensor().contiguous();
     }
     const at::Tensor& input = given.toTensor();
-    const bool is_of_one = input.requires_grad() != weight.requires_grad() &&
-                           c10::GradMode::is_enabled() && has_its_value(input) &&
-                           has_its_value(weight);
+    const bool is_recorded =
+        c10::GradMode::is_enabled() && has_its_value(input) && has_its_value(weight);
+    const bool for_weight = is_recorded && takes_gradient(weight);
+    const bool is_of_one = is_recorded && takes_gradient(input) != for_weight;
     if (!is_of_one || is_in_transform()) return formula_.callBoxed(op, keys, stack);
     const auto bias = torch::jit::peek(*stack, 2, 3).toOptional<at::Tensor>();
-    at::Tensor result = LinearOfOne::apply(op, input, weight, bias);
+    at::Tensor result = LinearOfOne::apply(op, input, weight, bias, for_weight);
     torch::jit::drop(*stack, 3);
     torch::jit::push(*stack, std::move(result));
   }

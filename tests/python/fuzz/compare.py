@@ -41,7 +41,7 @@ def _difference(want: Any, have: Any, rounded: torch.dtype | None) -> str:
             return f"expected {len(want)} values, found {have!r}"
         each = (_difference(w, h, rounded) for w, h in zip(want, have, strict=True))
         return next(filter(None, each), "")
-    if isinstance(want, float):
+    if isinstance(want, (float, complex)):
         return _difference((torch.tensor(want), False), (torch.tensor(have), False), rounded)
     return "" if want == have else f"expected {want!r}, found {have!r}"
 

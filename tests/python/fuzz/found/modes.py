@@ -114,4 +114,16 @@ PROGRAMS = {
             "x1.sum().backward()",
         ],
     ),
+    "a linear layer of a view taken in no_grad does not save its weight": Program(
+        seed=20261119212910,
+        mesh="tp=2",
+        inputs=[Input("x1", (4, 4), "S0", grad=True), Input("x2", (4, 4), "R", grad=True)],
+        statements=[
+            "x3 = x1 * 2.0",
+            "with torch.no_grad(): x4 = x1.softmax(1).transpose(0, -1)",
+            "x5 = F.linear(x4, x3)",
+            "with torch.no_grad(): torch.mul(x2, 0.5, out=x3)",
+            "x5.sin().sum().backward()",
+        ],
+    ),
 }
