@@ -25,7 +25,7 @@ using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 /// All create zeros by size, except matrix_exp, which computes in a larger plain matrix. For cat
-/// this concerns only the 1-dim empty tensors that it skips; for strided views only those without
+/// and block_diag this concerns only 1-dim empty tensors; for strided views only those without
 /// elements.
 constexpr auto kOps = std::to_array<std::string_view>({
     "aten::_adaptive_avg_pool2d_backward",
@@ -38,6 +38,7 @@ constexpr auto kOps = std::to_array<std::string_view>({
     "aten::avg_pool2d_backward",
     "aten::avg_pool3d_backward",
     "aten::bernoulli",
+    "aten::block_diag",
     "aten::cat",
     "aten::copysign",
     "aten::fractional_max_pool2d_backward",

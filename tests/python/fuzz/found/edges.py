@@ -42,4 +42,10 @@ PROGRAMS = {
         ],
         statements=["x3 = F.conv1d(x0, x1, x2, padding=1)", "x3.sum().backward()"],
     ),
+    "block_diag of a tensor without elements has a gradient": Program(
+        seed=20261119302145,
+        mesh="dp=2",
+        inputs=[Input("x0", (0,), "S0", grad=True), Input("x1", (2, 2), "S0", grad=True)],
+        statements=["x2 = torch.block_diag(x0, x1[0], x1)", "x2.sin().sum().backward()"],
+    ),
 }
