@@ -17,6 +17,7 @@ autograd may differ under such a mode. A statement so found is left out, and the
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +33,7 @@ from program import Program
 
 LARGEST_ANGLE = 100.0  # float32 leaves an error of about 1e-5 times the ops before it
 
+_VIEWS_OR_COPIES = re.compile(r"\b(reshape|reshape_as|flatten|ravel|contiguous)\(")
 _ANGLES = ("aten::sin", "aten::cos", "aten::tan")
 _CLONES = ("aten::select_scatter", "aten::slice_scatter", "aten::diagonal_scatter", "aten::as_strided_scatter")
 # Every element gets the same number, in any order.
@@ -137,7 +139,7 @@ def _views_replayed() -> Iterator[None]:
 
 class _RowMajor(TorchDispatchMode):
     """Every result is row-major. Strides of results are libtorch's choice, and those of a tensor that was
-    redistributed may differ; they decide whether reshape returns a view or a copy."""
+    redistributed may differ; they decide whether reshape and its like return a view or a copy."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -149,7 +151,7 @@ class _RowMajor(TorchDispatchMode):
 def is_another_plain_result(program: Program, found: dict[str, Any]) -> bool:
     """Whether all of `found` is what the plain run gives where libtorch itself has two ways."""
     ways: list[tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...]] = [(_views_replayed,)]
-    if any("reshape(" in s.text for s in program.statements):
+    if any(_VIEWS_OR_COPIES.search(s.text) for s in program.statements):
         ways.append((_RowMajor,))
     if any("F.linear(" in s.text for s in program.statements):
         ways += [(_linear_without_views,), (_linear_without_views, _views_replayed)]
