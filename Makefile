@@ -85,7 +85,7 @@ fuzz: build  ## random programs on shards against plain ones: SEED=0 MINUTES=60 
 	  --minutes $(MINUTES) --worlds $(WORLDS) --jobs $(JOBS)
 
 sweep: build  ## PyTorch's operator database on shards: ways to call, integers, threads and two processes
-	@for way in value in_place out; do for n in 0 2; do \
+	@for way in value in_place out second; do for n in 0 2; do \
 	  PYTHONPATH=build/python $(PYTHON) tests/python/op_sweep.py --seed $(SEED) --way $$way \
 	    --processes $$n || exit 1; \
 	done; done

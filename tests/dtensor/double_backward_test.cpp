@@ -136,5 +136,27 @@ TEST(HigherDerivatives, GradientPenaltyOfAnMlp) {
   }
 }
 
+/// The first derivative copies its operands into parts of a larger plain matrix.
+TEST(HigherDerivatives, OfTheExponentialOfAMatrix) {
+  const at::Tensor plain = test_numbers({4, 3, 3}, 1);
+  const auto run = [](at::Tensor x) {
+    x = x.detach().requires_grad_();
+    const at::Tensor slope = grad({at::linalg_matrix_exp(x).pow(2).sum()}, {x}, {}, std::nullopt,
+                                  /*create_graph=*/true)[0];
+    return grad({slope.sin().sum()}, {x})[0];
+  };
+  const at::Tensor expected = run(plain);
+  for (const char* placement : {"R", "S0", "S1", "P(sum)"}) {
+    run_ranks(2, [&](int rank) {
+      const DeviceMesh mesh = init_device_mesh("dp=2");
+      const Placement p = parse_placements(placement)[0];
+      const at::Tensor share = rank == 0 ? plain * 0.25 : plain * 0.75;
+      const at::Tensor x =
+          p.is_partial() ? from_local(share, mesh, {p}) : distribute_tensor(plain, mesh, {p});
+      EXPECT_TRUE(near(run(x), expected)) << placement;
+    });
+  }
+}
+
 }  // namespace double_backward_test
 }  // namespace tessera

@@ -11,7 +11,7 @@ import dataclasses
 import pathlib
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,8 @@ class Form:
     """How the operators are called."""
 
     dtypes: tuple[torch.dtype, ...] = DTYPES
-    way: str = "value"  # or "in_place": add_ instead of add; or "out": into given tensors
+    # Or "in_place": add_ instead of add; "out": into given tensors; "second": second derivatives too.
+    way: str = "value"
 
     def dtype_of(self, op: Any) -> torch.dtype | None:
         supported = op.supported_dtypes("cpu")
@@ -50,6 +51,8 @@ class Form:
             return writes and (lambda first, *args, **kwargs: writes(first.clone(), *args, **kwargs))
         if self.way == "out":
             return op if op.supports_out else None
+        if self.way == "second":
+            return op if op.supports_gradgrad else None
         return op
 
 
@@ -246,8 +249,24 @@ class Case:
             return Expected(leaves, results, written, None, None)
         generator = torch.Generator().manual_seed(1)
         cotangents = [torch.randn(o.shape, dtype=o.dtype, generator=generator) for o in sources]
-        grads = torch.autograd.grad(sources, targets, cotangents, allow_unused=True)
+        grads = self._derivatives(sources, targets, cotangents, lambda weights: weights)
         return Expected(leaves, results, written, grads, cotangents)
+
+    def _derivatives(
+        self, sources: Any, targets: Any, cotangents: Any, placed: Callable[[torch.Tensor], torch.Tensor]
+    ) -> list[Any]:
+        """By each of the targets; where they are asked for, followed by second derivatives."""
+        again = self.way == "second"
+        first = torch.autograd.grad(sources, targets, cotangents, allow_unused=True, create_graph=again)
+        differentiable = [i for i, g in enumerate(first) if g is not None and g.requires_grad]
+        if not differentiable:
+            return [detached(g) for g in first] + [None] * (len(targets) if again else 0)
+        weights = []
+        for i in differentiable:
+            generator = torch.Generator().manual_seed(2 + i)
+            weights.append(placed(torch.randn(first[i].shape, dtype=first[i].dtype, generator=generator)))
+        second = torch.autograd.grad([first[i] for i in differentiable], targets, weights, allow_unused=True)
+        return [detached(g) for g in (*first, *second)]
 
     def on_shards(
         self, call: Expected, mesh_text: str, layout: tuple[str, ...]
@@ -277,12 +296,14 @@ class Case:
         results, written = [full(o) for o in out], [full(t) for t in inputs]
         if call.cotangents is None:
             return results, written, None
+
+        def placed(whole_tensor: torch.Tensor) -> torch.Tensor:
+            return tessera.distribute_tensor(whole_tensor, mesh, whole, src_data_rank=None)
+
         sources = [o for o in out if isinstance(o, torch.Tensor) and o.requires_grad]
-        cotangents = [
-            tessera.distribute_tensor(c, mesh, whole, src_data_rank=None) for c in call.cotangents
-        ]
+        cotangents = [placed(c) for c in call.cotangents]
         targets = [t for t in inputs if t.requires_grad]
-        grads = torch.autograd.grad(sources, targets, cotangents, allow_unused=True)
+        grads = self._derivatives(sources, targets, cotangents, placed)
         plain = [g for g in grads if g is not None and not tessera.is_dtensor(g)]
         assert not plain, f"a gradient of {tuple(plain[0].shape)} is plain"
         return results, written, [full(g) for g in grads]

@@ -4,7 +4,8 @@
     python tests/python/op_sweep.py --ops 'nn.functional' --samples 3 --layouts 4
     python tests/python/op_sweep.py --seed 7 --share 0.1 a tenth of them, chosen by seed
     python tests/python/op_sweep.py --dtype int64        those that take integers, on integers
-    python tests/python/op_sweep.py --way in_place       add_ and its like instead of add; or: out
+    python tests/python/op_sweep.py --way in_place       add_ and its like instead of add; or: out, or:
+                                                         second, for second derivatives too
     python tests/python/op_sweep.py --processes 2        ranks are processes instead of threads
     make sweep                                           all ways, on threads and on two processes
 
@@ -44,6 +45,7 @@ from op_cases import DTYPES, Case, Form, layouts_of
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
 
+WAYS = ("value", "in_place", "out", "second")
 EXCEPTIONS = pathlib.Path(__file__).with_name("op_exceptions.txt")
 MESHES = ("tp=4", "dp=2,tp=2")
 
@@ -250,7 +252,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=1.0, help="share of the operators")
     parser.add_argument("--lines", type=int, default=1, help="failures shown of each operator")
     parser.add_argument("--dtype", help="only operators that take this element type, on it")
-    parser.add_argument("--way", choices=("value", "in_place", "out"), default="value")
+    parser.add_argument("--way", choices=WAYS, default="value")
     parser.add_argument("--processes", type=int, default=0, help="ranks are processes")
     args = parser.parse_args()
     if args.processes and not is_process_rank():

@@ -347,7 +347,10 @@ void adopt_internal(const OpEntry& entry, Stack& stack) {
       const Sharding& theirs = other.sharded->sharding();
       const Sharding plain = as_replicated(tensor, theirs.mesh());
       if (tensor.storage().use_count() > 1) {  // a view: what is written must reach its base
+        const int64_t offset = tensor.storage_offset();
         become(tensor, tensor.alias(), plain);
+        // Autograd differentiates the write to the base by the view's strides and offset.
+        tensor.unsafeGetTensorImpl()->set_storage_offset(offset);
         break;
       }
       const Sharding as = placed_beside(plain, theirs);

@@ -48,4 +48,14 @@ PROGRAMS = {
         inputs=[Input("x0", (0,), "S0", grad=True), Input("x1", (2, 2), "S0", grad=True)],
         statements=["x2 = torch.block_diag(x0, x1[0], x1)", "x2.sin().sum().backward()"],
     ),
+    "the second derivative of matrix_exp": Program(
+        seed=20261119517094,
+        mesh="tp=2",
+        inputs=[Input("x1", (3, 3), "R", grad=True)],
+        statements=[
+            "x2 = torch.linalg.matrix_exp(x1)",
+            "x3 = torch.autograd.grad((x2 * x2).sum(), x1, create_graph=True)[0]",
+            "x3.sin().sum().backward()",
+        ],
+    ),
 }
