@@ -190,7 +190,8 @@ ProcessWorld::BackendPtr ProcessWorld::connect_gloo(StorePtr store, std::span<co
   }
 }
 
-/// For errors of connections, which name an index or a port; "" if nobody is gone.
+/// The ranks that ended or failed, to append to a connection error, which itself names an index or
+/// a port. Empty if there are none.
 std::string ProcessWorld::who_is_gone(std::span<const int> ranks) {
   const auto board = observers().state()->board_now();
   const auto failure = board->first_failure();
