@@ -84,6 +84,10 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
 
 }  // namespace
 
+bool takes_gradient(const at::Tensor& tensor) {
+  return tensor.requires_grad() && torch::autograd::impl::gradient_edge(tensor).is_valid();
+}
+
 at::Tensor move_data(const at::Tensor& tensor, const Sharding& to) {
   const ShardedMeta* meta = sharded_meta(tensor);
   // The redistributed local tensor is contiguous, so the result is row-major whatever the source's

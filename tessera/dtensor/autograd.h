@@ -10,6 +10,10 @@
 /// Autograd functions that convert between plain and sharded tensors.
 namespace tessera::dtensor {
 
+/// Whether a use of the tensor that autograd records gives a gradient back. A view that was taken in
+/// no_grad mode gives none, though it says requires_grad as its base does.
+bool takes_gradient(const at::Tensor& tensor);
+
 /// The sharding of a tensor's gradient: that of the tensor, but replicated where it is Partial,
 /// since every addend has the full gradient.
 Sharding gradient_sharding(const Sharding& of);

@@ -82,7 +82,7 @@ struct PlacedGradient : torch::autograd::Function<PlacedGradient> {
 bool gets_gradient(const at::Tensor& tensor) {
   const ShardedMeta* meta = sharded_meta(tensor);
   if (meta == nullptr || meta->lazy() != nullptr) return false;
-  return records_uses(tensor);
+  return records_uses(tensor) && takes_gradient(tensor);
 }
 
 struct PlacingHook final : torch::autograd::FunctionPreHook {

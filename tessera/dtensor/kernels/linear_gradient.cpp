@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/tensor/layout.h"
 #include "tessera/dtensor/tensor/sharded_tensor.h"
 
@@ -38,12 +39,6 @@ at::Tensor linear_below_autograd(const c10::OperatorHandle& op, const at::Tensor
   Stack stack = {input, weight, bias};
   op.redispatchBoxed(c10::DispatchKeySet(kKey), &stack);
   return stack.front().toTensor();
-}
-
-/// Whether backward has a gradient for it. A view that was taken in no_grad mode has none, though
-/// it says requires_grad as its base does.
-bool takes_gradient(const at::Tensor& tensor) {
-  return tensor.requires_grad() && torch::autograd::impl::gradient_edge(tensor).is_valid();
 }
 
 struct LinearOfOne : torch::autograd::Function<LinearOfOne> {

@@ -36,6 +36,22 @@ PROGRAMS = {
             "[v.mul_(0.5) for v in net12.state_dict().values()]",
         ],
     ),
+    "a reduced copy of a view that gives no gradient back saves no other operand": Program(
+        seed=20261120101856,
+        mesh="tp=4",
+        inputs=[
+            Input("x2", (2, 8), "P(sum)", grad=True),
+            Input("x9", (8,), "S0"),
+        ],
+        statements=[
+            "x6 = x2 * 1",
+            "x10 = x9 * 1",
+            "with torch.no_grad(): x8 = x6.movedim(0, 0)",
+            "x14 = torch.matmul(x8, x10)",
+            "x10[0] = -1.0",
+            "(x14 * x14).sum().backward()",
+        ],
+    ),
     "a leaf that becomes a view in inference mode stays a leaf": Program(
         seed=1,
         mesh="cp=2",
