@@ -36,6 +36,7 @@ LARGEST_ANGLE = 100.0  # float32 leaves an error of about 1e-5 times the ops bef
 _VIEWS_OR_COPIES = re.compile(r"\b(reshape|reshape_as|flatten|ravel|contiguous)\(")
 _ANGLES = ("aten::sin", "aten::cos", "aten::tan")
 _CLONES = ("aten::select_scatter", "aten::slice_scatter", "aten::diagonal_scatter", "aten::as_strided_scatter")
+_STATISTICS = ("running_mean", "running_var")  # batch norm writes to them, and its schema does not say so
 # Every element gets the same number, in any order.
 _CONSTANT = ("aten::fill_", "aten::zero_", "aten::masked_fill_", "aten::index_fill_")
 
@@ -90,8 +91,11 @@ class Watch(TorchDispatchMode):
         if name in _CLONES and shares_elements(args[0]):
             return f"the copy that {name} makes shares elements"
         memory = [storage.data_ptr() for storage in self.gradients]
-        for argument, value in _arguments(func, args, kwargs):
-            if argument.alias_info is None or not argument.alias_info.is_write:
+        given = list(_arguments(func, args, kwargs))
+        trains = any(argument.name == "training" and value for argument, value in given)
+        for argument, value in given:
+            announced = argument.alias_info is not None and argument.alias_info.is_write
+            if not announced and not (trains and argument.name in _STATISTICS):
                 continue
             for t in _tensors(value):
                 if t.untyped_storage().data_ptr() in memory:
