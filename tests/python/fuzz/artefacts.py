@@ -8,6 +8,7 @@
                writes to shares them too, and so has the new values in more places
     attention  attention whose derivative depends on the kernel: that for CPUs returns gradients with odd
                strides of dims of one element, 6x6x6x1 {36,1,6,1}, which batch norm's derivative misreads
+               and whether backward needs the result, so that a later write to it is an error
     angle      sin and cos of a large number that float32 rounded: the digits that are left decide
 
 The plain run is repeated with a look at every op, and only after a difference was found: the ops of
@@ -105,16 +106,48 @@ class Watch(TorchDispatchMode):
         return ""
 
 
+def _last_attention(program: Program) -> int | None:
+    found = [i for i, s in enumerate(program.statements) if "scaled_dot_product_attention" in s.text]
+    return found[-1] if found else None
+
+
 def _attention_by_kernel(program: Program) -> int | None:
     """The last attention, if another kernel gives another plain result."""
-    found = [i for i, s in enumerate(program.statements) if "scaled_dot_product_attention" in s.text]
-    if not found:
+    last = _last_attention(program)
+    if last is None:
         return None
     expected = run_plain(program)
     with sdpa_kernel(SDPBackend.MATH):
         other = run_plain(program)
     differs = compare.first_difference(expected.values, other.values, expected.rounded.holds)
-    return found[-1] if differs else None
+    return last if differs else None
+
+
+@contextlib.contextmanager
+def _attention_of_rows() -> Iterator[None]:
+    """The inputs of attention are row-major, as redistributed ones are. The kernel depends on it."""
+    attention = F.scaled_dot_product_attention
+    F.scaled_dot_product_attention = lambda q, k, v, *args, **named: attention(
+        q.contiguous(), k.contiguous(), v.contiguous(), *args, **named
+    )
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = attention
+
+
+def artefact_of_error(program: Program, text: str) -> tuple[int, str] | None:
+    """The last attention, if the plain run has the error too once attention takes row-major inputs."""
+    error = re.search(r"modified by an inplace operation: .*(is output 0 of ScaledDotProduct\w+)", text)
+    last = _last_attention(program)
+    if error is None or last is None:
+        return None
+    try:
+        with _attention_of_rows():
+            run_plain(program)
+    except NotAProgram as raised:
+        return (last, "the error of attention depends on the kernel") if error[1] in str(raised) else None
+    return None
 
 
 @contextlib.contextmanager

@@ -50,6 +50,9 @@ def judge_rank(program: Program, expected: execute.Expected) -> tuple[Verdict, d
 
 def judge_again(program: Program, expected: execute.Expected, wrong: Verdict, found: dict[str, Any]) -> Verdict:
     """Whether what a rank found is right all the same. Call it inside a world of one rank."""
+    if wrong.kind == "unclear":
+        artefact = artefacts.artefact_of_error(program, wrong.text)
+        return Verdict("artefact", artefact[1], artefact[0]) if artefact else wrong
     if artefacts.is_another_plain_result(program, found):
         return Verdict("right")
     if artefact := artefacts.first_artefact(program):
@@ -74,7 +77,7 @@ def judge_here(program: Program) -> list[Verdict]:
     def again(verdict: Verdict, found: dict[str, Any]) -> Verdict:
         return tessera.run_ranks(1, lambda rank: judge_again(program, expected, verdict, found))[0]
 
-    return [again(*one) if one[0].kind == "wrong" else one[0] for one in judged]
+    return [again(*one) if one[0].kind in ("wrong", "unclear") else one[0] for one in judged]
 
 
 def main() -> None:
