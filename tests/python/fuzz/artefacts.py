@@ -9,6 +9,8 @@
     attention  attention whose derivative depends on the kernel: that for CPUs returns gradients with odd
                strides of dims of one element, 6x6x6x1 {36,1,6,1}, which batch norm's derivative misreads
                and whether backward needs the result, so that a later write to it is an error
+    saved      linear of a tensor that is not row-major saves a copy, and a view of one that is: then a
+               later write to it is an error of backward
     angle      sin and cos of a large number that float32 rounded: the digits that are left decide
 
 The plain run is repeated with a look at every op, and only after a difference was found: the ops of
@@ -34,6 +36,7 @@ from program import Program
 
 LARGEST_ANGLE = 100.0  # float32 leaves an error of about 1e-5 times the ops before it
 
+_WRITTEN = "modified by an inplace operation"
 _VIEWS_OR_COPIES = re.compile(r"\b(reshape|reshape_as|flatten|ravel|contiguous)\(")
 _ANGLES = ("aten::sin", "aten::cos", "aten::tan")
 _CLONES = ("aten::select_scatter", "aten::slice_scatter", "aten::diagonal_scatter", "aten::as_strided_scatter")
@@ -136,18 +139,39 @@ def _attention_of_rows() -> Iterator[None]:
         F.scaled_dot_product_attention = attention
 
 
-def artefact_of_error(program: Program, text: str) -> tuple[int, str] | None:
-    """The last attention, if the plain run has the error too once attention takes row-major inputs."""
-    error = re.search(r"modified by an inplace operation: .*(is output 0 of ScaledDotProduct\w+)", text)
-    last = _last_attention(program)
-    if error is None or last is None:
+class _RowMajor(TorchDispatchMode):
+    """Every result is row-major. Strides of results are libtorch's choice, and those of a tensor that was
+    redistributed may differ; they decide whether reshape and its like return a view or a copy."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if any(r.alias_info is not None for r in func._schema.returns):
+            return out
+        return tree_map(lambda t: t.contiguous() if isinstance(t, torch.Tensor) else t, out)
+
+
+def artefact_of_error(program: Program, text: str, statement: int) -> tuple[int, str] | None:
+    """What to leave out, and why, if the plain run raises too once libtorch makes other choices: the last
+    attention, or the backward that found its tensors written to."""
+    if _WRITTEN not in text:
         return None
+    attention = re.search(r"is output 0 of ScaledDotProduct\w+", text)
+    last = _last_attention(program)
+    if attention and last is not None and attention[0] in _error_of(program, _attention_of_rows()):
+        return last, "the error of attention depends on the kernel"
+    if _WRITTEN in _error_of(program, _RowMajor()):
+        return statement, "saved are views of row-major tensors, copies of others"
+    return None
+
+
+def _error_of(program: Program, way: contextlib.AbstractContextManager[Any]) -> str:
+    """What the plain run raises within `way`; "" if it works."""
     try:
-        with _attention_of_rows():
+        with way:
             run_plain(program)
     except NotAProgram as raised:
-        return (last, "the error of attention depends on the kernel") if error[1] in str(raised) else None
-    return None
+        return str(raised)
+    return ""
 
 
 @contextlib.contextmanager
@@ -172,17 +196,6 @@ def _views_replayed() -> Iterator[None]:
         yield
     finally:
         torch._C._set_view_replay_enabled(before)
-
-
-class _RowMajor(TorchDispatchMode):
-    """Every result is row-major. Strides of results are libtorch's choice, and those of a tensor that was
-    redistributed may differ; they decide whether reshape and its like return a view or a copy."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if any(r.alias_info is not None for r in func._schema.returns):
-            return out
-        return tree_map(lambda t: t.contiguous() if isinstance(t, torch.Tensor) else t, out)
 
 
 def is_another_plain_result(program: Program, found: dict[str, Any]) -> bool:

@@ -51,7 +51,7 @@ def judge_rank(program: Program, expected: execute.Expected) -> tuple[Verdict, d
 def judge_again(program: Program, expected: execute.Expected, wrong: Verdict, found: dict[str, Any]) -> Verdict:
     """Whether what a rank found is right all the same. Call it inside a world of one rank."""
     if wrong.kind == "unclear":
-        artefact = artefacts.artefact_of_error(program, wrong.text)
+        artefact = artefacts.artefact_of_error(program, wrong.text, wrong.statement)
         return Verdict("artefact", artefact[1], artefact[0]) if artefact else wrong
     if artefacts.is_another_plain_result(program, found):
         return Verdict("right")
