@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -77,9 +78,10 @@ def current_world() -> World:
     """The world of the calling thread: its rank's inside run_ranks, else the process's.
 
     The process's world is made at the first call: over torch.distributed's store where that is
-    initialised, else from the variables that torchrun, Slurm or MPI set, else of one rank. Where
-    torch.distributed's ranks are threads of one process (backend "threaded", as in its own tests),
-    so are ours.
+    initialised, else from the variables that torchrun, Slurm or MPI set, else of one rank. It ends
+    with torch.distributed's default group; after the next init_process_group there is another world.
+    Where torch.distributed's ranks are threads of one process (backend "threaded", as in its own
+    tests), so are ours.
     """
     if _C.entered_world() is None:
         _join_torch_distributed()
@@ -104,7 +106,7 @@ def _join_torch_distributed() -> None:
         return
     with _join_lock:
         group = distributed.distributed_c10d._get_default_group()
-        if _joined and _joined[0] == group.group_name:
+        if _joined and _joined[0]() is group:
             return
         local_rank = int(os.environ.get("LOCAL_RANK", 0))
         if distributed.get_backend() == "fake":
@@ -113,10 +115,20 @@ def _join_torch_distributed() -> None:
             world = _C.world_over_group(group.group_name, local_rank)
         _C.close_process_world()
         _C.set_process_world(world)
-        _joined[:] = [group.group_name]
+        _joined[:] = [weakref.ref(group)]
+        weakref.finalize(group, _leave_destroyed_group, _joined[0]).atexit = False
 
 
-_joined: list[str] = []  # the default group whose ranks met for our world
+# The default group whose ranks met for our world. Its name would not do: all default groups have one.
+_joined: list[weakref.ref[Any]] = []
+
+
+def _leave_destroyed_group(group: weakref.ref[Any]) -> None:
+    """Runs in destroy_process_group, while all ranks still have their connections to the store."""
+    if not _joined or _joined[0] is not group:
+        return  # another world came first
+    _joined.clear()
+    _C.end_process_world()
 
 
 def _enter_as_thread() -> None:

@@ -1,5 +1,7 @@
 #include "tessera/comm/group.h"
 
+#include <c10/util/Exception.h>
+
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -17,25 +19,48 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(int index, int size,
     group->setBackend(device, type, backend);
     if (device == backends.front().first) group->setDefaultBackend(type);
   }
-  group->setGroupName(name);
   group->setGroupDesc(name);
   return group;
 }
 
+constexpr int kMostWorlds = 1000;  // of one name, alive in one process
+
+/// Registers `group` as `name`, or as "name#2" and so on while meshes keep a group of an earlier
+/// world of that name. The registry has no query, so a name that is taken shows as an error.
+std::string register_as(const std::string& name,
+                        const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  for (int number = 1;; ++number) {
+    const std::string candidate = number == 1 ? name : join_text(name, "#", number);
+    group->setGroupName(candidate);
+    try {
+      c10d::register_process_group(candidate, group);
+      return candidate;
+    } catch (const c10::Error&) {
+      if (number == kMostWorlds) throw;
+    }
+  }
+}
+
 }  // namespace
 
-Group::Group(std::vector<int> ranks, int index, std::string name, const Backends& backends)
+Group::Group(std::vector<int> ranks, int index, const std::string& name, const Backends& backends)
     : ranks_(std::move(ranks)),
       index_(index),
-      name_(std::move(name)),
-      process_group_(make_process_group(index_, size(), name_, backends)) {
+      process_group_(make_process_group(index_, size(), name, backends)),
+      name_(register_as(name, process_group_)) {
   for (const auto& [device, backend] : backends) {
     by_device_[static_cast<size_t>(device)] = process_group_->getBackend(device).get();
   }
-  c10d::register_process_group(name_, process_group_);
 }
 
-Group::~Group() { c10d::unregister_process_group(name_); }
+/// torch.distributed's destroy_process_group empties the registry, after which another group may
+/// have the name.
+Group::~Group() {
+  try {
+    if (c10d::resolve_process_group(name_) == process_group_) c10d::unregister_process_group(name_);
+  } catch (const c10::Error&) {  // not registered any more
+  }
+}
 
 void Group::no_backend(c10::DeviceType device) const {
   std::string served;

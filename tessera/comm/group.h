@@ -27,7 +27,8 @@ using Backends = std::vector<std::pair<c10::DeviceType, c10::intrusive_ptr<c10d:
 /// the library.
 class TESSERA_API Group {
  public:
-  Group(std::vector<int> ranks, int index, std::string name, const Backends& backends);
+  /// `name` is that of the group in its world; name() differs if it is taken in this process.
+  Group(std::vector<int> ranks, int index, const std::string& name, const Backends& backends);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -53,8 +54,8 @@ class TESSERA_API Group {
 
   std::vector<int> ranks_;
   int index_;
-  std::string name_;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group_;  // owns the backends
+  std::string name_;
   std::array<c10d::Backend*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> by_device_{};
 };
 

@@ -54,6 +54,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const ProcessWorldOptions& options) {
   tcp.isServer = options.rank == 0 && !options.store_is_hosted;
   tcp.numWorkers = options.size;
   tcp.waitWorkers = false;  // StoreBarrier waits, and reports missing ranks
+  tcp.multiTenant = true;   // torch.distributed may use the same server of this process
   tcp.timeout = options.timeout;
   const std::string where = join_text(options.host, ":", options.port);
   require_descriptors(kOwnConnections + (tcp.isServer ? kServed * options.size : 0),

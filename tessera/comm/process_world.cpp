@@ -100,7 +100,13 @@ ProcessWorld::ProcessWorld(const ProcessWorldOptions& options, const BoundedPtr&
 }
 
 void ProcessWorld::end() {
-  if (size() == 1 || getpid() != owner_ || std::exchange(ended_, true)) return;
+  if (getpid() != owner_ || std::exchange(ended_, true)) return;
+  if (size() > 1) shut_down();
+  // Meshes may keep this world; the store that it hosts must not keep its port.
+  connection_->close();
+}
+
+void ProcessWorld::shut_down() {
   const bool fails = observers().state()->failed || std::uncaught_exceptions() > 0;
   // Otherwise Gloo's destructor would block on calls that no peer answers.
   if (fails) observers().state()->abort_links();

@@ -51,6 +51,7 @@ class ProcessWorld final : public RankWorld {
   std::string who_is_gone(std::span<const int> ranks);
   void keep_track(c10::DeviceType device, const BackendPtr& backend);
   std::vector<std::pair<c10::DeviceType, WeakBackend>> made();
+  void shut_down();
   void end_sending() noexcept;
   void shut_down_groups(WorldShutdown::BarrierResult result) noexcept;
 

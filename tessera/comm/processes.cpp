@@ -16,6 +16,7 @@
 #include "tessera/liveness/bounded_store.h"
 #include "tessera/liveness/peer_diagnostics.h"
 #include "tessera/liveness/signed_store.h"
+#include "tessera/liveness/store_text.h"
 #include "tessera/observe/checked.h"
 #include "tessera/observe/observer_state.h"
 #include "tessera/transport/descriptors.h"
@@ -82,6 +83,18 @@ OwnWorld& own_world() {
   return own;
 }
 
+/// Runs `calls()`, all to the store.
+template <typename Calls>
+auto or_peer_error(const ProcessWorldOptions& options, Calls calls) {
+  try {
+    return calls();
+  } catch (const c10::Error& e) {
+    throw PeerError(join_text("rank ", options.rank, ": the start of world ", options.name, " at ",
+                              place_of(options),
+                              " failed, the store does not answer: ", e.what_without_backtrace()));
+  }
+}
+
 /// Runs before entries are signed: a foreign process has another secret.
 void check_job_membership(const ProcessWorldOptions& options, const StorePtr& store,
                           const std::string& prefix,
@@ -89,14 +102,24 @@ void check_job_membership(const ProcessWorldOptions& options, const StorePtr& st
   const auto limit = deadline_after(options.timeout) + kFinalMessages;
   const auto keys =
       prefixed(prefix, c10::make_intrusive<BoundedStore>(store, options.timeout)->until(limit));
-  try {
+  or_peer_error(options, [&] {
     check_job(*keys, {options.rank, options.size, options.job, place_of(options), options.timeout},
               post_failure);
-  } catch (const c10::Error& e) {
-    throw PeerError(join_text("rank ", options.rank, ": the start of world ", options.name, " at ",
-                              place_of(options),
-                              " failed, the store does not answer: ", e.what_without_backtrace()));
-  }
+  });
+}
+
+/// Worlds that follow each other on one store have numbers, and keys of their own. `store` holds the
+/// keys that they share. All ranks of a world read the same number: none starts another world
+/// before it has counted this one.
+constexpr const char* kWorlds = "worlds";
+
+std::string read_world_number(c10d::Store& store) {
+  return text_of(store.compareSet(kWorlds, {}, bytes_of("0")));
+}
+
+/// For every rank, once all have read the number. The first call counts.
+void count_world(c10d::Store& store, const std::string& number) {
+  store.compareSet(kWorlds, bytes_of(number), bytes_of(std::to_string(std::stoll(number) + 1)));
 }
 
 /// A write to a dead peer raises SIGPIPE, which by default ends the process before any error can be
@@ -115,23 +138,36 @@ std::shared_ptr<RankWorld> make_process_world(ProcessWorldOptions options) {
   require(options.size > 0 && options.rank >= 0 && options.rank < options.size, "rank ",
           options.rank, " of a world of ", options.size);
   require(options.timeout.count() > 0, "a world needs a timeout above 0");
-  const std::string prefix = join_text("tessera/", options.attempt, "/", options.name);
+  const std::string shared_prefix = join_text("tessera/", options.attempt, "/", options.name);
   const StorePtr unsigned_store = open_store(options);
   const auto store = c10::make_intrusive<BoundedStore>(
       options.secret.empty()
           ? unsigned_store
           : StorePtr(c10::make_intrusive<SignedStore>(unsigned_store, options.secret)),
       options.timeout);
+  const auto shared_keys = [&](std::chrono::milliseconds timeout) {
+    return prefixed(shared_prefix, store->until(deadline_after(timeout)));
+  };
+  std::string number = options.size == 1 ? "0" : "";
+  const auto prefix_within = [&](std::chrono::milliseconds timeout) {
+    if (number.empty()) number = read_world_number(*shared_keys(timeout));
+    return join_text(shared_prefix, "/", number);
+  };
   const auto post_failure = [&](const std::string& why) {
+    const std::string prefix = prefix_within(kFinalMessages);
     const auto soon = store->until(deadline_after(kFinalMessages));
     const auto board = prefixed(PeerDiagnostics::kPrefix, prefixed(prefix, soon));
     PeerDiagnostics::post_failure(*board, options.rank, why);
   };
-  if (options.size > 1) check_job_membership(options, unsigned_store, prefix, post_failure);
+  if (options.size > 1) check_job_membership(options, unsigned_store, shared_prefix, post_failure);
+  const std::string prefix = or_peer_error(options, [&] { return prefix_within(options.timeout); });
   std::shared_ptr<ProcessWorld> world;
   try {
     world = std::make_shared<ProcessWorld>(options, store, prefix);
     world->start(options);
+    if (options.size > 1) {
+      or_peer_error(options, [&] { count_world(*shared_keys(options.timeout), number); });
+    }
     return world;
   } catch (const PeerError&) {
     if (world) world->observers().state()->failed = true;  // no barrier with absent ranks

@@ -46,9 +46,16 @@ struct BoundedStore::Connection {
 
   bool is_ours() const { return getpid() == owner; }
 
+  StorePtr opened() {
+    std::lock_guard lock(mutex);
+    require_open();
+    return store;
+  }
+
   void post(Task task) {
     {
       std::lock_guard lock(mutex);
+      require_open();
       tasks.push_back(std::move(task));
     }
     changed.notify_one();
@@ -65,11 +72,16 @@ struct BoundedStore::Connection {
     lock.unlock();
   }
 
+  void require_open() const {
+    if (ended) fail("this connection to the store was closed when its world ended");
+  }
+
+  /// Also runs what was posted before the end: somebody waits for it.
   void run() {
     std::unique_lock lock(mutex);
     for (;;) {
       changed.wait(lock, [this] { return ended || !tasks.empty(); });
-      if (ended) {
+      if (tasks.empty()) {
         idle_for_good = true;
         changed.notify_all();
         return;
@@ -122,7 +134,7 @@ auto BoundedStore::run(std::string what, Call call) const {
   }
   const MayBlock others_may_run;
   const auto task = std::make_shared<std::packaged_task<Answer()>>(
-      [store = connection_->store, call = std::move(call)] { return call(*store); });
+      [store = connection_->opened(), call = std::move(call)] { return call(*store); });
   auto answer = task->get_future();
   const auto begin = Clock::now();
   connection_->post([task] { (*task)(); });
@@ -131,6 +143,10 @@ auto BoundedStore::run(std::string what, Call call) const {
     fail(join_text("the store did not answer within ", waited.count(), " ms to: ", what));
   }
   return answer.get();
+}
+
+void BoundedStore::close() {
+  if (connection_->is_ours()) connection_->end();
 }
 
 BoundedStore::StorePtr BoundedStore::unbounded_clone() {
@@ -197,7 +213,7 @@ void BoundedStore::multiSet(const std::vector<std::string>& keys,
   run("multi_set", [=](Store& store) { store.multiSet(keys, values); });
 }
 
-bool BoundedStore::hasExtendedApi() const { return connection_->store->hasExtendedApi(); }
+bool BoundedStore::hasExtendedApi() const { return connection_->opened()->hasExtendedApi(); }
 
 BoundedStore::StorePtr open_within(milliseconds timeout,
                                    std::function<BoundedStore::StorePtr()> connect) {

@@ -42,6 +42,9 @@ class BoundedStore final : public c10d::Store {
   /// The same without limits, for a thread that blocks on purpose and is never joined.
   StorePtr unbounded_clone();
 
+  /// Closes the connection, which frees a server's port, for example. Every later call throws.
+  void close();
+
   using Store::set;
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   using Store::compareSet;

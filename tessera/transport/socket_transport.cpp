@@ -12,10 +12,12 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "tessera/base/errors.h"
 #include "tessera/base/text.h"
 #include "tessera/collective/block_pool.h"
 #include "tessera/collective/deadline.h"
 #include "tessera/collective/timed_out.h"
+#include "tessera/transport/descriptors.h"
 
 namespace tessera::comm {
 namespace {
@@ -59,6 +61,7 @@ class SocketTransport::MessageWork final : public c10d::Work {
 
 SocketTransport::SocketTransport(std::vector<Socket> sockets)
     : bell_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!bell_) throw NotSupported("a connection of ranks: eventfd: " + errno_text(errno));
   peers_.resize(sockets.size());
   for (size_t i = 0; i < sockets.size(); ++i) peers_[i].socket = std::move(sockets[i]);
 }

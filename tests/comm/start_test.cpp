@@ -132,7 +132,7 @@ const Scenario kGoneBeforeLinks("gone_before_links", [] {
   if (world->rank() == 1) {
     const auto ranks = everyone(*world);
     const auto store =
-        c10::make_intrusive<c10d::PrefixStore>("tessera//procs", own_store(/*host=*/false));
+        c10::make_intrusive<c10d::PrefixStore>("tessera//procs/0", own_store(/*host=*/false));
     const auto board = c10::make_intrusive<c10d::PrefixStore>(PeerDiagnostics::kPrefix, store);
     StoreBarrier{*store, "group/procs.g[0,1]", "making the group", ranks, 1, 20s, *board}
         .arrive_and_wait("");
@@ -354,7 +354,7 @@ TEST(Start, AJobOnOneMachineListensForThisMachineAlone) {
 const Scenario kForged("forged", [] {
   if (rank_here() == 1) {
     const c10::intrusive_ptr<c10d::Store> store = own_store(/*host=*/false);
-    store->set("tessera//procs/start/outcome", "7");
+    store->set("tessera//procs/0/start/outcome", "7");
   }
   say_in_time([] { process_world(); });
 });
