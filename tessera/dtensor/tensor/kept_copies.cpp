@@ -109,6 +109,7 @@ void keep_copy(const at::Tensor& tensor, const Sharding& to, const at::Tensor& c
   static std::atomic<uint64_t> next_id{1};
   uint64_t new_id = 0;
   KeptCopy made(tensor, to, copy);  // before the lock: it asks autograd, which may run ops
+  note_copied(sharded_meta(tensor)->local());
   {
     const std::lock_guard lock(table.mutex);
     auto [at, inserted] = table.tensors.try_emplace(impl, WeakImpl(tensor.getIntrusivePtr()));

@@ -92,6 +92,7 @@ void keep_gather(const at::Tensor& tensor, const Sharding& to, const at::Tensor&
   if (!can_keep_gather_of(tensor, to) || c10::InferenceMode::is_enabled()) return;
   LastGathers& last = gathers_over(tensor, to);
   keeps_any = true;
+  note_copied(sharded_meta(tensor)->local());
   last.slots[last.next] = {.of = WeakImpl(tensor.getIntrusivePtr()),
                            .address = tensor.unsafeGetTensorImpl(),
                            .stamp = value_stamp(tensor),

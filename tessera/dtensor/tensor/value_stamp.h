@@ -1,11 +1,13 @@
 #pragma once
 
+#include "tessera/dtensor/tensor/copied_memory.h"
 #include "tessera/dtensor/tensor/sharded_tensor.h"
 
 /// Tells whether a copy of a sharded tensor is still of its value: the stamps are equal if nothing
 /// was written to the tensor since the copy was made. Autograd's counter of the tensor alone does
 /// not: writes to `x.data`, to `to_local(x)`, by fused optimizers and to running statistics leave
 /// it as it is. All of them change the counter of the local memory (dispatch/write_count.h).
+/// Collectives of c10d change it for what was given to note_copied (copied_memory.h).
 namespace tessera::dtensor {
 
 struct ValueStamp {
@@ -16,9 +18,10 @@ struct ValueStamp {
   bool operator==(const ValueStamp&) const = default;
 };
 
-/// Tensors of inference mode count no writes.
+/// Tensors of inference mode count no writes, nor does the owner of memory that is not libtorch's.
 inline bool counts_writes(const at::Tensor& tensor) {
-  return !tensor.is_inference() && !sharded_meta(tensor)->local().is_inference();
+  const at::Tensor& local = sharded_meta(tensor)->local();
+  return !tensor.is_inference() && !local.is_inference() && is_allocated_by_torch(local);
 }
 
 /// For tensors that count writes.
