@@ -18,9 +18,11 @@
 #include "tessera/dtensor/dispatch/op/op_name.h"
 #include "tessera/dtensor/dispatch/placed_gradient.h"
 #include "tessera/dtensor/dispatch/view_replay.h"
+#include "tessera/dtensor/kernels/collective_writes.h"
 #include "tessera/dtensor/kernels/linear_gradient.h"
 #include "tessera/dtensor/kernels/matmul_kernel.h"
 #include "tessera/dtensor/kernels/refuse_layouts.h"
+#include "tessera/dtensor/kernels/row_major_operand.h"
 #include "tessera/dtensor/kernels/typed_kernel.h"
 #include "tessera/dtensor/kernels/use_kernel.h"
 #include "tessera/rules/registry/registry.h"
@@ -132,6 +134,8 @@ void register_kernels() {
       const auto entry = entry_for(*op);
       if (makes_plain_gradients(name)) {
         add_kernel(name, c10::DispatchKey::AutogradPrivateUse3, placed_gradient_kernel(entry, *op));
+      } else if (needs_row_major_operand(name)) {
+        add_kernel(name, c10::DispatchKey::AutogradPrivateUse3, row_major_kernel(*op));
       } else if (entry->is_view && op->hasKernelForDispatchKey(c10::DispatchKey::Autograd)) {
         add_kernel(name, c10::DispatchKey::AutogradPrivateUse3, view_kernel(*op));
       }
@@ -153,6 +157,7 @@ void register_kernels() {
     registered().autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
     register_use_kernel();
     register_refused_layouts();
+    register_collective_writes();
   });
 }
 
