@@ -55,11 +55,9 @@ WorldPtr world_over_group(const std::string& group_name, int local_rank) {
   options.rank = group->getRank();
   options.size = group->getSize();
   options.local_rank = local_rank;
-  const auto store = group->getStore();
-  require(store.defined() || options.size == 1, "process group ", group_name,
+  options.store = group->getStore();
+  require(options.store.defined() || options.size == 1, "process group ", group_name,
           " keeps no store through which the ranks could meet");
-  // A connection of our own: a server among torch's stores ends with its process group.
-  if (store.defined()) options.store = store->clone();
   const comm::Environment environment = comm::process_environment();
   options.timeout = comm::timeout_from(environment);
   options.secret = environment("TESSERA_JOB_SECRET").value_or("");

@@ -41,10 +41,27 @@ constexpr int kServed = 3;
       why.empty() ? "" : ": ", with_descriptor_limit(why)));
 }
 
+/// A connection of our own to the store that the program gave: its own one may be busy, and ends,
+/// as a server does, with the program's process group.
+BoundedStore::StorePtr connection_to_given(const ProcessWorldOptions& options) {
+  const auto clone = open_within(options.timeout, [store = options.store] {
+    try {
+      return store->clone();
+    } catch (const std::exception&) {  // a store of the program's own class may have no clones
+      return store;
+    }
+  });
+  if (clone) return clone;
+  throw PeerError(join_text("rank ", options.rank, " of ", options.size,
+                            ": the store that the program gave (of torch.distributed, for example) "
+                            "did not answer within ",
+                            options.timeout.count(), " ms; is the process that hosts it stopped?"));
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Store> open_store(const ProcessWorldOptions& options) {
-  if (options.store) return options.store;
+  if (options.store) return connection_to_given(options);
   if (options.size == 1 && options.host.empty()) return c10::make_intrusive<c10d::HashStore>();
   require(!options.host.empty() && options.port > 0 && options.port < 65536, "a world of ",
           options.size, " processes needs a host and a port, or a store; got \"", options.host,

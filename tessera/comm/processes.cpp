@@ -108,8 +108,8 @@ void check_job_membership(const ProcessWorldOptions& options, const StorePtr& st
   });
 }
 
-/// Worlds that follow each other on one store have numbers, and keys of their own. `store` holds the
-/// keys that they share. All ranks of a world read the same number: none starts another world
+/// Worlds that follow each other on one store have numbers, and keys of their own. `store` holds
+/// the keys that they share. All ranks of a world read the same number: none starts another world
 /// before it has counted this one.
 constexpr const char* kWorlds = "worlds";
 

@@ -80,8 +80,8 @@ TESSERA_API std::shared_ptr<RankWorld> process_world_if_any();
 
 /// Releases process_world() before process exit. Programs with CUDA tensors should call it at the
 /// end of main, because the CUDA runtime may be gone during static destruction. Another world may
-/// follow. If rank 0 hosts the stores (no launcher does), it needs another port: ranks might find the
-/// store of the first world while that is closing.
+/// follow. If rank 0 hosts the stores (no launcher does), it needs another port: ranks might find
+/// the store of the first world while that is closing.
 TESSERA_API void close_process_world();
 
 }  // namespace tessera::comm
