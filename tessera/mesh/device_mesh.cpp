@@ -1,12 +1,14 @@
 #include "tessera/mesh/device_mesh.h"
 
 #include <algorithm>
+#include <atomic>
 #include <unordered_map>
 
 #include "tessera/base/errors.h"
 #include "tessera/base/intern.h"
 #include "tessera/base/iota_vector.h"
 #include "tessera/mesh/mesh_node.h"
+#include "tessera/mesh/per_mesh.h"
 
 namespace tessera {
 
@@ -32,8 +34,12 @@ DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes, std::vector<int> ranks, std::
 DeviceMesh DeviceMesh::make(Node node, std::shared_ptr<const Lineage> lineage) {
   node.check();
   node.locate_me();
+  static std::atomic<uint64_t> next_number{1};
+  node.number = next_number.fetch_add(1, std::memory_order_relaxed);
   return DeviceMesh(mesh_table().intern(std::move(node)), std::move(lineage));
 }
+
+uint64_t object_number(const DeviceMesh& mesh) { return mesh.id() ? mesh.id()->number : 0; }
 
 const DeviceMesh::Node& DeviceMesh::node() const {
   require(node_ != nullptr, "an undefined mesh was used: make one with init_device_mesh or parse");

@@ -16,6 +16,7 @@ struct DeviceMesh::Node {
   std::optional<int> my_rank;
   std::shared_ptr<const World> world;
   std::optional<Coordinate> my_coordinate;  // derived from my_rank
+  uint64_t number = 0;                      // of this object (per_mesh.h), not of its value
 
   size_t hash() const;
   bool operator==(const Node& other) const;
