@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -15,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from . import _C
 from ._C import DeviceMesh, SequenceOrder, reorder_sequence, restore_sequence
 from .mesh import mesh_from_torch
-from .placement import Shard
+from .placement import RaggedShard, Shard
 from .tensor import distribute_tensor, from_local, full_tensor, to_local
 
 Method = Literal["ring", "all_gather", "all_to_all"]
@@ -68,13 +69,24 @@ def context_parallel_attention(
     )
 
 
+@dataclass(frozen=True)
+class _Buffer:
+    """A buffer of context_parallel, which is this rank's part inside."""
+
+    tensor: torch.Tensor
+    dim: int  # of the sequence
+    length: int  # of all ranks together
+
+
 class _RotatingAttention(TorchFunctionMode):  # type: ignore[misc]
     """scaled_dot_product_attention of plain tensors that are this rank's rows."""
 
-    def __init__(self, mesh: DeviceMesh, length: int | None, balanced: bool, method: Method) -> None:
+    def __init__(
+        self, mesh: DeviceMesh, buffers: Sequence[_Buffer], balanced: bool, method: Method
+    ) -> None:
         super().__init__()
         self.mesh = mesh
-        self.length = length
+        self.buffers = buffers
         self.balanced = balanced
         self.method = method
 
@@ -116,22 +128,76 @@ class _RotatingAttention(TorchFunctionMode):  # type: ignore[misc]
                 f"context_parallel: {query.size(1)} heads of queries, {key.size(1)} of keys; "
                 "set enable_gqa"
             )
-        length = self.length or query.size(_ROWS) * self.mesh.size()
+        parts = (query, key, value)
+        queries, keys, values = map(self.globalise, parts, self.sizes(parts))
+        rows, columns = queries.size(_ROWS), keys.size(_ROWS)
+        order = self.order(rows)
+        mask_function = None
+        if rows != columns:
+            # One order cannot fit both. The order of keys matters to a causal mask alone.
+            if is_causal and self.balanced:
+                is_causal = False
+                mask_function = causal_mask(order.indices(rows), self.order(columns).indices(columns))
+            order = SequenceOrder()
         out = context_parallel_attention(
-            self.globalise(query, length),
-            self.globalise(key, length),
-            self.globalise(value, length),
+            queries,
+            keys,
+            values,
             is_causal=is_causal,
             scale=scale,
             mask=attn_mask,
+            mask_function=mask_function,
             method=self.method,
-            order=self.order(length),
+            order=order,
         )
         return to_local(out)
 
-    def globalise(self, local: torch.Tensor, length: int) -> torch.Tensor:
+    def sizes(self, parts: Sequence[torch.Tensor]) -> list[list[int]]:
+        """The rows that each rank has of each tensor. Those of a buffer are known, and so are those of others
+        while the buffers divide evenly, since then all ranks have as many. Otherwise the ranks exchange them,
+        in one message: what was computed from a buffer may be as uneven as it is."""
+        ranks = self.mesh.size()
+        known = [self.length_of_buffer(part) for part in parts]
+        uneven = any(buffer.length % ranks for buffer in self.buffers)
+        if uneven and None in known:
+            own = torch.tensor([[part.size(_ROWS) for part in parts]], device=parts[0].device)
+            every = full_tensor(from_local(own, self.mesh, [Shard(0)], even=True))
+            return [[int(size) for size in column] for column in every.t()]
+        return [
+            [part.size(_ROWS)] * ranks if length is None else chunk_sizes(length, ranks)
+            for part, length in zip(parts, known, strict=True)
+        ]
+
+    def length_of_buffer(self, part: torch.Tensor) -> int | None:
+        for buffer in self.buffers:
+            if part is buffer.tensor and buffer.dim % part.dim() == _ROWS:
+                return buffer.length
+        return None
+
+    def globalise(self, local: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        length = sum(sizes)
+        is_chunked = list(sizes) == chunk_sizes(length, len(sizes))
+        placement = Shard(_ROWS) if is_chunked else RaggedShard(_ROWS, sizes)
         shape = (local.size(0), local.size(1), length, local.size(3))
-        return from_local(local, self.mesh, [Shard(_ROWS)], shape=shape)
+        return from_local(local, self.mesh, [placement], shape=shape)
+
+
+def chunk_sizes(length: int, ranks: int) -> list[int]:
+    """Of the parts of Shard: 10 over 4 is 3,3,3,1."""
+    part = -(-length // ranks)
+    return [max(0, min(part, length - part * rank)) for rank in range(ranks)]
+
+
+def causal_mask(
+    query_positions: torch.Tensor, key_positions: torch.Tensor
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A mask function of rows, whose positions are given."""
+
+    def attends(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        rows = query_positions.to(queries.device)[queries]
+        return key_positions.to(keys.device)[keys] <= rows
+
+    return attends
 
 
 def shard_buffers(
@@ -163,8 +229,9 @@ def context_parallel(
     Semantics of torch.distributed.tensor.experimental.context_parallel: each rank enters with the
     whole `buffers`, which become this rank's part of their sequence dim, in place, and are restored
     at the end (but for `no_restore_buffers`). Plain tensors inside are this rank's rows; sharded ones
-    work too. Sequences need not divide evenly if buffers are given. With `load_balance`, parts are in
-    head-tail order.
+    work too. Keys and values may be of another length than the queries (cross attention). A sequence
+    divides evenly over the ranks unless it is a buffer, or other buffers do not either: then the ranks
+    exchange the sizes of what is no buffer. With `load_balance`, parts are in head-tail order.
     """
     cp = mesh_from_torch(mesh)
     if cp.ndim != 1:
@@ -180,19 +247,20 @@ def context_parallel(
         raise ValueError("`no_restore_buffers` must be a subset of `buffers`.")
     with torch.no_grad():
         originals = [None if any(b is x for x in loose) else b.clone() for b in held]
-        length = held[0].size(dims[0]) if held else None
+        known = [_Buffer(b, dim, b.size(dim)) for b, dim in zip(held, dims, strict=True)]
         for buffer, part in zip(
             held, shard_buffers(cp, held, dims, load_balance=load_balance), strict=True
         ):
             buffer.resize_(part.shape)
             buffer.copy_(part)
+    length = known[0].length if known else None
     order = (
         SequenceOrder.head_tail(length, cp.size()) if load_balance and length else SequenceOrder()
     )
     axis = cp.mesh_dim_names[0]
     try:
         with _C.ContextScope(axis, method, order, [], "automatic"):
-            with _RotatingAttention(cp, length, load_balance, method):
+            with _RotatingAttention(cp, known, load_balance, method):
                 yield
     finally:
         with torch.no_grad():

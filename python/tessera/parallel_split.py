@@ -20,7 +20,7 @@ from .parallel_style import (
     sharded,
 )
 from .placement import Replicate, Shard, StridedShard
-from .tensor import distribute_
+from .tensor import distribute_, placements
 
 
 def _is_convolution(module: nn.Module) -> bool:
@@ -144,11 +144,29 @@ class ColwiseParallel(ParallelStyle):
         else:
             others = _replicated_if_plain(module, mesh)
             hook_input(module, lambda x: placed_once(sharded(x, mesh, given), Replicate()), others)
-        # The op's own layout: over channels, in parts, or replicated.
-        has_own = _is_convolution(module) or self.parts != 1 or isinstance(weight, Replicate)
-        own = self._own_output and has_own
-        hook_output(module, None if own else self.output_layouts[0], self.use_local_output)
+        self._hook_output(module, weight)
         return module
+
+    def _hook_output(self, module: nn.Module, weight: Layout) -> None:
+        if not self._own_output:
+            hook_output(module, lambda _, __: self.output_layouts[0], self.use_local_output)
+            return
+        outputs = module.weight.shape[weight.dim] if isinstance(weight, Shard) else 0
+        is_convolution = _is_convolution(module)
+        features = 1 - module.weight.dim() if is_convolution else -1
+
+        def own_layout(_: torch.Tensor, output: torch.Tensor) -> Layout:
+            if isinstance(weight, Replicate):
+                return Replicate()
+            if self.parts == 1:
+                return Shard(features)
+            # A module may combine its parts (gate and up) and move the features; a convolution does not.
+            if not is_convolution and isinstance(placements(output)[0], Shard):
+                return None
+            in_parts = output.dim() > 0 and output.size(features) == outputs
+            return StridedShard(features, self.parts) if in_parts else Shard(features)
+
+        hook_output(module, own_layout, self.use_local_output)
 
     def __repr__(self) -> str:
         return (
@@ -208,7 +226,7 @@ class RowwiseParallel(ParallelStyle):
                 ) from error
 
         hook_input(module, enter, _replicated_if_plain(module, mesh))
-        hook_output(module, self.output_layouts[0], self.use_local_output)
+        hook_output(module, lambda _, __: self.output_layouts[0], self.use_local_output)
         return module
 
     __repr__ = ColwiseParallel.__repr__
@@ -229,7 +247,15 @@ class SequenceParallel(ParallelStyle):
             distribute_(parameter, mesh, [Replicate()], src_data_rank=self.src_data_rank)
         reduce_together(list(module.parameters()))
         hook_input(module, lambda x: placed_once(sharded(x, mesh, layout), layout))
-        hook_output(module, None, self.use_local_output)
+        dim = layout.dim
+
+        def over_positions(x: torch.Tensor, output: torch.Tensor) -> Layout:
+            dims = min(x.dim(), output.dim())
+            # A result without these positions, such as a mean over them, keeps its layout.
+            keeps = -dims <= dim < dims and output.size(dim) == x.size(dim)
+            return layout if keeps else None
+
+        hook_output(module, over_positions, self.use_local_output)
         return module
 
     def __repr__(self) -> str:

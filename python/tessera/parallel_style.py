@@ -13,7 +13,7 @@ from torch import nn
 
 from . import _C
 from .module import reduce_gradients
-from .placement import Replicate, Shard
+from .placement import RaggedShard, Replicate, Shard, StridedShard
 from .tensor import distribute_, from_local, is_dtensor, placements, redistribute, to_local
 
 Layout = Any  # a Placement, or None for what is left alone
@@ -58,9 +58,14 @@ def placed_once(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 
 def _on_dims(layout: Layout, tensor: torch.Tensor) -> Layout:
-    if isinstance(layout, Shard) and layout.dim < 0:
-        return Shard(layout.dim + tensor.dim())
-    return layout
+    if not isinstance(layout, Shard) or layout.dim >= 0:
+        return layout
+    dim = layout.dim + tensor.dim()
+    if isinstance(layout, StridedShard):
+        return StridedShard(dim, layout.split_factor)
+    if isinstance(layout, RaggedShard):
+        return RaggedShard(dim, layout.sizes)
+    return Shard(dim)
 
 
 _collected = threading.local()  # ranks may be threads
@@ -150,15 +155,21 @@ def hook_input(
     _keep(module, module.register_forward_pre_hook(hook, with_kwargs=True))
 
 
-def hook_output(module: nn.Module, layout: Layout | None, use_local_output: bool) -> None:
-    def place(output: Any) -> Any:
-        if not is_dtensor(output):
+def hook_output(
+    module: nn.Module,
+    layout_of: Callable[[torch.Tensor, torch.Tensor], Layout],
+    use_local_output: bool,
+) -> None:
+    """Brings the module's result to the layout that `layout_of(input, result)` returns; None leaves it as
+    the op made it. An op's own layout is no promise: where a rank would hold nothing, or in parts, an op
+    may compute a replicated result, which is not the rank's part."""
+
+    def hook(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
+        if not (isinstance(output, torch.Tensor) and is_dtensor(output)):
             return output
+        layout = layout_of(inputs[0] if inputs else next(iter(named.values())), output)
         if layout is not None:
             output = placed(output, layout)
         return to_local(output) if use_local_output else output
 
-    def hook(_: nn.Module, __: Any, output: Any) -> Any:
-        return place(output) if isinstance(output, torch.Tensor) else output
-
-    _keep(module, module.register_forward_hook(hook))
+    _keep(module, module.register_forward_hook(hook, with_kwargs=True))
