@@ -1,20 +1,23 @@
 """Functions of torch that are written in Python and make tensors of their own on the way.
 
 What they make is the same on every rank, so inside them plain tensors count as replicated, as inside
-libtorch's own composite ops. What the caller passes is held to the usual rule.
+libtorch's own composite ops: those that draw numbers get a generator whose seed the ranks share. What
+the caller passes is held to the usual rule.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from . import _C
+from . import _C, factories
+from .placement import Replicate
 
 _FUNCTIONS = (
     (torch, "svd_lowrank"),
@@ -31,6 +34,34 @@ _FUNCTIONS = (
     (torch.nn.functional, "fractional_max_pool3d_with_indices"),
     (torch.nn.functional, "linear_cross_entropy"),
 )
+
+
+# Their numbers come from the rank's generator, which nothing keeps alike on all ranks.
+_DRAWING = {"svd_lowrank", "pca_lowrank", "lobpcg"} | {
+    name for _, name in _FUNCTIONS if name.startswith("fractional_max_pool")
+}
+
+
+@contextlib.contextmanager
+def _same_draws(mesh: Any) -> Iterator[None]:
+    """The default generators draw the same numbers on all ranks of the mesh, and go on afterwards
+    where they were."""
+    seed = factories.rand(1, dtype=torch.float64, device_mesh=mesh, placements=[Replicate()] * mesh.ndim)
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(int(_C.to_local(seed, None).item() * 2**53))
+        yield
+
+
+def _computes_as_plain(tensor: torch.Tensor) -> bool:
+    """Whether a sharded tensor is whole and plain where plain tensors meet it: a parameter of
+    fully_shard that is sharded over no other axes, or a view of one at any depth."""
+    base = tensor if tensor._base is None else tensor._base
+    return _C.in_group(base) and _C.unsharded_sharding(base) is None
+
+
+def _all_compute_as_plain(tensors: list[torch.Tensor]) -> bool:
+    return all(not _C.is_dtensor(tensor) or _computes_as_plain(tensor) for tensor in tensors)
 
 
 def _check_plain(name: str, tensors: list[torch.Tensor]) -> None:
@@ -50,13 +81,15 @@ def _composite(function: Callable[..., Any]) -> Callable[..., Any]:
         tensors = [
             leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)
         ]
-        # A parameter of fully_shard is whole and plain where plain tensors meet it.
-        if all(_C.in_group(tensor) or not _C.is_dtensor(tensor) for tensor in tensors):
+        if _all_compute_as_plain(tensors):
             return function(*args, **kwargs)
         _check_plain(function.__name__, tensors)
         # Their derivatives, where those are written in Python too, make plain gradients.
         args, kwargs = pytree.tree_map_only(torch.Tensor, _C.with_placed_gradient, (args, kwargs))
-        with _C.CompositeScope():
+        draws: Any = contextlib.nullcontext()
+        if function.__name__ in _DRAWING:
+            draws = _same_draws(next(_C.device_mesh(tensor) for tensor in tensors if _C.is_dtensor(tensor)))
+        with draws, _C.CompositeScope():
             result = function(*args, **kwargs)
         _take_in_derivatives()
         return result
@@ -128,7 +161,7 @@ def _batched(function: Callable[..., Any]) -> Callable[..., Any]:
         if torch._C._functorch.maybe_current_level() is None:
             return function(*args, **kwargs)
         tensors = _unwrapped((args, kwargs))
-        if not any(_C.is_dtensor(tensor) for tensor in tensors):
+        if _all_compute_as_plain(tensors):
             return function(*args, **kwargs)
         _check_plain(function.__name__, tensors)
         with _C.CompositeScope():

@@ -38,6 +38,47 @@ def test_state_goes_out_whole_and_comes_in_from_any_layout(ranks):
     ranks(2, body)
 
 
+def hundred_parameters():
+    return nn.Sequential(*[nn.Linear(3, 4) for _ in range(50)])
+
+
+def test_a_hundred_parameters_are_sent_from_their_source_in_one_message(ranks):
+    models_of = [hundred_parameters() for _ in range(2)]
+    expected = models_of[0][49].weight.detach().clone()
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        with tessera.expect_comm("1 all_to_all"):
+            tessera.fully_shard(models_of[rank], mesh, src_data_rank=0)
+        assert torch.equal(tessera.full_tensor(models_of[rank][49].weight.detach()), expected)
+
+    ranks(2, body)
+
+
+def test_the_full_state_of_a_hundred_parameters_is_gathered_in_one_message(ranks):
+    def body(rank):
+        model = tessera.fully_shard(hundred_parameters(), tessera.init_device_mesh("dp=2"))
+        for rank0_only in (False, True):
+            with tessera.expect_comm("1 all_gather"):
+                tessera.full_state_dict(model, rank0_only=rank0_only)
+
+    ranks(2, body)
+
+
+def test_the_full_state_of_a_hundred_parameters_is_loaded_with_at_most_two_messages(ranks):
+    """Names and shapes, and then all parts at once; nothing where every rank has the state."""
+
+    def body(rank):
+        model = tessera.fully_shard(hundred_parameters(), tessera.init_device_mesh("dp=2"))
+        state = tessera.full_state_dict(model)
+        with tessera.expect_comm("nothing"):
+            tessera.load_full_state_dict(model, state)
+        with tessera.expect_comm("1 broadcast, 1 all_to_all"):
+            tessera.load_full_state_dict(model, state if rank == 0 else {}, rank0_only=True)
+
+    ranks(2, body)
+
+
 def test_norms_are_clipped_with_one_message(ranks, mlp):
     plain = mlp()
     plain(torch.ones(2, 6).double()).sum().backward()
