@@ -46,8 +46,9 @@ class CPUOffloadPolicy:
     pin_memory: bool = True
 
 
-# What a call of fully_shard claimed, while its module lives. The mirror identifies the module.
-_claimed: weakref.WeakKeyDictionary[nn.Module, tuple[_C.ModuleMirror, list[nn.Parameter]]]
+# The parameters that a call of fully_shard claimed, while its module lives. This identifies modules: a
+# mirror is made anew for each call, and is another module to the C++ part.
+_claimed: weakref.WeakKeyDictionary[nn.Module, list[nn.Parameter]]
 _claimed = weakref.WeakKeyDictionary()
 
 
@@ -200,10 +201,9 @@ def _claim(
         for _, parameter in _named_parameters(module)
         if id(parameter) not in ignored_params and not _C.in_group(parameter)
     ]
-    mirror = mirror_of(module)
-    shard(mirror, mesh_from_torch(mesh), options)
+    shard(mirror_of(module), mesh_from_torch(mesh), options)
     for part in _modules_of(module):
-        _claimed[part] = (mirror, free)
+        _claimed[part] = free
         if mp_policy is not None:
             add_casts(part, mp_policy)
     add_dtype_hooks(_modules_of(module))
@@ -220,7 +220,7 @@ def groups_of(module: Modules, recurse: bool) -> _C.ModuleMirror:
     for part in _modules_of(module):
         if part not in _claimed:
             raise _C.InvalidArgument(f"{type(part).__name__} is not a module of fully_shard")
-        own += _claimed[part][1]
+        own += _claimed[part]
     return _C.ModuleMirror(own)
 
 
@@ -232,13 +232,13 @@ def adopt_replaced(module: nn.Module, places: Places) -> None:
             continue
         take(held, placed_as(held, new.detach()))
         _C.replace_parameter(held, new)
-        own = _claimed[module][1]
+        own = _claimed[module]
         own[:] = [new if parameter is held else parameter for parameter in own]
 
 
 def places_of(module: nn.Module) -> Places:
     """Where the parameters of the group that fully_shard made of a module are."""
-    own = {id(parameter) for parameter in _claimed[module][1]}
+    own = {id(parameter) for parameter in _claimed[module]}
     return [
         (part, name, parameter)
         for part in module.modules()

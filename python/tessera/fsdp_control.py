@@ -82,8 +82,11 @@ def set_gradient_divide_factor(module: Modules, factor: float, *, recurse: bool 
 def set_reduce_unused_parameters(module: Modules, reduce: bool, *, recurse: bool = True) -> None:
     """True: parameters or whole groups that a rank does not use have zero gradients there, for programs
     whose ranks use different layers (experts without tokens). The ranks then agree on each gather by
-    a small message, and gradients are reduced at the end of backward. Each rank must use at least one
-    parameter in each backward; after an evaluation that skips whole groups, call reshard()."""
+    a small message, and gradients are reduced at the end of backward. All ranks must take part in each
+    backward: where a rank's loss neither uses a parameter nor comes from the output of a module given to
+    fully_shard, or is left out, add `0 * p.sum()` of any parameter and call backward. A rank that skips
+    a backward is an error. Forwards that are not for training belong under no_grad; after an evaluation
+    that skips whole groups, call reshard()."""
     _C.set_reduce_unused_parameters(groups_of(module, recurse), reduce)
 
 

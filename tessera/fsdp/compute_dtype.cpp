@@ -37,6 +37,7 @@ void fsdp::ComputeDtypeScope::enter() {
       last = scheduler;
       scheduler->leave_failed_backward();
       if (!scheduler->in_backward()) scheduler->note_thread();
+      uses_before_ = scheduler->uses();
     }
     group->enter_compute();
   }
@@ -58,7 +59,12 @@ void fsdp::ComputeDtypeScope::watch(std::span<const at::Tensor> outputs) const {
   std::shared_ptr<GatherScheduler> scheduler;
   for (const auto& weak : groups_) {
     const auto group = weak.lock();
-    if (group != nullptr && group->switches_dtype()) scheduler = group->scheduler();
+    if (group == nullptr) continue;
+    if (group->scheduler()->agrees()) {
+      group->scheduler()->watch_forward(outputs, group->scheduler()->uses() != uses_before_);
+      return;
+    }
+    if (group->switches_dtype()) scheduler = group->scheduler();
   }
   if (scheduler == nullptr || scheduler->in_backward()) return;
   for (const at::Tensor& output : outputs) {

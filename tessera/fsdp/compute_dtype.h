@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -51,11 +52,13 @@ class TESSERA_API ComputeDtypeScope {
   void rest() const;
   /// Makes the next backward that reaches one of these forward outputs switch to the compute dtype
   /// before it touches any parameter: recomputed code may read a dtype first. No effect where no
-  /// dtype changes.
+  /// dtype changes. While ranks may use different parameters (set_reduce_unused_parameters), that
+  /// backward waits at its end for those of the other ranks, also if it uses no parameter.
   void watch(std::span<const at::Tensor> outputs) const;
 
  private:
   std::vector<std::weak_ptr<ParamGroup>> groups_;
+  uint64_t uses_before_ = 0;  // of parameters, before the last forward
 };
 
 }  // namespace fsdp

@@ -75,9 +75,12 @@ TESSERA_API void set_gradient_divide_factor(torch::nn::Module& module, double fa
 /// gradients, provided any rank used the group. For programs whose ranks use different layers, such
 /// as experts without tokens. While it is on for any group, ranks agree on every gather of every
 /// group by a small message before it (fsdp/order/rank_agreement.h): no prefetch, no merging, and
-/// gradients are reduced at the end of backward. Each rank must use at least one parameter in each
-/// backward. After a forward without a backward in which whole groups were skipped, call reshard():
-/// other ranks may block until this rank does so or uses parameters again.
+/// gradients are reduced at the end of backward. All ranks must take part in each backward: by
+/// using a parameter, or by a backward through an output of a module that fully_shard(holder)
+/// returned; `0 * p.sum()` of any parameter in the loss is enough. A rank that ran such a module
+/// and skipped the backward is an error on all ranks at its next one (docs/fsdp.md, Gradients).
+/// After a forward without a backward in which whole groups were skipped, call reshard(): other
+/// ranks may block until this rank does so or uses parameters again.
 TESSERA_API void set_reduce_unused_parameters(torch::nn::Module& module, bool reduce);
 
 /// Installs these functions for the module's groups; empty ones mean the defaults.

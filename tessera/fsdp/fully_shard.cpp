@@ -3,6 +3,10 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <set>
 
 #include "tessera/base/errors.h"
@@ -142,7 +146,25 @@ DataParallelMesh like(const DataParallelMesh& main, const DeviceMesh& own) {
   return by_axes(own);
 }
 
-/// `module` is used for identity only; nullptr for a list of tensors.
+/// The identity of a module in GroupOptions::module: a number in the form of a pointer, the same in
+/// each call and never used for another module. An address is none, since a group may outlive the
+/// module that it was made of: its parameters are in other modules too, or in a list. A module that
+/// no shared_ptr owns is a new one in each call.
+const void* identity_of(torch::nn::Module& module) {
+  using Numbers = std::map<std::weak_ptr<torch::nn::Module>, uintptr_t, std::owner_less<>>;
+  static std::mutex mutex;
+  static Numbers numbers;
+  static uintptr_t last = 0;
+  const std::weak_ptr<torch::nn::Module> self = module.weak_from_this();
+  const std::lock_guard lock(mutex);
+  std::erase_if(numbers, [](const auto& item) { return item.first.expired(); });
+  uintptr_t of_no_owner = 0;
+  uintptr_t& number = self.expired() ? of_no_owner : numbers[self];
+  if (number == 0) number = ++last;
+  return reinterpret_cast<const void*>(number);
+}
+
+/// `module` is an identity_of, used to compare only; nullptr for a list of tensors.
 void make_groups(const std::vector<Named>& all, const DataParallelMesh& main,
                  const FullyShardOptions& options, const void* module) {
   const DataMesh main_mesh(main);
@@ -199,7 +221,7 @@ std::vector<Named> named(torch::nn::Module& module) {
 
 void fully_shard(torch::nn::Module& module, const DataParallelMesh& mesh,
                  const FullyShardOptions& options) {
-  make_groups(named(module), mesh, options, &module);
+  make_groups(named(module), mesh, options, identity_of(module));
 }
 
 void fully_shard(torch::nn::Module& module, const DeviceMesh& mesh,
@@ -218,7 +240,7 @@ void fully_shard(std::span<const at::Tensor> parameters, const DeviceMesh& mesh,
 
 void replicate(torch::nn::Module& module, const DeviceMesh& mesh,
                const FullyShardOptions& options) {
-  make_groups(named(module), ReplicateMesh(mesh), options, &module);
+  make_groups(named(module), ReplicateMesh(mesh), options, identity_of(module));
 }
 
 GatheredMemory gathered_memory(const DeviceMesh& mesh) {

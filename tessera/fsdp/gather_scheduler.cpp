@@ -9,6 +9,7 @@
 
 #include "tessera/comm/world_end.h"
 #include "tessera/fsdp/param_group.h"
+#include "tessera/mesh/per_mesh.h"
 
 namespace tessera::fsdp {
 namespace {
@@ -48,6 +49,7 @@ class GatherScheduler::BackwardWatch {
 struct GatherScheduler::OfWorlds {
   std::mutex mutex;
   std::map<const World*, std::weak_ptr<GatherScheduler>> all;
+  PerMesh<uint64_t> groups_on_mesh;
 };
 
 GatherScheduler::OfWorlds& GatherScheduler::of_worlds() {
@@ -73,6 +75,12 @@ std::shared_ptr<GatherScheduler> GatherScheduler::of(const DeviceMesh& mesh) {
   }
   scheduler->drop_unused_now_and_then();
   return scheduler;
+}
+
+uint64_t GatherScheduler::count_on(const DeviceMesh& mesh) {
+  OfWorlds& worlds = of_worlds();
+  std::lock_guard lock(worlds.mutex);
+  return ++worlds.groups_on_mesh.of(mesh, 0);
 }
 
 /// Unused groups would keep the world alive.
@@ -263,6 +271,7 @@ void GatherScheduler::end_backward(int task) {
   set_in_backward(false);
   for (Bucket* bucket : buckets()) bucket->release_after_backward();
   for (ParamGroup* group : groups_) group->enter(TrainingState::idle);
+  remove_leaf_hooks();
   end_step();
 }
 
@@ -319,6 +328,8 @@ void GatherScheduler::clean_up() {
   flights_.clear();
   held_by_op_.clear();
   gathered_for_others_.clear();
+  remove_leaf_hooks();
+  forwards_ = std::make_shared<ForwardCounts>();
   for (Bucket* bucket : buckets()) {
     bucket->reset_arrivals();
     bucket->release();

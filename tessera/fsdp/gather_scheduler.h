@@ -12,9 +12,11 @@
 #include "tessera/fsdp/buffers/gathered.h"
 #include "tessera/fsdp/buffers/reduction.h"
 #include "tessera/fsdp/buffers/step_log.h"
+#include "tessera/fsdp/forward_counts.h"
+#include "tessera/fsdp/gradient_node.h"
 #include "tessera/fsdp/order/rank_agreement.h"
 #include "tessera/fsdp/order/step_order.h"
-#include "tessera/mesh/per_mesh.h"
+#include "tessera/mesh/device_mesh.h"
 
 /// Decides when groups are gathered and resharded. One scheduler per rank, for all groups; it
 /// learns the order from previous steps.
@@ -37,8 +39,9 @@ class GatherScheduler : public std::enable_shared_from_this<GatherScheduler> {
 
   size_t add(ParamGroup& group);  ///< returns its number, identical on all ranks
   void remove(ParamGroup& group) noexcept;
-  /// Counts groups of the mesh: 1, 2, ...
-  uint64_t count_on(const DeviceMesh& mesh) { return ++groups_on_mesh_.of(mesh, 0); }
+  /// Counts groups of the mesh: 1, 2, ... Not by scheduler: ranks free their schedulers, and make
+  /// others, at different times.
+  static uint64_t count_on(const DeviceMesh& mesh);
 
   /// Splits the bucket into single groups until the end of the next step.
   void split(Bucket& bucket);
@@ -50,13 +53,20 @@ class GatherScheduler : public std::enable_shared_from_this<GatherScheduler> {
   bool agrees() const { return agreement_ != nullptr; }
   /// Blocks until the group's parameters are gathered.
   void gather(const ParamGroup& group);
-  /// Takes part in the other ranks' gathers until all ranks have called it.
+  /// Takes part in the other ranks' gathers until all ranks have called it: at the end of a
+  /// backward, or in reshard().
   void end_rounds();
+  /// After a module's forward: a backward through these outputs enters here. Without effect unless
+  /// ranks may use different parameters.
+  void watch_forward(std::span<const at::Tensor> outputs, bool used_parameters);
 
   /// Called before an op uses the group; blocks until it is gathered.
   void touch(ParamGroup& group);
   /// Called when the op no longer needs it.
   void touched(ParamGroup& group);
+
+  void count_use() { ++uses_; }
+  uint64_t uses() const { return uses_; }  ///< of parameters, so far
 
   /// Called by every event of a backward. The end of that backward reduces and frees everything.
   /// Until then parameters report their compute dtype, because recomputation may read it at any
@@ -98,6 +108,7 @@ class GatherScheduler : public std::enable_shared_from_this<GatherScheduler> {
   void make_agreement();
   bool take_part_in_round(int64_t needed);
   void agree_on_reductions();
+  void remove_leaf_hooks();
   void end_backward(int task);
   void end_step();
   void merge(const StepOrder::Step& step);
@@ -109,7 +120,6 @@ class GatherScheduler : public std::enable_shared_from_this<GatherScheduler> {
 
   std::vector<ParamGroup*> groups_;  // in creation order, identical on all ranks
   size_t groups_made_ = 0;
-  PerMesh<uint64_t> groups_on_mesh_;
   size_t asked_ = 0;                        // calls of of() since unused groups were last dropped
   std::set<ParamGroup*> settled_;           // already considered for merging
   std::vector<ParamGroup*> reduced_whole_;  // groups without gathers, in order of their gradients
@@ -122,8 +132,11 @@ class GatherScheduler : public std::enable_shared_from_this<GatherScheduler> {
   std::unique_ptr<RankAgreement> agreement_;
   std::set<size_t> agreed_groups_;                          // numbers of the groups that request it
   std::vector<std::weak_ptr<Bucket>> gathered_for_others_;  // in the last round
-  std::set<int> backwards_;                                 // autograd graph tasks in progress
-  std::deque<Flight> flights_;                              // reductions in flight, oldest first
+  std::shared_ptr<ForwardCounts> forwards_ = std::make_shared<ForwardCounts>();
+  std::vector<std::pair<WeakTensor, unsigned>> leaf_hooks_;  // of watch_forward()
+  uint64_t uses_ = 0;
+  std::set<int> backwards_;     // autograd graph tasks in progress
+  std::deque<Flight> flights_;  // reductions in flight, oldest first
   std::mutex failed_mutex_;
   std::vector<int> failed_;  // graph tasks that ended without their callback
   std::thread::id thread_;   // that modules compute on, if recorded

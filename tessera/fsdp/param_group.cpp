@@ -90,7 +90,7 @@ std::shared_ptr<ParamGroup> ParamGroup::create(std::shared_ptr<GatherScheduler> 
   group->take(taken);
   Bucket::make({group.get()});
   group->number_ = group->scheduler_->add(*group);
-  group->mark_ = group->scheduler_->count_on(group->mesh().mesh());
+  group->mark_ = GatherScheduler::count_on(group->mesh().mesh());
   return group;
 }
 
@@ -230,6 +230,7 @@ void ParamGroup::require_memory() const {
 
 void ParamGroup::note_use(const Param& param) {
   const bool backward = scheduler_->in_backward();
+  scheduler_->count_use();
   const bool has_streams = !offload_.compute.is_cpu() && !offload_.on_meta();
   if (has_streams && !backward && param.node) use_current_stream(param.node);
   enter(backward ? TrainingState::pre_backward : TrainingState::forward);

@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "tessera/fsdp/compute_dtype.h"
 #include "tessera/fsdp/fully_shard.h"
@@ -56,7 +57,9 @@ BorderedModule<Held> fully_shard(Held module, const Mesh& mesh,
   }
   output = [scope, dtype = types.output_dtype](std::span<at::Tensor* const> tensors) {
     if (dtype) fsdp::cast_to (*dtype)(tensors);
-    for (const at::Tensor* tensor : tensors) scope->watch({tensor, 1});
+    std::vector<at::Tensor> outputs;
+    for (const at::Tensor* tensor : tensors) outputs.push_back(*tensor);
+    scope->watch(outputs);
   };
   return BorderedModule<Held>(std::move(module), std::move(input), std::move(output),
                               fsdp::enters(scope));

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/lazy/unreduced_leaf.h"
 #include "tessera/dtensor/tensor/lazy.h"
 #include "tessera/fsdp/param_group.h"
 
@@ -31,6 +32,7 @@ at::Tensor value_of(dtensor::LazyLocal& lazy) {
 struct Unsharded : torch::autograd::Function<Unsharded> {
   static Variable forward(AutogradContext* ctx, const Variable& parameter) {
     ctx->set_materialize_grads(false);
+    dtensor::refuse_unreduced_leaf(parameter, "unsharded_parameter");
     return value_of(*dtensor::lazy_local(parameter));
   }
   static variable_list backward(AutogradContext*, variable_list gradients) { return gradients; }

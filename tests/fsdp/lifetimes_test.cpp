@@ -104,5 +104,29 @@ TEST(FullyShardLifetimes, AModuleMayOutliveItsWorld) {
   losses.clear();
 }
 
+/// Parameters and their group may outlive the module; a module with its address is another one.
+TEST(FullyShardLifetimes, AModuleAtTheAddressOfOneThatIsGoneIsAnother) {
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("dp=2");
+    const at::Tensor shared = at::ones({4}).requires_grad_();
+    for (int i = 0; i < 40; ++i) {
+      const auto module = std::make_shared<torch::nn::Module>();
+      module->register_parameter("shared", shared);
+      const at::Tensor own = module->register_parameter("own", at::ones({4}));
+      fully_shard(*module, mesh);
+      EXPECT_TRUE(is_dtensor(own));
+      EXPECT_THROW(fully_shard(*module, mesh), InvalidArgument);
+    }
+    // Nor is one that no shared_ptr owns known by its address.
+    for (int i = 0; i < 3; ++i) {
+      torch::nn::Module module;
+      module.register_parameter("shared", shared);
+      const at::Tensor own = module.register_parameter("own", at::ones({4}));
+      fully_shard(module, mesh);
+      EXPECT_TRUE(is_dtensor(own));
+    }
+  });
+}
+
 }  // namespace lifetimes_test
 }  // namespace tessera::test

@@ -62,6 +62,22 @@ TEST(UnshardedParameter, OfDataAxesAloneIsPlainAndViewsAreAccepted) {
   });
 }
 
+TEST(UnshardedParameter, OfALeafThatIsInNoGroupIsRefused) {
+  const at::Tensor value = at::randn({4, 3}, at::kDouble);
+  run_ranks(2, [&](int) {
+    Experts experts(value);
+    fully_shard(experts, init_device_mesh("dp=2"));
+    for (const at::Tensor& made : {experts.w.detach().clone(), experts.w.detach()}) {
+      const at::Tensor leaf = at::Tensor(made).requires_grad_();
+      EXPECT_THROW(unsharded_parameter(leaf), NotSupported);
+      EXPECT_THROW(unsharded_parameter(leaf.t()), NotSupported);
+      EXPECT_TRUE(at::equal(unsharded_parameter(leaf.detach()), value));
+      const c10::AutoGradMode no_grad(false);
+      EXPECT_TRUE(at::equal(unsharded_parameter(leaf), value));
+    }
+  });
+}
+
 TEST(UnshardedParameter, AParameterIsInComputeInsideAGuardOnly) {
   run_ranks(2, [&](int) {
     Experts experts(at::randn({4, 3}));

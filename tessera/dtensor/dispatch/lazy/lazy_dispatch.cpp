@@ -10,6 +10,7 @@
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
 #include "tessera/dtensor/dispatch/lazy/lazy_recipes.h"
+#include "tessera/dtensor/dispatch/lazy/unreduced_leaf.h"
 #include "tessera/dtensor/dispatch/op/operands.h"
 
 namespace tessera::dtensor {
@@ -186,8 +187,11 @@ void run_on_produced(const OpEntry& entry, const c10::OperatorHandle& op, Stack&
 void compute_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const size_t base = stack.size() - entry.args.size();
   std::shared_ptr<LazyLocal> of;
+  FromUnreducedLeaf operands;
   for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t) {
-    if (lazy_local(tensor) != nullptr) of = sharded_meta(tensor)->lazy();
+    if (lazy_local(tensor) == nullptr) return;
+    of = sharded_meta(tensor)->lazy();
+    operands.add_operand(tensor);
   });
   replace_lazy(entry, stack, [](const at::Tensor& tensor, LazyLocal& lazy, size_t) {
     return shards_to_read(tensor, lazy);
@@ -196,11 +200,11 @@ void compute_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stac
   for (size_t r = 0; r < entry.result_alias.size(); ++r) {
     c10::IValue& value = stack[base + r];
     if (value.isTensor()) {
-      value = as_lazy_result(value.toTensor(), of);
+      value = as_lazy_result(value.toTensor(), of, operands);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const at::Tensor& item : value.toTensorVector())
-        list.push_back(as_lazy_result(item, of));
+        list.push_back(as_lazy_result(item, of, operands));
       value = std::move(list);
     }
   }
@@ -223,6 +227,12 @@ void run_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
     if (at == entry.written.end()) continue;
     stack[base + r] = written[static_cast<size_t>(at - entry.written.begin())];
   }
+}
+
+void refuse_unreduced_leaves(const OpEntry& entry, const Stack& stack) {
+  for_each_tensor(entry, stack, [&entry](const at::Tensor& tensor, size_t) {
+    if (lazy_local(tensor) != nullptr) refuse_unreduced_leaf(tensor, entry.name);
+  });
 }
 
 /// Ranks look up different rows; a row that only one rank renormalizes would differ from the other
@@ -273,6 +283,7 @@ bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
   }
   const OperandMix mix = operand_mix_of(entry, stack, *mesh);
   if (computes(mix) && !uses_metadata_only(entry, mix)) {
+    refuse_unreduced_leaves(entry, stack);
     run_on_produced(entry, op, stack);
     return true;
   }

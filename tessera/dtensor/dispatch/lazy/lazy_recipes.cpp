@@ -18,10 +18,11 @@ std::shared_ptr<LazyLocal> origin_of(const std::shared_ptr<LazyLocal>& lazy) {
 }
 
 /// The result of an op on the shards of lazy tensors.
-class LazyResult final : public LazyLocal {
+class LazyResult final : public LazyLocal, public FromUnreducedLeaf {
  public:
-  LazyResult(at::Tensor computed, const std::shared_ptr<LazyLocal>& of)
-      : computed_(std::move(computed)), origin_(origin_of(of)) {}
+  LazyResult(at::Tensor computed, const std::shared_ptr<LazyLocal>& of,
+             const FromUnreducedLeaf& operands)
+      : FromUnreducedLeaf(operands), computed_(std::move(computed)), origin_(origin_of(of)) {}
 
   at::Tensor unsharded() override { return origin_->unsharded_from(computed_); }
   at::Tensor unsharded_from(const at::Tensor& computed) override {
@@ -47,7 +48,7 @@ int64_t version_of(LazyLocal& lazy) {
 /// A lazy tensor cast to another dtype. Its shards are cast immediately: it is a copy. While the
 /// shards of the base are unchanged, its unsharded value is that of the base, cast. So autocast,
 /// which caches casts of parameters, and autograd, which saves them, hold shards only.
-class LazyCast final : public LazyLocal {
+class LazyCast final : public LazyLocal, public FromUnreducedLeaf {
  public:
   /// `writes` is the version counter of the source tensor; its shards may be written to directly.
   LazyCast(std::shared_ptr<LazyLocal> base, at::Tensor computed, c10::VariableVersion writes)
@@ -196,11 +197,12 @@ bool is_identity(const OpEntry& entry) {
 
 }  // namespace
 
-at::Tensor as_lazy_result(const at::Tensor& computed, const std::shared_ptr<LazyLocal>& of) {
+at::Tensor as_lazy_result(const at::Tensor& computed, const std::shared_ptr<LazyLocal>& of,
+                          const FromUnreducedLeaf& operands) {
   const ShardedMeta* meta = sharded_meta(computed);
   if (meta == nullptr || meta->lazy() != nullptr || meta->is_copy_of_view()) return computed;
   return wrap_lazy(meta->local(), meta->sharding(), computed.device(),
-                   std::make_shared<LazyResult>(computed, of));
+                   std::make_shared<LazyResult>(computed, of, operands));
 }
 
 bool is_cast(const OpEntry& entry, const Stack& stack) {
@@ -219,12 +221,14 @@ void cast_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
   c10::IValue& argument = stack[stack.size() - entry.args.size()];
   const std::shared_ptr<LazyLocal> lazy = sharded_meta(argument.toTensor())->lazy();
   const c10::VariableVersion writes = argument.toTensor().unsafeGetTensorImpl()->version_counter();
-  argument = shards_to_read(argument.toTensor(), *lazy);
+  const at::Tensor source = argument.toTensor();
+  argument = shards_to_read(source, *lazy);
   op.callBoxed(&stack);
   const at::Tensor computed = torch::jit::pop(stack).toTensor();
   const ShardedMeta& meta = *sharded_meta(computed);
-  torch::jit::push(stack, wrap_lazy(meta.local(), meta.sharding(), computed.device(),
-                                    std::make_shared<LazyCast>(lazy, computed, writes)));
+  auto cast = std::make_shared<LazyCast>(lazy, computed, writes);
+  cast->add_operand(source);
+  torch::jit::push(stack, wrap_lazy(meta.local(), meta.sharding(), computed.device(), cast));
 }
 
 void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {

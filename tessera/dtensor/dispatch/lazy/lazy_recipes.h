@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "tessera/dtensor/dispatch/lazy/unreduced_leaf.h"
 #include "tessera/dtensor/dispatch/op/op_entry.h"
 #include "tessera/dtensor/tensor/lazy.h"
 #include "tessera/dtensor/tensor/sharded_tensor.h"
@@ -24,7 +25,8 @@ bool is_cast(const OpEntry& entry, const torch::jit::Stack& stack);
 /// Runs the cast on the shards; the unsharded base is cast on demand.
 void cast_lazily(const OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
-/// The result of an op on the shards of `of`, as a lazy tensor.
-at::Tensor as_lazy_result(const at::Tensor& computed, const std::shared_ptr<LazyLocal>& of);
+/// The result of an op on the shards of `of`, as a lazy tensor. `operands`: those of the op.
+at::Tensor as_lazy_result(const at::Tensor& computed, const std::shared_ptr<LazyLocal>& of,
+                          const FromUnreducedLeaf& operands);
 
 }  // namespace tessera::dtensor
