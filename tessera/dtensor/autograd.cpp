@@ -2,8 +2,12 @@
 // functions, which are differentiable themselves, so derivatives of any order work.
 #include "tessera/dtensor/autograd.h"
 
-#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/_fw_primal.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include "tessera/base/errors.h"
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/held_value.h"
 #include "tessera/dtensor/tensor/layout.h"
@@ -82,7 +86,42 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
   }
 };
 
+/// What moves values between ranks is no op of the dispatcher, so a graph of ops would hold its
+/// result as a constant.
+void refuse_tracing() {
+  using c10::impl::TorchDispatchModeKey;
+  using c10::impl::TorchDispatchModeTLS;
+  if (!TorchDispatchModeTLS::any_modes_set()) [[likely]]
+    return;
+  if (!TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::PROXY)) return;
+  throw NotSupported(
+      "make_fx and torch.func.linearize of a function that redistributes, or takes the local part "
+      "of, a sharded tensor: their graphs have ops alone; trace the function on plain tensors, and "
+      "shard the exported program");
+}
+
+/// Calls `function`, which is linear, on the tensor and on its tangent.
+template <class Function>
+at::Tensor with_tangent(const at::Tensor& tensor, const Function& function) {
+  const at::Tensor tangent = tangent_of(tensor);
+  if (!tangent.defined()) [[likely]]
+    return function(tensor);
+  at::Tensor result = function(tensor._fw_primal(0));
+  if (!result.requires_grad()) result = result.detach();  // it may be the tensor's own local part
+  result._set_fw_grad(function(tangent), 0, false);
+  return result;
+}
+
 }  // namespace
+
+InternalOps::InternalOps(const at::Tensor& local)
+    : no_modes_(local.key_set().has(c10::DispatchKey::Python) ? c10::DispatchKeySet()
+                                                              : c10::python_ks) {}
+
+at::Tensor tangent_of(const at::Tensor& tensor) {
+  if (!c10::AutogradState::get_tls_state().get_fw_grad_mode()) return {};
+  return tensor._fw_grad(0);
+}
 
 bool takes_gradient(const at::Tensor& tensor) {
   return tensor.requires_grad() && torch::autograd::impl::gradient_edge(tensor).is_valid();
@@ -90,6 +129,7 @@ bool takes_gradient(const at::Tensor& tensor) {
 
 at::Tensor move_data(const at::Tensor& tensor, const Sharding& to) {
   const ShardedMeta* meta = sharded_meta(tensor);
+  const InternalOps internal(meta->local());
   // The redistributed local tensor is contiguous, so the result is row-major whatever the source's
   // strides were.
   const at::Tensor local = exec::redistribute(meta->local(), meta->sharding(), to).contiguous();
@@ -101,26 +141,45 @@ at::Tensor wrap_differentiable(const at::Tensor& local, const Sharding& as) {
 }
 
 at::Tensor wrap_differentiable(const at::Tensor& local, const Sharding& as, const Sharding& grad) {
-  if (records_uses(local)) return FromLocal::apply(local, as, grad);
-  return wrap(strided_as(local.detach(), as), as);
+  refuse_tracing();
+  return with_tangent(local, [&](const at::Tensor& part) -> at::Tensor {
+    if (records_uses(part)) return FromLocal::apply(part, as, grad);
+    return wrap(strided_as(part.detach(), as), as);
+  });
 }
 
 at::Tensor unwrap_differentiable(const at::Tensor& tensor, const Sharding& grad) {
-  return records_uses(tensor) ? ToLocal::apply(tensor, grad) : sharded_meta(tensor)->local();
+  refuse_tracing();
+  const Sharding as = sharded_meta(tensor)->sharding();
+  return with_tangent(tensor, [&](const at::Tensor& given) -> at::Tensor {
+    const at::Tensor same = redistribute(
+        given, as.with_dtype(static_cast<DType>(given.scalar_type())));  // a tangent may differ
+    return records_uses(same) ? ToLocal::apply(same, grad) : sharded_meta(same)->local();
+  });
 }
 
 at::Tensor move_differentiable(const at::Tensor& tensor, const Sharding& to,
                                std::optional<at::ScalarType> backward_dtype) {
-  if (!records_uses(tensor)) return move_data(tensor, to);
   return moved_differentiable(
       tensor, [&] { return move_data(tensor, to); }, backward_dtype);
 }
 
 at::Tensor moved_differentiable(const at::Tensor& tensor, const std::function<at::Tensor()>& moved,
                                 std::optional<at::ScalarType> backward_dtype) {
-  if (!records_uses(tensor)) return moved();
-  return Redistribute::apply(tensor, moved, gradient_sharding(sharded_meta(tensor)->sharding()),
-                             backward_dtype);
+  refuse_tracing();
+  const auto move = [&](const at::Tensor& primal) -> at::Tensor {
+    if (!records_uses(primal)) return moved();
+    return Redistribute::apply(primal, moved, gradient_sharding(sharded_meta(primal)->sharding()),
+                               backward_dtype);
+  };
+  const at::Tensor tangent = tangent_of(tensor);
+  if (!tangent.defined()) [[likely]]
+    return move(tensor);
+  at::Tensor result = move(tensor._fw_primal(0));
+  result._set_fw_grad(redistribute(tangent, sharded_meta(result)->sharding().with_dtype(
+                                                static_cast<DType>(tangent.scalar_type()))),
+                      0, false);
+  return result;
 }
 
 Sharding gradient_sharding(const Sharding& given) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <functional>
 #include <optional>
@@ -10,9 +11,25 @@
 /// Autograd functions that convert between plain and sharded tensors.
 namespace tessera::dtensor {
 
-/// Whether a use of the tensor that autograd records gives a gradient back. A view that was taken in
-/// no_grad mode gives none, though it says requires_grad as its base does.
+/// Whether a use of the tensor that autograd records gives a gradient back. A view that was taken
+/// in no_grad mode gives none, though it says requires_grad as its base does.
 bool takes_gradient(const at::Tensor& tensor);
+
+/// The forward-mode derivative that a tensor carries; undefined if it has none.
+at::Tensor tangent_of(const at::Tensor& tensor);
+
+/// A scope in which ops on local tensors are not shown to a program's TorchDispatchMode: what is
+/// sent, and what decides about it, depends on caches, and is no part of the program. Modes that
+/// count or save ops (selective checkpointing) would see other ops the second time.
+class InternalOps {
+ public:
+  InternalOps() : no_modes_(c10::python_ks) {}
+  /// No effect if `local` is a subclass that is written in Python.
+  explicit InternalOps(const at::Tensor& local);
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard no_modes_;
+};
 
 /// The sharding of a tensor's gradient: that of the tensor, but replicated where it is Partial,
 /// since every addend has the full gradient.

@@ -14,9 +14,9 @@
 namespace tessera::dtensor {
 namespace {
 
-/// What `make` makes of the tensor's values, as autograd sees the tensor. One that gives no gradient
-/// back, though it says requires_grad, was viewed in no_grad mode, and so is its copy: behind a node
-/// an op would save its other operands for the copy's gradient.
+/// What `make` makes of the tensor's values, as autograd sees the tensor. One that gives no
+/// gradient back, though it says requires_grad, was viewed in no_grad mode, and so is its copy:
+/// behind a node an op would save its other operands for the copy's gradient.
 template <class Make>
 at::Tensor copy_of(const at::Tensor& tensor, const Make& make) {
   if (!records_uses(tensor) || takes_gradient(tensor)) {
@@ -43,6 +43,7 @@ at::Tensor redistribute_strided(const at::Tensor& tensor, const Sharding& to) {
   if (is_row_major(as)) return copy_of(tensor, [&] { return move_data(tensor, to); });
   const ShardedMeta* meta = sharded_meta(tensor);
   return copy_of(tensor, [&] {
+    const InternalOps internal(meta->local());
     return wrap(strided_as(exec::redistribute(meta->local(), meta->sharding(), to), as), as);
   });
 }
@@ -60,6 +61,8 @@ at::Tensor recorded(const at::Tensor& tensor, const Sharding& to, const at::Tens
 at::Tensor redistribute_once(const at::Tensor& tensor, const Sharding& to) {
   const bool same = sharded_meta(tensor)->sharding() == to;
   if (same && !records_uses(tensor)) return tensor;
+  // The copy has a tangent, too, and none is kept.
+  if (tangent_of(tensor).defined()) return redistribute_strided(tensor, to);
   at::Tensor found = find_redistributed(tensor, to);
   if (found.defined()) return found;
   if (!same && records_uses(tensor)) {
