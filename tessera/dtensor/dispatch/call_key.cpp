@@ -14,7 +14,18 @@ void add_scalar(DecisionKey& key, const c10::IValue& value) {
   if (value.isInt()) return words::add_number(key, value.toInt());
   if (value.isBool()) return words::add_number(key, value.toBool());
   if (value.isDouble()) return words::add_number(key, value.toDouble());
+  if (value.isComplexDouble()) return words::add_complex(key, value.toComplexDouble());
   words::add_other_number(key);
+}
+
+/// A list of texts; of the other kinds that have no words (devices), nothing.
+void add_texts(DecisionKey& key, const c10::IValue& value) {
+  if (!value.isList()) return;
+  const auto list = value.toListRef();
+  words::add_list(key, list.size());
+  for (const c10::IValue& item : list) {
+    if (item.isString()) words::add_text(key, item.toStringView());
+  }
 }
 
 /// Begins as PyTorch's error does, which users search for.
@@ -81,8 +92,9 @@ void add_arg(const OpEntry& entry, DecisionKey& key, ArgKind kind, const c10::IV
       return key.add(kList);
     case ArgKind::text:
       return add_text(key, value.toStringView());
-    case ArgKind::generator:
     case ArgKind::other:
+      return add_texts(key, value);
+    case ArgKind::generator:
       return;
   }
 }

@@ -46,7 +46,13 @@ void add_number(DecisionKey& key, Number value) {
     key.add_number(std::bit_cast<uint64_t>(value));
   }
 }
-inline void add_other_number(DecisionKey& key) { key.add(kNumber + 64); }
+/// Two numbers, which no rule sees (decide/rule_args.cpp).
+inline void add_complex(DecisionKey& key, c10::complex<double> value) {
+  key.add(kNumber + 64);
+  key.add_number(std::bit_cast<uint64_t>(value.real()));
+  key.add_number(std::bit_cast<uint64_t>(value.imag()));
+}
+inline void add_other_number(DecisionKey& key) { key.add(kNumber + 80); }
 
 inline void add_text(DecisionKey& key, std::string_view value) {
   key.add(kText + (value.size() << 8));

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/autograd.h"
 #include "tessera/dtensor/dispatch/aliased_statistics.h"
 #include "tessera/dtensor/dispatch/call_key.h"
 #include "tessera/dtensor/dispatch/composite.h"
@@ -42,8 +43,8 @@ bool crosses_inference_mode(const OpEntry& entry, const Stack& stack) {
          base.toTensor().is_inference() != c10::InferenceMode::is_enabled();
 }
 
-int64_t storage_offset(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().defined() ? value.toTensor().storage_offset() : 0;
+int64_t offset_of_base(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() ? offset_in_bytes(value.toTensor()) : 0;
 }
 
 void share_write_counts(const at::Tensor& base, std::span<const c10::IValue> results) {
@@ -56,16 +57,16 @@ void share_write_counts(const at::Tensor& base, std::span<const c10::IValue> res
   }
 }
 
-void set_view_offsets(const Decision& decision, int64_t base,
+void set_view_offsets(const Decision& decision, int64_t bytes,
                       std::span<const c10::IValue> results) {
-  if (base == 0 && decision.view_offsets.empty()) return;
+  if (bytes == 0 && decision.view_offsets.empty()) return;
   size_t index = 0;
   for (const c10::IValue& result : results) {
     if (result.isTensor()) {
-      set_view_offset(decision, index++, base, result.toTensor());
+      set_view_offset(decision, index++, bytes, result.toTensor());
     } else if (result.isTensorList()) {
       for (const at::Tensor& view : result.toTensorVector()) {
-        set_view_offset(decision, index++, base, view);
+        set_view_offset(decision, index++, bytes, view);
       }
     }
   }
@@ -91,6 +92,7 @@ const Decision& decision_for(const OpEntry& entry, const c10::OperatorHandle& op
   for (const auto& operand : operands_of(entry, stack)) {
     if (operand.sharded != nullptr) keep.push_back(operand.sharded->sharding());
   }
+  const InternalOps internal;
   return *DecisionCache::put(entry.id, key, decide(entry, op, stack), std::move(keep));
 }
 
@@ -145,7 +147,7 @@ void dispatch_up_to_date(const OpEntry& entry, const c10::OperatorHandle& op, St
   at::Tensor viewed;
   if (is_view_of_copy(entry, *decision, stack[base])) [[unlikely]]
     viewed = stack[base].toTensor();
-  const int64_t offset = entry.is_view ? storage_offset(stack[base]) : 0;
+  const int64_t offset = entry.is_view ? offset_of_base(stack[base]) : 0;
   to_local_args(entry, *decision, stack);
   at::Tensor view_base;
   if (entry.is_view && !decision->moves && stack[base].isTensor()) {

@@ -35,6 +35,7 @@ inline void add(const OpEntry&, DecisionKey& key, const at::Scalar& value) {
   if (value.isIntegral(false)) return add_number(key, value.toLong());
   if (value.isBoolean()) return add_number(key, value.toBool());
   if (value.isFloatingPoint()) return add_number(key, value.toDouble());
+  if (value.isComplex()) return add_complex(key, value.toComplexDouble());
   add_other_number(key);
 }
 inline void add(const OpEntry& entry, DecisionKey& key, const c10::SymInt& value) {

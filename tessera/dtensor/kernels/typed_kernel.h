@@ -90,7 +90,7 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
             decision->local_views.are_known_for(local_of(viewed))
                 ? again(*decision, local_of(viewed))
                 : run(*decision, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
-        set_offsets(*decision, viewed.storage_offset(), views);
+        set_offsets(*decision, offset_in_bytes(viewed), views);
         share_counts(local_of(viewed), views);
         return views;
       }
@@ -149,12 +149,12 @@ class TypedKernel<Result(Args...)> final : public c10::OperatorKernel {
     return std::ranges::find(entry_->written, index) != entry_->written.end();
   }
 
-  static void set_offsets(const Decision& decision, int64_t base, const at::Tensor& view) {
-    set_view_offset(decision, 0, base, view);
+  static void set_offsets(const Decision& decision, int64_t bytes, const at::Tensor& view) {
+    set_view_offset(decision, 0, bytes, view);
   }
-  static void set_offsets(const Decision& decision, int64_t base,
+  static void set_offsets(const Decision& decision, int64_t bytes,
                           const std::vector<at::Tensor>& views) {
-    for (size_t i = 0; i < views.size(); ++i) set_view_offset(decision, i, base, views[i]);
+    for (size_t i = 0; i < views.size(); ++i) set_view_offset(decision, i, bytes, views[i]);
   }
   template <class... Tensors>  // no view op has such results
   static void set_offsets(const Decision&, int64_t, const std::tuple<Tensors...>&) {}

@@ -5,6 +5,7 @@
 
 #include "tessera/dtensor/dtensor.h"
 #include "tessera/dtensor/ops/channel_statistics.h"
+#include "tessera/observe/call_site.h"
 
 namespace tessera::dtensor {
 namespace {
@@ -17,18 +18,33 @@ at::Tensor repeated(const at::Tensor& per_channel, int64_t times) {
   return per_channel.defined() ? per_channel.repeat({times}) : per_channel;
 }
 
-/// Expands per-channel statistics to each instance, on the ranks that have its elements.
-at::Tensor spread_over_instances(const at::Tensor& running, int64_t instances,
+/// Expands per-channel statistics to each instance, on the ranks that have its elements. The caller
+/// of `op` did not write that redistribution: the policy applies to it.
+at::Tensor spread_over_instances(std::string_view op, const at::Tensor& running, int64_t instances,
                                  const ChannelLayout& layout) {
   if (!running.defined()) return running;
   const c10::AutoGradMode no_grad(false);
+  const comm::CallSite site({.op = op, .implicit = true});
   return redistribute(running.detach().repeat({instances}), layout.channels(running.scalar_type()));
 }
 
-void average_into(const at::Tensor& running, const at::Tensor& by_instance, int64_t instances) {
+/// The mean over instances, placed as `running` unless that is Partial.
+at::Tensor average(std::string_view op, const at::Tensor& running, const at::Tensor& by_instance,
+                   int64_t instances) {
+  if (!running.defined()) return running;
+  const c10::AutoGradMode no_grad(false);
+  const at::Tensor mean = by_instance.view({instances, running.size(0)}).mean(0);
+  const Sharding& to = sharding(running);
+  if (to.has_partial()) return mean;  // only a write makes parts of it
+  const comm::CallSite site({.op = op, .implicit = true});
+  return redistribute(mean, sharding(mean).with_placements(
+                                {to.placements().begin(), to.placements().end()}, to.order()));
+}
+
+void write(const at::Tensor& running, const at::Tensor& values) {
   if (!running.defined()) return;
   const c10::AutoGradMode no_grad(false);
-  running.copy_(by_instance.view({instances, running.size(0)}).mean(0));
+  running.copy_(values);
 }
 
 }  // namespace
@@ -51,13 +67,16 @@ bool instance_norm(const OpEntry& entry, const c10::OperatorHandle&, Stack& stac
   shape[1] = instances * channels;
   const at::Tensor as_one = input.contiguous().view(shape);
   const ChannelLayout layout(sharding(as_one));
-  const at::Tensor mean = spread_over_instances(running_mean, instances, layout);
-  const at::Tensor var = spread_over_instances(running_var, instances, layout);
+  const at::Tensor mean = spread_over_instances(entry.name, running_mean, instances, layout);
+  const at::Tensor var = spread_over_instances(entry.name, running_var, instances, layout);
   const at::Tensor out = at::batch_norm(
       as_one, repeated(tensor_at(args[1]), instances), repeated(tensor_at(args[2]), instances),
       mean, var, of_input, args[6].toDouble(), args[7].toDouble(), args[8].toBool());
-  average_into(running_mean, mean, instances);
-  average_into(running_var, var, instances);
+  // Both before either is written: the policy may refuse one.
+  const at::Tensor new_mean = average(entry.name, running_mean, mean, instances);
+  const at::Tensor new_var = average(entry.name, running_var, var, instances);
+  write(running_mean, new_mean);
+  write(running_var, new_var);
   const at::Tensor result = out.view(input.sizes());
   torch::jit::drop(stack, entry.args.size());
   torch::jit::push(stack, result);

@@ -9,6 +9,8 @@
 #include <ATen/ops/scatter_add.h>
 #include <ATen/ops/zeros.h>
 
+#include <cmath>
+
 #include "tessera/base/errors.h"
 #include "tessera/base/text.h"
 #include "tessera/dtensor/dispatch/decide/row_kernel.h"
@@ -115,10 +117,22 @@ at::Tensor masked_scatter_add(const ByIndex& at, const at::Tensor& into, at::Ten
   return into.scatter_add_(at.dim, at.rows.clamp_min(0), source.masked_fill(at.elsewhere(), 0));
 }
 
+bool is_finite(const at::Scalar& number) {
+  if (number.isComplex()) {
+    const auto value = number.toComplexDouble();
+    return std::isfinite(value.real()) && std::isfinite(value.imag());
+  }
+  return !number.isFloatingPoint() || std::isfinite(number.toDouble());
+}
+
 at::Tensor masked_index_add(const ByIndex& at, const at::Tensor& into, const at::Tensor& source,
                             const at::Scalar& alpha) {
   if (at.nothing_here()) return into;
   const at::Tensor elsewhere = along(at.elsewhere(), at.dim, at.self.dim());
+  if (!is_finite(alpha)) {  // times 0 it is NaN, so it multiplies before rows are masked
+    const at::Tensor scaled = source.mul(alpha).masked_fill_(elsewhere, 0);
+    return into.index_add_(at.dim, at.rows.clamp_min(0), scaled);
+  }
   return into.index_add_(at.dim, at.rows.clamp_min(0), source.masked_fill(elsewhere, 0), alpha);
 }
 

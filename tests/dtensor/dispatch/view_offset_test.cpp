@@ -33,6 +33,19 @@ const std::vector<std::pair<const char*, View>> kViews = {
      [](const at::Tensor& x) { return x.unfold(1, 3, 2).select(0, 0).select(0, 1); }},
     {"x[1:].clone()", [](const at::Tensor& x) { return x.slice(0, 1).clone(); }},
     {"x[1:] * 2", [](const at::Tensor& x) { return x.slice(0, 1) * 2; }},
+    {"x[1:].view(int32)", [](const at::Tensor& x) { return x.slice(0, 1).view(at::kInt); }},
+    {"x[1:].view(complex)",
+     [](const at::Tensor& x) {
+       return at::view_as_complex(x.slice(0, 1).view({3, 3, 2}));
+     }},
+    {"x.view(complex)[1:].imag",
+     [](const at::Tensor& x) {
+       return at::imag(at::view_as_complex(x.view({4, 3, 2})).slice(0, 1));
+     }},
+    {"x.view(complex)[1:].view(real)",
+     [](const at::Tensor& x) {
+       return at::view_as_real(at::view_as_complex(x.view({4, 3, 2})).slice(0, 1));
+     }},
     {"x[1:].expand",
      [](const at::Tensor& x) {
        return x.slice(0, 1).expand({2, 3, 6});

@@ -1,9 +1,11 @@
 #include "tessera/dtensor/dispatch/decide/decide.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/decide/number_use.h"
 #include "tessera/dtensor/dispatch/decide/row_kernel.h"
 #include "tessera/dtensor/dispatch/decide/rule_args.h"
 #include "tessera/dtensor/dispatch/decide/sequential_random_ops.h"
@@ -308,6 +310,29 @@ bool loses_shared_elements(const OpEntry& entry, std::span<const Operand> operan
   return false;
 }
 
+/// Whether the op multiplies parts of a sum by an infinite number: add(P, R, alpha=inf) adds R to
+/// the part of one rank and zeros to the others, and 0 * inf is NaN.
+bool scales_parts_by_infinity(const rules::OpCall& call, const Decision& decision) {
+  const auto is_part_of_sum = [](const Placement& placement) {
+    return placement.is_partial() &&
+           (placement.reduce_op() == ReduceOp::sum || placement.reduce_op() == ReduceOp::avg);
+  };
+  const bool has_parts = std::ranges::any_of(decision.operands, [&](const Sharding& operand) {
+    return operand.defined() && std::ranges::any_of(operand.placements(), is_part_of_sum);
+  });
+  if (!has_parts) return false;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const auto is_infinite = [](const rules::Number& number) {
+    return number.type() == rules::NumberType::floating &&
+           (number.equals(kInfinity) || number.equals(-kInfinity));
+  };
+  return std::ranges::any_of(call.args, [&](const rules::NamedArg& arg) {
+    if (const auto* one = std::get_if<rules::Number>(&arg.value)) return is_infinite(*one);
+    const auto* list = std::get_if<std::vector<rules::Number>>(&arg.value);
+    return list != nullptr && std::ranges::any_of(*list, is_infinite);
+  });
+}
+
 /// A decision for the same call that nothing has been decided for.
 std::unique_ptr<Decision> undecided(const Decision& decision) {
   auto out = std::make_unique<Decision>();
@@ -339,9 +364,11 @@ Decided decide(const OpEntry& entry, const c10::OperatorHandle& op, const Stack&
   const RuleArgs args(entry, op, stack, decision->mesh);
   rules::OpCall call{entry.name, args.list(), decision->mesh, {}};
   const rules::Rule* rule = is_drawn_in_order(op, call) ? nullptr : rules::find_rule(entry.name);
+  const bool by_numbers = numbers_can_change_results(entry, op);
+  if (by_numbers && has_meta_kernel(op)) args.ask_for_all_numbers();
   Known known{infer_results(entry, op, stack)};
+  keep_metas_of_written(entry, stack, known.metas);
   const bool has_metas = !known.metas.empty();
-  if (numbers_change_results(entry, op, stack, known.metas)) args.ask_for_all_numbers();
   if (entry.is_view) decision->view_offsets = view_offsets(known.metas);
   if (rule != nullptr) {
     known = known_results(*rule, call, std::move(known.metas), operands);
@@ -350,11 +377,13 @@ Decided decide(const OpEntry& entry, const c10::OperatorHandle& op, const Stack&
   if (rule == nullptr) {
     replicate_all(operands, *decision);
     decision->lacks_rule = true;
-  } else if (loses_shared_elements(entry, operands, *decision)) {
+  } else if (loses_shared_elements(entry, operands, *decision) ||
+             scales_parts_by_infinity(call, *decision)) {
     decision = undecided(*decision);
     replicate_all(operands, *decision);
   }
   if (!decision->mesh.contains_me()) {
+    if (by_numbers && !has_metas) args.ask_for_all_numbers();
     complete_results(has_metas ? known.metas : infer_by_running(entry, op, stack), *decision);
   }
   find_write_back(entry, operands, *decision, known.metas);

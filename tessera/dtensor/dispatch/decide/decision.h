@@ -125,10 +125,15 @@ struct Decision {
   } direct_sizes;
 };
 
-/// Sets the storage offset that `view`, result `index`, would have in an unsharded tensor; `base`
-/// is the offset of the tensor that it views.
-inline void set_view_offset(const Decision& decision, size_t index, int64_t base,
+inline int64_t offset_in_bytes(const at::Tensor& tensor) {
+  return tensor.storage_offset() * static_cast<int64_t>(tensor.dtype().itemsize());
+}
+
+/// Sets the storage offset that `view`, result `index`, would have in an unsharded tensor; `bytes`
+/// is the offset in bytes of the tensor that it views, whose elements may have another size.
+inline void set_view_offset(const Decision& decision, size_t index, int64_t bytes,
                             const at::Tensor& view) {
+  const int64_t base = bytes / static_cast<int64_t>(view.dtype().itemsize());
   const int64_t offset =
       index < decision.view_offsets.size() ? base + decision.view_offsets[index] : base;
   if (offset != 0) view.unsafeGetTensorImpl()->set_storage_offset(offset);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cmath>
 
 #include "tessera/base/errors.h"
 #include "tessera/dtensor/dispatch/decide/decide.h"
@@ -108,32 +107,6 @@ at::Tensor where_on_meta(const Stack& meta) {
   return values.add(tensor(0).to(values.scalar_type()));
 }
 
-class Silent final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning&) override {}
-};
-
-/// A different number of the same type.
-c10::IValue other_number(const c10::IValue& value) {
-  if (value.isBool()) return !value.toBool();
-  if (value.isInt()) return static_cast<int64_t>(static_cast<uint64_t>(value.toInt()) + 1);
-  if (value.isDouble()) return std::isfinite(value.toDouble()) ? value.toDouble() + 1 : 1.0;
-  return value;
-}
-
-c10::IValue other_numbers(ArgKind kind, const c10::IValue& value) {
-  if (kind == ArgKind::scalar) return other_number(value);
-  if (kind != ArgKind::scalar_list || value.isNone()) return value;
-  if (value.isDoubleList()) {
-    c10::List<double> out;
-    for (const double item : value.toDoubleList()) out.push_back(item + 1);
-    return out;
-  }
-  c10::List<at::Scalar> out;
-  for (const auto& item : value.toListRef()) out.push_back(other_number(item).toScalar());
-  return out;
-}
-
 }  // namespace
 
 std::vector<std::optional<rules::ResultMeta>> infer_results(const OpEntry& entry,
@@ -200,26 +173,6 @@ std::vector<std::optional<rules::ResultMeta>> infer_by_running(const OpEntry& en
     out.push_back(value.isTensor() ? meta_of(value.toTensor()) : std::nullopt);
   }
   return out;
-}
-
-bool numbers_change_results(const OpEntry& entry, const c10::OperatorHandle& op, const Stack& stack,
-                            std::span<const std::optional<rules::ResultMeta>> metas) {
-  const auto is_number = [](ArgKind kind) {
-    return kind == ArgKind::scalar || kind == ArgKind::scalar_list;
-  };
-  if (metas.empty() || std::ranges::none_of(entry.args, is_number)) return false;
-  Stack other;
-  const size_t base = stack.size() - entry.args.size();
-  for (size_t i = 0; i < entry.args.size(); ++i) {
-    other.push_back(other_numbers(entry.args[i], stack[base + i]));
-  }
-  Silent no_warnings;  // the caller did not pass these numbers
-  const c10::WarningUtils::WarningHandlerGuard guard(&no_warnings);
-  try {
-    return !std::ranges::equal(infer_results(entry, op, other), metas);
-  } catch (const std::exception&) {
-    return true;
-  }
 }
 
 }  // namespace tessera::dtensor

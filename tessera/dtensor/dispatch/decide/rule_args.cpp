@@ -18,24 +18,36 @@ rules::Arg tensor_arg(const at::Tensor& tensor, const DeviceMesh& mesh) {
 /// The numbers of a call, in the order of its key.
 class Numbers {
  public:
-  explicit Numbers(std::shared_ptr<rules::NumberQueries> log) : log_(std::move(log)) {}
+  Numbers(std::shared_ptr<rules::NumberQueries> log, std::vector<rules::NumberQuery>& all)
+      : log_(std::move(log)), all_(all) {}
 
-  /// Of a complex number, whose value is not in the key, rules only see that there is one: NaN,
-  /// which equals nothing.
+  /// Of a complex number, whose parts are two numbers of the key, rules only see that there is one:
+  /// NaN, which equals nothing.
   rules::Arg next(const c10::IValue& value) {
     const auto recorded = [&](auto number) {
-      return rules::Number(number).recorded(log_, place_++);
+      const rules::Number out(number);
+      return out.recorded(log_, add(out.type()));
     };
     if (value.isBool()) return recorded(value.toBool());
     if (value.isInt()) return recorded(value.toInt());
     if (value.isDouble()) return recorded(value.toDouble());
-    if (value.isComplexDouble()) return rules::Number(std::numeric_limits<double>::quiet_NaN());
+    if (value.isComplexDouble()) {
+      add(rules::NumberType::floating);
+      add(rules::NumberType::floating);
+      return rules::Number(std::numeric_limits<double>::quiet_NaN());
+    }
     return std::monostate();
   }
 
  private:
+  uint32_t add(rules::NumberType type) {
+    const auto place = static_cast<uint32_t>(all_.size());
+    all_.push_back({place, type, true, 0});
+    return place;
+  }
+
   std::shared_ptr<rules::NumberQueries> log_;
-  uint32_t place_ = 0;
+  std::vector<rules::NumberQuery>& all_;
 };
 
 rules::Arg rule_arg(ArgKind kind, const c10::IValue& value, const DeviceMesh& mesh,
@@ -94,7 +106,7 @@ RuleArgs::RuleArgs(const OpEntry& entry, const c10::OperatorHandle& op,
                    const torch::jit::Stack& stack, const DeviceMesh& mesh)
     : asked_(std::make_shared<rules::NumberQueries>()) {
   const size_t base = stack.size() - entry.args.size();
-  Numbers numbers(asked_);
+  Numbers numbers(asked_, all_numbers_);
   for (size_t i = 0; i < entry.args.size(); ++i) {
     list_.push_back({op.schema().arguments()[i].name(),
                      rule_arg(entry.args[i], stack[base + i], mesh, numbers)});
@@ -102,12 +114,7 @@ RuleArgs::RuleArgs(const OpEntry& entry, const c10::OperatorHandle& op,
 }
 
 void RuleArgs::ask_for_all_numbers() const {
-  for (const auto& arg : list_) {
-    if (const auto* one = std::get_if<rules::Number>(&arg.value)) one->to_double();
-    if (const auto* list = std::get_if<std::vector<rules::Number>>(&arg.value)) {
-      for (const auto& number : *list) number.to_double();
-    }
-  }
+  for (const auto& number : all_numbers_) asked_->add(number);
 }
 
 c10::IValue to_ivalue(const rules::Arg& arg) {

@@ -24,11 +24,12 @@ class RuleArgs {
   std::span<const rules::NamedArg> list() const { return list_; }
   /// What has been queried about the numbers so far.
   const rules::NumberQueries& asked() const { return *asked_; }
-  /// For code that reads numbers without recording it.
+  /// For code that reads numbers without recording it; complex ones too.
   void ask_for_all_numbers() const;
 
  private:
   std::shared_ptr<rules::NumberQueries> asked_;
+  std::vector<rules::NumberQuery> all_numbers_;
   std::vector<rules::NamedArg> list_;
 };
 

@@ -86,6 +86,16 @@ TEST(DecisionKey, HasNoNumberThatNobodyReads) {
       y.addcdiv_(x, x, number);
       y.masked_fill_(mask, number);
       at::_foreach_mul_({y, y}, std::vector<at::Scalar>{number, number});
+      at::_foreach_add_({y, y}, {x, x}, number);
+      at::_foreach_addcdiv({y, y}, {x, x}, {x, x}, number);
+      y.lerp_(x, number).addcmul_(x, x, number).clamp_(-number, number);
+      at::addmm(y, x, at::mm(x.t(), x), number, number);
+      at::native_dropout(y, number / 8, true);
+      at::leaky_relu(y, number);
+      at::where(mask, y, number);
+      at::full_like(y, number);
+      at::batch_norm(y, {}, {}, {}, {}, true, number / 8, 1e-5, false);
+      at::layer_norm(y, {3}, {}, {}, number);
       return at::clamp(at::pow(y, number), number);
     };
     step(2);
@@ -164,6 +174,130 @@ TEST(DecisionKey, HasTheNumberThatAResultsShapeDependsOn) {
     EXPECT_THROW(at::arange_out(out, 0, 6, 2), InvalidArgument) << "three numbers for four places";
     at::arange_out(out, 1, 9, 2);
     EXPECT_TRUE(at::equal(full_tensor(out), at::arange(1, 9, 2, at::kDouble)));
+    // One number more in each argument changes nothing here.
+    at::Tensor one = distribute_tensor(whole_numbers({1}), mesh, {Replicate()});
+    at::arange_out(one, 0, 1, 1);
+    EXPECT_THROW(at::arange_out(one, 0, 4, 1), InvalidArgument);
+    EXPECT_TRUE(at::equal(full_tensor(one), at::zeros({1}, at::kDouble)));
+  });
+}
+
+/// The shape and dtype are constant over ranges of numbers: no other number that is tried once
+/// shows that they are read.
+TEST(DecisionKey, HasEveryNumberThatAMetaKernelMayRead) {
+  torch::Library library(torch::Library::FRAGMENT, "decision_key_test", std::nullopt, __FILE__,
+                         __LINE__);
+  library.def("steps(Tensor x, float factor) -> Tensor");
+  library.impl("steps",
+               torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
+                               [](const at::Tensor& x, double factor) {
+                                 const auto columns = static_cast<int64_t>(factor) / 4 + 1;
+                                 const auto dtype = factor > 9 ? at::kInt : at::kDouble;
+                                 return at::ones({x.size(0), columns}, x.options().dtype(dtype));
+                               }));
+  tessera::register_rule("decision_key_test::steps", "mN -> mK");
+  run_ranks(2, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2");
+    const at::Tensor full = whole_numbers({4, 3});
+    for (const double factor : {8.0, 1.0, 5.0, 12.0, 8.0, 14.0}) {
+      for (const Placement& placement : {Shard(0), Shard(1), Replicate()}) {
+        const at::Tensor x = distribute_tensor(full, mesh, {placement});
+        const at::Tensor y = call_scaled("decision_key_test::steps", x, factor);
+        const at::Tensor expected = call_scaled("decision_key_test::steps", full, factor);
+        EXPECT_EQ(y.sizes(), expected.sizes()) << factor;
+        EXPECT_EQ(y.scalar_type(), expected.scalar_type()) << factor;
+        EXPECT_TRUE(at::equal(full_tensor(y), expected)) << factor;
+      }
+    }
+  });
+}
+
+TEST(DecisionKey, HasComplexNumbersAndTextsThatAMetaKernelMayRead) {
+  torch::Library library(torch::Library::FRAGMENT, "decision_key_test", std::nullopt, __FILE__,
+                         __LINE__);
+  library.def("turns(Tensor x, Scalar factor, str[] names) -> Tensor");
+  library.impl("turns",
+               torch::dispatch(
+                   c10::DispatchKey::CompositeExplicitAutograd,
+                   [](const at::Tensor& x, const at::Scalar& factor, c10::List<std::string> names) {
+                     auto columns = static_cast<int64_t>(factor.toComplexDouble().imag());
+                     for (size_t i = 0; i < names.size(); ++i) {
+                       columns += static_cast<int64_t>(names.get(i).size());
+                     }
+                     return at::ones({x.size(0), columns}, x.options());
+                   }));
+  tessera::register_rule("decision_key_test::turns", "mN -> mK");
+  const auto turns = [](const at::Tensor& x, double imaginary, const std::string& name) {
+    return c10::Dispatcher::singleton()
+        .findSchemaOrThrow("decision_key_test::turns", "")
+        .typed<at::Tensor(const at::Tensor&, const at::Scalar&, c10::List<std::string>)>()
+        .call(x, c10::complex<double>(1, imaginary), c10::List<std::string>({"ab", name}));
+  };
+  run_ranks(2, [&](int) {
+    const at::Tensor full = whole_numbers({4, 3});
+    const at::Tensor x = distribute_tensor(full, init_device_mesh("tp=2"), {Shard(0)});
+    for (const auto& [imaginary, name] :
+         std::vector<std::pair<double, std::string>>{{1, "a"}, {3, "a"}, {1, "abc"}, {1, "a"}}) {
+      EXPECT_TRUE(at::equal(full_tensor(turns(x, imaginary, name)), turns(full, imaginary, name)))
+          << imaginary << name;
+    }
+  });
+}
+
+/// Ranks outside the mesh learn the results of an op without a Meta kernel by running it.
+TEST(DecisionKey, HasEveryNumberOfAnOpThatRunsOutside) {
+  torch::Library library(torch::Library::FRAGMENT, "decision_key_test", std::nullopt, __FILE__,
+                         __LINE__);
+  library.def("wide(Tensor x, float factor) -> Tensor");
+  library.impl("wide",
+               torch::dispatch(c10::DispatchKey::CPU, [](const at::Tensor& x, double factor) {
+                 const auto dtype = factor > 3 ? at::kFloat : at::kDouble;
+                 return at::ones({x.size(0), static_cast<int64_t>(factor)}, dtype);
+               }));
+  run_ranks(3, [](int) {
+    const DeviceMesh mesh = init_device_mesh("tp=2@0,1");
+    const at::Tensor full = whole_numbers({4, 3});
+    const at::Tensor x = distribute_tensor(full, mesh, {Shard(0)});
+    for (const double factor : {2.0, 5.0, 2.0, 3.0}) {
+      const at::Tensor y = call_scaled("decision_key_test::wide", x, factor);
+      const at::Tensor expected = call_scaled("decision_key_test::wide", full, factor);
+      EXPECT_EQ(y.sizes(), expected.sizes()) << factor;
+      EXPECT_EQ(y.scalar_type(), expected.scalar_type()) << factor;
+    }
+  });
+}
+
+/// Of a program's op that writes in place, the result is what it writes to.
+TEST(DecisionKey, HasNoNumberOfAnOpInPlace) {
+  torch::Library library(torch::Library::FRAGMENT, "decision_key_test", std::nullopt, __FILE__,
+                         __LINE__);
+  library.def("step_(Tensor(a!) x, Tensor g, float rate) -> Tensor(a!)");
+  library.impl("step_", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
+                                        [](at::Tensor& x, const at::Tensor& g, double rate) {
+                                          return x.add_(g, -rate);
+                                        }));
+  tessera::register_rule("decision_key_test::step_", "*, * -> *");
+  const auto step = [](at::Tensor& x, const at::Tensor& g, double rate) {
+    c10::Dispatcher::singleton()
+        .findSchemaOrThrow("decision_key_test::step_", "")
+        .typed<at::Tensor(at::Tensor&, const at::Tensor&, double)>()
+        .call(x, g, rate);
+  };
+  run_ranks(1, [&](int) {
+    at::Tensor full = whole_numbers({4, 3});
+    const DeviceMesh mesh = init_device_mesh("tp=1");
+    at::Tensor x = distribute_tensor(full, mesh, {Shard(0)});
+    const at::Tensor g = distribute_tensor(full, mesh, {Shard(0)});
+    const at::Tensor plain = full.clone();
+    step(x, g, 0.5);
+    step(full, plain, 0.5);
+    const uint64_t before = misses();
+    for (const double rate : {0.25, 0.125, 2.0}) {
+      step(x, g, rate);
+      step(full, plain, rate);
+    }
+    EXPECT_EQ(misses(), before);
+    EXPECT_TRUE(at::equal(full_tensor(x), full));
   });
 }
 
@@ -207,6 +341,22 @@ TEST(DecisionCache, IsBoundedInBytes) {
     }
     EXPECT_GT(most, uint64_t{1} << 20);
     EXPECT_LT(most, uint64_t{66} << 20);
+  });
+}
+
+/// A program that calls an op with ever new numbers that are all in the key.
+TEST(DecisionCache, IsBoundedForEachOp) {
+  clear_caches();
+  run_ranks(1, [](int) {
+    at::Tensor out = distribute_tensor(whole_numbers({4}), init_device_mesh("tp=1"), {Replicate()});
+    uint64_t most = 0;
+    for (int64_t n = 0; n < 9000; ++n) {
+      at::arange_out(out, n, n + 4, 1);
+      most = std::max(most, cache_stats().decisions);
+    }
+    EXPECT_EQ(out.sum().item<double>(), 4 * 8999 + 6);
+    EXPECT_GT(most, 4000U);
+    EXPECT_LT(most, 4200U);
   });
 }
 
