@@ -70,6 +70,7 @@ ProcessWorld::ProcessWorld(const ProcessWorldOptions& options, const BoundedPtr&
                            const std::string& prefix)
     : RankWorld(Kind::processes, options.rank, options.size, options.name, options.timeout),
       owner_(getpid()),
+      given_store_(options.store),
       connection_(store),
       prefix_(prefix),
       store_(prefixed(prefix, store)),
@@ -102,8 +103,9 @@ ProcessWorld::ProcessWorld(const ProcessWorldOptions& options, const BoundedPtr&
 void ProcessWorld::end() {
   if (getpid() != owner_ || std::exchange(ended_, true)) return;
   if (size() > 1) shut_down();
-  // Meshes may keep this world; the store that it hosts must not keep its port.
+  // Meshes may keep this world; a store that is hosted here must not keep its port.
   connection_->close();
+  given_store_.reset();
 }
 
 void ProcessWorld::shut_down() {

@@ -55,7 +55,8 @@ class ProcessWorld final : public RankWorld {
   void end_sending() noexcept;
   void shut_down_groups(WorldShutdown::BarrierResult result) noexcept;
 
-  const pid_t owner_;  // a forked child is not a rank
+  const pid_t owner_;     // a forked child is not a rank
+  StorePtr given_store_;  ///< by the program: it may be the server, which must live until the end
   BoundedPtr connection_;
   std::string prefix_;
   StorePtr store_;  // this world's keys, over the connection
