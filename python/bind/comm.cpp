@@ -168,6 +168,7 @@ void bind_recorder(py::module_& m) {
       .def_readonly("site", &CommEvent::site)
       .def_readonly("axis", &CommEvent::axis)
       .def_readonly("implicit", &CommEvent::implicit)
+      .def_readonly("in_backward", &CommEvent::in_backward)
       .def_readonly("is_async", &CommEvent::async)
       .def_readonly("failed", &CommEvent::failed)
       .def_readonly("dtype", &CommEvent::dtype)

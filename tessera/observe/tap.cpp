@@ -1,5 +1,6 @@
 #include "tessera/observe/tap.h"
 
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
@@ -28,6 +29,8 @@ using TensorLists = std::vector<std::vector<at::Tensor>>;
 /// A rank that has waited this long in one call checks what the others do.
 constexpr auto kLookAfter = std::chrono::milliseconds(5000);
 
+constexpr int kNoBackward = -1;
+
 CommEvent event_of(const TapContext& context, const CallInfo& info) {
   const CallSiteFields& site = CallSite::current();
   CommEvent event;
@@ -36,6 +39,7 @@ CommEvent event_of(const TapContext& context, const CallInfo& info) {
   event.site = site.op.empty() ? "user" : std::string(site.op);
   event.axis = std::string(site.axis);
   event.implicit = site.implicit;
+  event.in_backward = torch::autograd::get_current_graph_task_id() != kNoBackward;
   event.async = info.async;
   event.dtype = info.dtype;
   event.shapes_in = info.in.to_vectors();

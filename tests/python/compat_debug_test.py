@@ -55,6 +55,20 @@ def test_counts_are_told_by_module_and_direction(ranks):
     ranks(2, body)
 
 
+def test_the_direction_is_that_of_the_call_where_no_op_follows_it(ranks):
+    def body(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        x = distribute_tensor(torch.ones(4, 4), mesh, [Replicate()]).requires_grad_()
+        with CommDebugMode() as mode:
+            loss = x.redistribute(placements=[Shard(0)]).sum().full_tensor()
+            torch.autograd.grad(loss, x, torch.ones(()))
+        counts = mode.comm_module_counts["Global"]
+        assert counts["forward"] == {OPS.all_reduce: 1}
+        assert counts["backward"] == {OPS.all_gather_into_tensor: 1}
+
+    ranks(2, body)
+
+
 def test_hooks_do_not_stay_and_modules_may_run_again():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     with CommDebugMode():

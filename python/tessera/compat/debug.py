@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,11 +50,13 @@ def _operator(event: _C.CommEvent) -> Any:
 
 class _ModuleTracker(_comm_mode._CommModeModuleTracker):  # type: ignore[misc]
     """Which module runs, with the placements of its parameters. PyTorch's hooks are the process's:
-    where ranks are threads, each tracker heeds its own."""
+    where ranks are threads, each tracker heeds its own. `take_events` is called before the module
+    changes: what was sent until then belongs to the old one."""
 
-    def __init__(self) -> None:
+    def __init__(self, take_events: Callable[[], None]) -> None:
         super().__init__()
         self._rank: int | None = None
+        self._take_events = take_events
 
     def __enter__(self) -> None:
         self._rank = _rank_of_thread()
@@ -65,6 +68,7 @@ class _ModuleTracker(_comm_mode._CommModeModuleTracker):  # type: ignore[misc]
     def _fw_pre_hook(self, mod: Any, input: Any) -> None:
         if self._is_of_another_rank():
             return
+        self._take_events()
         # PyTorch's adds a hook at each call, which would leave the module more than once.
         before = self.register_forward_hook_handles.pop(self._get_mod_name(mod), None)
         if before is not None:
@@ -79,14 +83,17 @@ class _ModuleTracker(_comm_mode._CommModeModuleTracker):  # type: ignore[misc]
 
     def _fw_set_module_hook(self, mod: Any, input: Any, output: Any) -> None:
         if not self._is_of_another_rank():
+            self._take_events()
             super()._fw_set_module_hook(mod, input, output)
 
     def _fw_post_hook(self, mod: Any, input: Any, output: Any) -> None:
         if not self._is_of_another_rank():
+            self._take_events()
             super()._fw_post_hook(mod, input, output)
 
     def _bw_hook(self, mod: Any, output: Any) -> None:
         if not self._is_of_another_rank():
+            self._take_events()
             super()._bw_hook(mod, output)
 
 
@@ -117,7 +124,7 @@ class CommDebugMode(_comm_mode.CommDebugMode):  # type: ignore[misc]
     def __init__(self) -> None:
         self._recorder: Recorder | None = None
         super().__init__()
-        self.advanced_module_tracker = _ModuleTracker()
+        self.advanced_module_tracker = _ModuleTracker(self._take_events)
 
     def __enter__(self) -> CommDebugMode:
         super().__enter__()
@@ -142,11 +149,12 @@ class CommDebugMode(_comm_mode.CommDebugMode):  # type: ignore[misc]
         events = self._recorder.events
         self._recorder.clear()
         tracker = self.advanced_module_tracker
-        direction = "backward" if tracker.is_bw else "forward"
         modules = {tracker.name, *tracker.module_parents_dict.get(tracker.name, ())}
-        for operator in map(_operator, events):
+        for event in events:
+            operator = _operator(event)
             if operator is None:
                 continue
+            direction = "backward" if event.in_backward else "forward"
             self._counts[operator] += 1
             for module in modules:
                 counts = self._of_modules.setdefault(
