@@ -12,13 +12,16 @@ the group is resharded; the module, its forward and the optimizer stay as they a
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, TypeVar, Union
 
 import torch
 from torch import nn
+from torch.nn.utils import stateless
 
 from . import _C
 from ._C import DeviceMesh
@@ -224,16 +227,34 @@ def groups_of(module: Modules, recurse: bool) -> _C.ModuleMirror:
     return _C.ModuleMirror(own)
 
 
-def adopt_replaced(module: nn.Module, places: Places) -> None:
-    """Where a program has put another parameter into a module since, that one is the group's."""
+def adopt_replaced(module: nn.Module, places: Places) -> bool:
+    """Where a program has put another parameter into a module since, that one is the group's. False where
+    functional_call lends the module values: the parameters come back."""
+    lent = _lent_values()
+    is_final = True
     for part, name, held in places:
         new = part._parameters.get(name)
         if new is None or new is held or _C.in_group(new):
+            continue
+        if id(new) in lent or not isinstance(new, nn.Parameter):
+            is_final = False
             continue
         take(held, placed_as(held, new.detach()))
         _C.replace_parameter(held, new)
         own = _claimed[module]
         own[:] = [new if parameter is held else parameter for parameter in own]
+    return is_final
+
+
+def _lent_values() -> set[int]:
+    """The ids of the values of the calls of torch.func.functional_call that this thread is in."""
+    lent: set[int] = set()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is stateless._functional_call.__code__:
+            lent |= {id(value) for value in frame.f_locals["parameters_and_buffers"].values()}
+        frame = frame.f_back
+    return lent
 
 
 def places_of(module: nn.Module) -> Places:

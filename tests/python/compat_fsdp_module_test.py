@@ -6,6 +6,7 @@ import models
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 import tessera
 from tessera.compat import DTensor, Shard, distribute_tensor, init_device_mesh
@@ -137,6 +138,32 @@ def test_parameters_may_be_replaced_until_the_first_forward(ranks, mlp):
         models.compare_state(values(model), plain.state_dict(), **models.TIGHT)
         model.set_gradient_divide_factor(4.0)  # also of the group's new parameter
         model(x).sum().backward()
+
+    ranks(2, body)
+
+
+def test_values_that_a_functional_call_lends_do_not_replace_parameters(ranks, mlp):
+    x = torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(4, 6)
+
+    def losses(model, part):
+        """The first forwards are calls with other values: of a new model, then computed, then batched."""
+        other = {name: nn.Parameter(p.detach()) for name, p in mlp().named_parameters()}
+        yield functional_call(model, other, (part,)).square().mean().detach()
+        scaled = {name: p * 1.5 for name, p in model.named_parameters()}
+        yield functional_call(model, scaled, (part,)).square().mean()
+        rows = torch.func.vmap(lambda row: functional_call(model, other, (row,)))(part)
+        yield model(part).square().mean() + rows.detach().mean()
+
+    def body(rank):
+        model, plain = sharded(mlp()), mlp()
+        held = list(model.parameters())
+        for found, expected in zip(losses(model, x.chunk(2)[rank]), losses(plain, x), strict=True):
+            if expected.requires_grad:
+                found.backward()
+                expected.backward()
+        assert all(a is b for a, b in zip(held, model.parameters(), strict=True))
+        grads = {name: p.grad.full_tensor() for name, p in model.named_parameters()}
+        models.compare_state(grads, {n: p.grad for n, p in plain.named_parameters()}, **models.TIGHT)
 
     ranks(2, body)
 

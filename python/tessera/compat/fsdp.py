@@ -151,8 +151,8 @@ def adopt_at_first_forward(module: nn.Module) -> None:
                 f"following were still on meta device: {empty}; to_empty(device=...) gives them "
                 "memory, then write their values"
             )
-        hook.remove()
-        fsdp.adopt_replaced(module, places)
+        if fsdp.adopt_replaced(module, places):
+            hook.remove()
         install_if_imported()
 
     hook = module.register_forward_pre_hook(adopt, prepend=True)
