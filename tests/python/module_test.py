@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 from torch.utils.checkpoint import checkpoint
 
 import tessera
@@ -273,5 +274,58 @@ def test_a_transformer_encoder_in_evaluation_takes_a_padding_mask(ranks):
             mask = tessera.distribute_tensor(padding, mesh, "S0")
             out = model(tessera.distribute_tensor(x, mesh, "S0"), src_key_padding_mask=mask)
         torch.testing.assert_close(whole(out)[~padding], expected[~padding])
+
+    ranks(2, body)
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return weight * 2
+
+
+class DoubledAlike(Doubled):
+    def right_inverse(self, weight):
+        return weight / 2
+
+
+def spectral(layer):
+    nn.utils.parametrizations.spectral_norm(layer, n_power_iterations=50)
+
+
+PARAMETRIZATIONS = {
+    "of the tensor itself": lambda layer: register_parametrization(layer, "weight", Doubled()),
+    "with an inverse": lambda layer: register_parametrization(layer, "weight", DoubledAlike()),
+    "spectral_norm": spectral,
+}
+
+
+@pytest.mark.parametrize("way", PARAMETRIZATIONS)
+@pytest.mark.parametrize("removed", [False, True])
+def test_parametrizations_are_registered_on_sharded_parameters(ranks, way, removed):
+    def step(model, x):
+        for layer in (model[0], model[2]):
+            PARAMETRIZATIONS[way](layer)
+            if removed:
+                remove_parametrizations(layer, "weight")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        return dict(model.named_parameters())
+
+    plain, x = make().double(), torch.randn(5, 6).double()
+    expected = step(copy.deepcopy(plain), x)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("tp=2")
+        found = step(twin(plain, mesh).double(), inputs(mesh, x))
+        assert found.keys() == expected.keys()
+        for name, p in found.items():
+            assert isinstance(p, nn.Parameter) and tessera.is_dtensor(p)
+            torch.testing.assert_close(whole(p), expected[name].detach(), msg=name)
+        held = tessera.fully_shard(make(), mesh)
+        with pytest.raises(RuntimeError, match="Register parametrizations before fully_shard"):
+            register_parametrization(held[0], "weight", DoubledAlike())
 
     ranks(2, body)

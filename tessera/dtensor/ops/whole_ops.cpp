@@ -198,8 +198,31 @@ bool refuse_set(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
   throw NotSupported(join_text(
       entry.name, " gives a tensor the memory of another, which a sharded tensor",
       meta != nullptr ? join_text(" (", meta->sharding(), ")") : std::string(),
-      " cannot take or give. torch::load does this: load a checkpoint instead, or load plain "
-      "tensors and x.copy_(distribute_tensor(loaded, mesh, placements))"));
+      " cannot take or give. ",
+      lazy_local(self) != nullptr
+          ? "Register parametrizations before fully_shard, and write values by copy_"
+          : "torch::load does this: load a checkpoint instead, or load plain tensors and "
+            "x.copy_(distribute_tensor(loaded, mesh, placements))"));
+}
+
+/// set_(source): of itself, or between sharded tensors as `x.data = source`. Parametrizations are registered
+/// so.
+bool set_tensor(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
+  const at::Tensor self = torch::jit::peek(stack, 0, entry.args.size()).toTensor();
+  const at::Tensor source = torch::jit::peek(stack, 1, entry.args.size()).toTensor();
+  if (!self.is_same(source)) {
+    const ShardedMeta* from = sharded_meta(source);
+    const bool takes = from != nullptr && sharded_meta(self) != nullptr &&
+                       lazy_local(self) == nullptr && lazy_local(source) == nullptr &&
+                       !from->is_copy_of_view() && self.dtype() == source.dtype() &&
+                       self.device() == source.device();
+    if (!takes) return refuse_set(entry, op, stack);
+    attach_meta(source);
+    self.unsafeGetTensorImpl()->shallow_copy_from(source.getIntrusivePtr());
+  }
+  torch::jit::drop(stack, entry.args.size());
+  torch::jit::push(stack, self);
+  return true;
 }
 
 /// Flattens all dims but the last. Not by size -1, which is ambiguous for an empty part.
@@ -257,8 +280,9 @@ void install_whole_ops() {
   set_decomposition("aten::is_same_size", is_same_size);
   set_decomposition("aten::_has_same_storage_numel", has_same_storage_numel);
   set_decomposition("aten::_nested_tensor_from_mask_left_aligned", is_mask_left_aligned);
-  for (const char* op : {"aten::set_.source_Tensor", "aten::set_.source_Storage", "aten::set_",
-                         "aten::set_.source_Storage_storage_offset"}) {
+  set_decomposition("aten::set_.source_Tensor", set_tensor);
+  for (const char* op :
+       {"aten::set_.source_Storage", "aten::set_", "aten::set_.source_Storage_storage_offset"}) {
     set_decomposition(op, refuse_set);
   }
   set_decomposition("aten::_has_compatible_shallow_copy_type", can_become);
