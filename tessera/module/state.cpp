@@ -179,7 +179,13 @@ NamedTensors sharded_state_dict(const torch::nn::Module& module) {
   NamedTensors out;
   for (const auto& [name, tensor] : tensors_of(module)) {
     dtensor::LazyLocal* lazy = dtensor::lazy_local(tensor);
-    out.emplace(name, lazy != nullptr ? lazy->shards() : tensor.detach());
+    const at::Tensor value = (lazy != nullptr ? lazy->shards() : tensor).detach();
+    if (lazy != nullptr && !value.is_inference() && !tensor.is_inference()) {
+      // As of detach() of the parameter: a backward sees that values were written since its forward.
+      value.unsafeGetTensorImpl()->set_version_counter(
+          tensor.unsafeGetTensorImpl()->version_counter());
+    }
+    out.emplace(name, value);
   }
   return out;
 }

@@ -61,3 +61,19 @@ def test_writes_to_a_state_change_the_next_forward(ranks):
             assert torch.equal(model(x), torch.full((1, 4), 1.0))
 
     ranks(2, body)
+
+
+@pytest.mark.parametrize("axes", ["dp=2", "dp=2,fs=1"])
+def test_writes_to_a_state_between_forward_and_backward_are_an_error(ranks, axes):
+    def body(rank):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        tessera.fully_shard(model, tessera.init_device_mesh(axes))
+        state = model.state_dict()
+        for _ in range(2):
+            model(torch.ones(1, 4)).sum().backward()
+            loss = model(torch.ones(1, 4)).sum()
+            state["2.weight"].mul_(0.5)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+
+    ranks(2, body)
