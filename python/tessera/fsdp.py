@@ -25,6 +25,7 @@ from torch.nn.utils import stateless
 
 from . import _C
 from ._C import DeviceMesh
+from .fsdp_additions import watch_additions
 from .fsdp_compute_dtype import add_dtype_hooks
 from .fsdp_module import add_state_hooks, placed_as, take
 from .fsdp_pipelining import install_if_imported
@@ -211,6 +212,7 @@ def _claim(
             add_casts(part, mp_policy)
     add_dtype_hooks(_modules_of(module))
     add_state_hooks(_modules_of(module))
+    watch_additions(_modules_of(module))
     install_if_imported()
     return module
 

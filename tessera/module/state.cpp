@@ -181,7 +181,7 @@ NamedTensors sharded_state_dict(const torch::nn::Module& module) {
     dtensor::LazyLocal* lazy = dtensor::lazy_local(tensor);
     const at::Tensor value = (lazy != nullptr ? lazy->shards() : tensor).detach();
     if (lazy != nullptr && !value.is_inference() && !tensor.is_inference()) {
-      // As of detach() of the parameter: a backward sees that values were written since its forward.
+      // As of detach() of the parameter: a backward sees what was written since its forward.
       value.unsafeGetTensorImpl()->set_version_counter(
           tensor.unsafeGetTensorImpl()->version_counter());
     }

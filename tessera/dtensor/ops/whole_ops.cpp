@@ -195,18 +195,18 @@ bool can_become(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
 bool refuse_set(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor self = torch::jit::peek(stack, 0, entry.args.size()).toTensor();
   const ShardedMeta* meta = sharded_meta(self);
-  throw NotSupported(join_text(
-      entry.name, " gives a tensor the memory of another, which a sharded tensor",
-      meta != nullptr ? join_text(" (", meta->sharding(), ")") : std::string(),
-      " cannot take or give. ",
-      lazy_local(self) != nullptr
-          ? "Register parametrizations before fully_shard, and write values by copy_"
-          : "torch::load does this: load a checkpoint instead, or load plain tensors and "
-            "x.copy_(distribute_tensor(loaded, mesh, placements))"));
+  throw NotSupported(
+      join_text(entry.name, " gives a tensor the memory of another, which a sharded tensor",
+                meta != nullptr ? join_text(" (", meta->sharding(), ")") : std::string(),
+                " cannot take or give. ",
+                lazy_local(self) != nullptr
+                    ? "Register parametrizations before fully_shard, and write values by copy_"
+                    : "torch::load does this: load a checkpoint instead, or load plain tensors and "
+                      "x.copy_(distribute_tensor(loaded, mesh, placements))"));
 }
 
-/// set_(source): of itself, or between sharded tensors as `x.data = source`. Parametrizations are registered
-/// so.
+/// set_(source): of itself, or between sharded tensors as `x.data = source`. Registering a
+/// parametrization does this.
 bool set_tensor(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
   const at::Tensor self = torch::jit::peek(stack, 0, entry.args.size()).toTensor();
   const at::Tensor source = torch::jit::peek(stack, 1, entry.args.size()).toTensor();
