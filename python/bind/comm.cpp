@@ -27,9 +27,12 @@ using comm::RankWorld;
 using comm::Recorder;
 using WorldPtr = std::shared_ptr<RankWorld>;
 
+/// A world may end after the interpreter, where PyGILState_Check says yes on every thread.
+bool holds_the_lock() { return Py_IsInitialized() != 0 && PyGILState_Check() != 0; }
+
 void release_the_lock_while_ranks_wait() {
   comm::set_block_hooks(
-      {.begin = []() -> void* { return PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr; },
+      {.begin = []() -> void* { return holds_the_lock() ? PyEval_SaveThread() : nullptr; },
        .end = [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }});
 }
 

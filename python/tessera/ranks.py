@@ -113,7 +113,10 @@ def _join_torch_distributed() -> None:
             world = _C.fake_world(distributed.get_rank(), distributed.get_world_size())
         else:
             world = _C.world_over_group(group.group_name, local_rank)
-        _C.close_process_world()
+        if _joined:  # over a destroyed group whose object something keeps, as a default of torch's functions does
+            _C.end_process_world()
+        else:
+            _C.close_process_world()
         _C.set_process_world(world)
         _joined[:] = [weakref.ref(group)]
         weakref.finalize(group, _leave_destroyed_group, _joined[0]).atexit = False

@@ -170,8 +170,9 @@ bool ProcessWorld::wait_at_barrier(std::string barrier, std::string purpose,
   const auto store =
       prefixed(prefix_, connection_->until(deadline_after(timeout()) + kFinalMessages));
   const auto board = prefixed(PeerDiagnostics::kPrefix, store);
-  return StoreBarrier{*store, std::move(barrier), std::move(purpose), ranks, index, timeout(),
-                      *board}
+  const std::string store_host = observers().state()->board_now()->store_host_text();
+  return StoreBarrier{*store, std::move(barrier), std::move(purpose), ranks,
+                      index,  timeout(),          *board,             store_host}
       .arrive_and_wait(word);
 }
 

@@ -18,7 +18,8 @@ struct StoreBarrier {
   std::span<const int> ranks;  ///< the participants, world ranks
   int index = 0;               ///< my index among them
   std::chrono::milliseconds timeout{0};
-  c10d::Store& board;  ///< where a failed rank reports it (peer_diagnostics.h)
+  c10d::Store& board;        ///< where a failed rank reports it (peer_diagnostics.h)
+  std::string store_host{};  ///< for error messages: "rank 0"
 
   /// The key of `store` that counts the ranks that have left the world.
   static constexpr const char* kLeft = "left";

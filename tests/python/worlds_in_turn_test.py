@@ -6,6 +6,7 @@ import pytest
 
 START = """
 import os, socket
+import pytest
 import torch
 import torch.distributed as dist
 import tessera
@@ -59,6 +60,26 @@ check(device_mesh=before)
 dist.destroy_process_group()
 """
 
+# Something keeps the groups' objects, as defaults of torch's own functions do, and what is kept for speed has the meshes
+# to the end of the process.
+KEPT_GROUPS = """
+for turn in range(3):
+    own_store(turn)
+    dist.init_process_group("gloo")
+    kept.append(dist.group.WORLD)
+    mesh = check()
+    if turn > 0 and size > 1:
+        with pytest.raises(tessera.PeerError, match="ended"):
+            tessera.full_tensor(before)
+    layer = torch.nn.Linear(4, 4)
+    tessera.fully_shard(layer, mesh)
+    layer(torch.ones(2, 4)).sum().backward()
+    torch.optim.Adam(layer.parameters()).step()
+    before = layer.weight.detach()
+    check()
+    dist.destroy_process_group()
+"""
+
 # Groups that torch made, under its own class of meshes.
 TORCH_MESHES = """
 for turn in range(3):
@@ -78,7 +99,7 @@ for turn in range(3):
 
 # Each group has a store of its own. On one that lasts, as a launcher's, or a server that a rank still finds although it
 # is about to end, torch.distributed's second group reads the addresses of the first.
-OVER_TORCH = [MESH_FIRST] + [text.format(keeps=keeps) for text in (IN_TURN, TORCH_MESHES) for keeps in (False, True)]
+OVER_TORCH = [MESH_FIRST, KEPT_GROUPS] + [text.format(keeps=keeps) for text in (IN_TURN, TORCH_MESHES) for keeps in (False, True)]
 
 
 @pytest.mark.parametrize("n", [1, 3])
