@@ -64,7 +64,8 @@ class TapBackend final : public c10d::Backend, public OutOfPlaceAllReduce, publi
       : Backend(inner->getRank(), inner->getSize()),
         inner_(std::move(inner)),
         matching_(dynamic_cast<CallMatching*>(inner_.get())),
-        reads_values_(dynamic_cast<CallBackend*>(inner_.get()) != nullptr) {
+        reads_values_(dynamic_cast<CallBackend*>(inner_.get()) != nullptr),
+        reaches_processes_(getSize() > 1 && state->board_now() != nullptr) {
     auto context = std::make_shared<TapContext>();
     context->state = std::move(state);
     context->channel = context->state->add_tap(info.name, inner_);
@@ -272,6 +273,10 @@ class TapBackend final : public c10d::Backend, public OutOfPlaceAllReduce, publi
     require(!call.info.lazy_view || reads_values_, CallText{*context_, call},
             ": a tensor is conjugated or negated by a bit, and its memory holds other values; give "
             "x.resolve_conj().resolve_neg()");
+    // Its messages would be taken for the rank's.
+    require(!reaches_processes_ || context_->state->is_ours(), CallText{*context_, call},
+            ": this process was forked from the rank, whose connections it must not use; "
+            "communicate in the rank, or start the process without fork");
     if (call.info.op() != CommOp::send && call.info.op() != CommOp::recv) {
       call.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
       call.history = CallHistory::current();
@@ -326,6 +331,7 @@ class TapBackend final : public c10d::Backend, public OutOfPlaceAllReduce, publi
   intrusive_ptr<c10d::Backend> inner_;
   CallMatching* matching_;  // inner_, if it supports it
   bool reads_values_;       // uses ATen; others send a tensor's raw bytes
+  bool reaches_processes_;  // over connections that a forked child shares
   std::shared_ptr<const TapContext> context_;
   std::atomic<uint64_t> sequence_{0};
 };
