@@ -171,8 +171,8 @@ bool ProcessWorld::wait_at_barrier(std::string barrier, std::string purpose,
       prefixed(prefix_, connection_->until(deadline_after(timeout()) + kFinalMessages));
   const auto board = prefixed(PeerDiagnostics::kPrefix, store);
   const std::string store_host = observers().state()->board_now()->store_host_text();
-  return StoreBarrier{*store, std::move(barrier), std::move(purpose), ranks,
-                      index,  timeout(),          *board,             store_host}
+  return StoreBarrier{*store, std::move(barrier), std::move(purpose), ranks, index, timeout(),
+                      *board, store_host}
       .arrive_and_wait(word);
 }
 

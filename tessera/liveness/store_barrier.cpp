@@ -70,11 +70,11 @@ bool StoreBarrier::arrive_and_wait(const std::string& word) const {
     }
     outcome = text_of(store.get(outcome_key));
   } catch (const c10::Error& e) {
+    const std::string host =
+        store_host.empty() ? "" : join_text(", as if ", store_host, ", which hosts it, is gone");
     throw PeerError(join_text("rank ", me, ": ", purpose,
-                              " failed, the store is gone or does not answer",
-                              store_host.empty() ? "" : ", as if " + store_host +
-                                                            ", which hosts it, is gone",
-                              ": ", e.what_without_backtrace()));
+                              " failed, the store is gone or does not answer", host, ": ",
+                              e.what_without_backtrace()));
   }
   if (outcome == kSame || outcome == kDifferent) return outcome == kSame;
   throw PeerError(join_text("rank ", me, ": ", purpose, ": rank(s) ", outcome,
