@@ -32,7 +32,7 @@ at::Tensor value_of(dtensor::LazyLocal& lazy) {
 struct Unsharded : torch::autograd::Function<Unsharded> {
   static Variable forward(AutogradContext* ctx, const Variable& parameter) {
     ctx->set_materialize_grads(false);
-    dtensor::refuse_unreduced_leaf(parameter, "unsharded_parameter");
+    dtensor::refuse_gradient_of_unreduced_leaf(parameter, "unsharded_parameter");
     return value_of(*dtensor::lazy_local(parameter));
   }
   static variable_list backward(AutogradContext*, variable_list gradients) { return gradients; }

@@ -1,5 +1,6 @@
 """Leaves that a program makes from parameters of fully_shard, as soft prompts and untied heads are: in no
-group, so nothing would reduce their gradients. Ops that compute with one as a whole are refused."""
+group, so nothing would reduce their gradients. A backward that would accumulate one is refused, unless that
+backward made the leaf, as recomputation does."""
 
 import contextlib
 import copy
@@ -34,11 +35,44 @@ class ProductOfHalves(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, w, compute):
+        ctx.shape = w.shape
         return x.float() @ compute(w)
 
     @staticmethod
     def backward(ctx, gradient):
-        return None, torch.ones(2, 3), None
+        return None, torch.ones(ctx.shape), None
+
+
+class Recomputed(torch.autograd.Function):
+    """Computes again in backward, with leaves of its own."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w.t()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        with torch.enable_grad():
+            x, w = (t.detach().requires_grad_() for t in ctx.saved_tensors)
+            y = x @ w.t()
+        y.backward(gradient)
+        return x.grad, w.grad
+
+
+class OwnGraph(torch.autograd.Function):
+    """Records a graph of its own in forward."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        with torch.enable_grad():
+            ctx.leaves = x.detach().requires_grad_(), w.detach().requires_grad_()
+            ctx.y = ctx.leaves[0] @ ctx.leaves[1].t()
+        return ctx.y.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.autograd.grad(ctx.y, ctx.leaves, gradient)
 
 
 def embedding():
@@ -104,6 +138,10 @@ USES = {
     "checkpoint": lambda x, w: checkpoint(lambda x, w: x @ w.t(), x, w, use_reentrant=False),
     "hooks": with_hooks,
     "foreach": lambda x, w: torch._foreach_mul([w], 2.0)[0],
+    "reentrant": lambda x, w: checkpoint(lambda x, w: x @ w.t(), x, w, use_reentrant=True),
+    "reentrant around it": lambda x, w: checkpoint(
+        lambda x: x @ w.t(), x.clone().requires_grad_(), use_reentrant=True
+    ),
 }
 SCOPES = {
     "no scope": contextlib.nullcontext,
@@ -113,14 +151,15 @@ SCOPES = {
 
 
 def refused(make, use, rank, scope=contextlib.nullcontext, mesh="dp=2", **options):
-    """The forward raises on this rank, and the parameter trains as if nothing had been tried."""
+    """The backward raises on this rank, and the parameter trains as if nothing had been tried."""
     emb = tessera.fully_shard(embedding(), tessera.init_device_mesh(mesh), **options)
     w = make(emb.weight)
     assert tessera.is_dtensor(w) and w.is_leaf
     x = X.chunk(2)[rank % 2]
     with scope():
+        loss = use(x.to(w.dtype), w).sum()
         with pytest.raises(RuntimeError, match="tessera.full_tensor"):
-            use(x.to(w.dtype), w)
+            loss.backward()
         assert w.grad is None
         computed = torch.bfloat16 if "mp_policy" in options else torch.float64
         (x.to(computed) @ emb.weight.t()).square().mean().backward()
@@ -162,6 +201,7 @@ def test_on_processes(torchrun):
             cases.refused(cases.LEAVES["clone"], use, rank)
         cases.train_what_the_message_says(rank)
         cases.compute_with_what_is_not_a_leaf(rank)
+        cases.recompute_with_leaves(rank)
         """,
     )
 
@@ -227,6 +267,41 @@ def compute_with_what_is_not_a_leaf(rank):
         torch.testing.assert_close(tessera.full_tensor(emb.weight.grad), plain.weight.grad, **TIGHT)
         frozen = emb.weight.detach().clone()
         torch.testing.assert_close(x @ frozen.t(), x @ plain.weight.t().detach(), **TIGHT)
+
+
+def gradient_alone(x, w):
+    leaf = w.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad((x @ leaf.t()).square().sum(), leaf)
+    return x @ (w * gradient).t()
+
+
+# name: what makes leaves of a weight and passes their gradients on itself
+RECOMPUTED = {
+    "reentrant": lambda x, w: checkpoint(lambda x, w: x @ w.t(), x, w, use_reentrant=True),
+    "reentrant with a view": lambda x, w: checkpoint(lambda x, v: x @ v, x, w.t(), use_reentrant=True),
+    "reentrant twice": lambda x, w: checkpoint(
+        lambda x, w: checkpoint(lambda x, w: x @ w.t(), x, w, use_reentrant=True), x, w, use_reentrant=True
+    ),
+    "function": Recomputed.apply,
+    "function of a cast": lambda x, w: Recomputed.apply(x.float(), w.to(torch.float32)),
+    "graph of its own": OwnGraph.apply,
+    "gradient alone": gradient_alone,
+}
+
+
+def recompute_with_leaves(rank):
+    for name, use in RECOMPUTED.items():
+        emb, plain = tessera.fully_shard(embedding(), tessera.init_device_mesh("dp=2")), embedding()
+        for _ in range(2):
+            use(X.chunk(2)[rank].clone().requires_grad_(), emb.weight).square().sum().backward()
+            for x in X.chunk(2):
+                (use(x.clone().requires_grad_(), plain.weight).square().sum() / 2).backward()
+        close = {"rtol": 1e-5, "atol": 1e-5} if "cast" in name else TIGHT
+        torch.testing.assert_close(tessera.full_tensor(emb.weight.grad), plain.weight.grad, **close)
+
+
+def test_recomputation_makes_leaves_of_its_own(ranks):
+    ranks(2, recompute_with_leaves)
 
 
 def test_values_computed_from_parameters_are_allowed(ranks):

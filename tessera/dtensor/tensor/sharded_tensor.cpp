@@ -274,6 +274,10 @@ void mark_copy_of_view(const at::Tensor& tensor, std::shared_ptr<const ViewOrigi
       .become_copy_of_view(std::move(origin));
 }
 
+void mark_made_in_backward(const at::Tensor& tensor) {
+  const_cast<ShardedMeta&>(meta_of(tensor.unsafeGetTensorImpl())).become_made_in_backward();
+}
+
 at::Tensor wrap_lazy(at::Tensor local, const Sharding& sharding, c10::Device device,
                      std::shared_ptr<LazyLocal> lazy) {
   return as_tensor(

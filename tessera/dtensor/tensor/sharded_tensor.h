@@ -49,6 +49,9 @@ class ShardedMeta {
     is_copy_ = true;
     origin_ = std::move(origin);
   }
+  /// Of a lazy tensor: made by an op that a backward ran, as recomputation does.
+  bool is_made_in_backward() const { return is_made_in_backward_; }
+  void become_made_in_backward() { is_made_in_backward_ = true; }
   /// Provides the value that ops compute with; nullptr: the local tensor is that value.
   const std::shared_ptr<LazyLocal>& lazy() const { return lazy_; }
   /// The views of the tensor that autograd may take again (dispatch/recorded_views.h).
@@ -58,6 +61,7 @@ class ShardedMeta {
   at::Tensor local_;
   Sharding sharding_;
   bool is_copy_ = false;
+  bool is_made_in_backward_ = false;
   std::shared_ptr<LazyLocal> lazy_;
   std::shared_ptr<const ViewOrigin> origin_;
   mutable ViewList views_;  // taking a view of a tensor does not change the tensor
@@ -174,6 +178,8 @@ void mark_copy_of_view(const at::Tensor& tensor, std::shared_ptr<const ViewOrigi
 /// A lazy DTensor; see lazy.h. `local` may be undefined.
 at::Tensor wrap_lazy(at::Tensor local, const Sharding& sharding, c10::Device device,
                      std::shared_ptr<LazyLocal> lazy);
+/// Marks a new lazy result; see ShardedMeta::is_made_in_backward.
+void mark_made_in_backward(const at::Tensor& tensor);
 
 /// Makes an existing tensor, plain or sharded, a DTensor in place: all references to it see the
 /// change.

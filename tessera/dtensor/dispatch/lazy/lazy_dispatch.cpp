@@ -229,9 +229,9 @@ void run_on_shards(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
   }
 }
 
-void refuse_unreduced_leaves(const OpEntry& entry, const Stack& stack) {
+void refuse_gradients_of_unreduced_leaves(const OpEntry& entry, const Stack& stack) {
   for_each_tensor(entry, stack, [&entry](const at::Tensor& tensor, size_t) {
-    if (lazy_local(tensor) != nullptr) refuse_unreduced_leaf(tensor, entry.name);
+    if (lazy_local(tensor) != nullptr) refuse_gradient_of_unreduced_leaf(tensor, entry.name);
   });
 }
 
@@ -283,7 +283,7 @@ bool dispatch_lazy(const OpEntry& entry, const c10::OperatorHandle& op, Stack& s
   }
   const OperandMix mix = operand_mix_of(entry, stack, *mesh);
   if (computes(mix) && !uses_metadata_only(entry, mix)) {
-    refuse_unreduced_leaves(entry, stack);
+    refuse_gradients_of_unreduced_leaves(entry, stack);
     run_on_produced(entry, op, stack);
     return true;
   }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "tessera/base/errors.h"
+#include "tessera/dtensor/dispatch/lazy/lazy_dispatch.h"
 #include "tessera/dtensor/dispatch/lazy/lazy_dtypes.h"
 #include "tessera/dtensor/dispatch/op/operands.h"
 
@@ -15,6 +16,13 @@ namespace {
 std::shared_ptr<LazyLocal> origin_of(const std::shared_ptr<LazyLocal>& lazy) {
   const auto origin = lazy->origin();
   return origin != nullptr ? origin : lazy;
+}
+
+at::Tensor wrap_recipe(at::Tensor local, const Sharding& sharding, c10::Device device,
+                       std::shared_ptr<LazyLocal> lazy) {
+  at::Tensor made = wrap_lazy(std::move(local), sharding, device, std::move(lazy));
+  if (runs_backward()) mark_made_in_backward(made);
+  return made;
 }
 
 /// The result of an op on the shards of lazy tensors.
@@ -201,8 +209,8 @@ at::Tensor as_lazy_result(const at::Tensor& computed, const std::shared_ptr<Lazy
                           const FromUnreducedLeaf& operands) {
   const ShardedMeta* meta = sharded_meta(computed);
   if (meta == nullptr || meta->lazy() != nullptr || meta->is_copy_of_view()) return computed;
-  return wrap_lazy(meta->local(), meta->sharding(), computed.device(),
-                   std::make_shared<LazyResult>(computed, of, operands));
+  return wrap_recipe(meta->local(), meta->sharding(), computed.device(),
+                     std::make_shared<LazyResult>(computed, of, operands));
 }
 
 bool is_cast(const OpEntry& entry, const Stack& stack) {
@@ -228,7 +236,7 @@ void cast_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
   const ShardedMeta& meta = *sharded_meta(computed);
   auto cast = std::make_shared<LazyCast>(lazy, computed, writes);
   cast->add_operand(source);
-  torch::jit::push(stack, wrap_lazy(meta.local(), meta.sharding(), computed.device(), cast));
+  torch::jit::push(stack, wrap_recipe(meta.local(), meta.sharding(), computed.device(), cast));
 }
 
 void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& stack) {
@@ -237,7 +245,7 @@ void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
   const ShardedMeta& meta = *sharded_meta(self);
   if (is_identity(entry)) {
     torch::jit::drop(stack, entry.args.size());
-    torch::jit::push(stack, wrap_lazy(meta.local(), meta.sharding(), self.device(), meta.lazy()));
+    torch::jit::push(stack, wrap_recipe(meta.local(), meta.sharding(), self.device(), meta.lazy()));
     report_dtype(stack.back().toTensor(), self.scalar_type());
     return;
   }
@@ -251,16 +259,16 @@ void view_lazily(const OpEntry& entry, const c10::OperatorHandle& op, Stack& sta
       torch::jit::drop(stack, entry.args.size());
       Recipe recipe{op, std::move(args), std::nullopt};
       torch::jit::push(
-          stack, wrap_lazy(at::Tensor(), known->is, self.device(),
-                           std::make_shared<LazyView>(meta.lazy(), std::move(recipe), known)));
+          stack, wrap_recipe(at::Tensor(), known->is, self.device(),
+                             std::make_shared<LazyView>(meta.lazy(), std::move(recipe), known)));
       return;
     }
   }
   const auto wrapped = [&](const at::Tensor& like, std::optional<size_t> item) {
     Recipe recipe{op, args, item, like.scalar_type() != self.scalar_type(), self.scalar_type()};
     // Nominally replicated on every rank; the recipe defines its value.
-    return wrap_lazy(at::Tensor(), as_replicated(like, meta.sharding().mesh()), self.device(),
-                     std::make_shared<LazyView>(meta.lazy(), std::move(recipe)));
+    return wrap_recipe(at::Tensor(), as_replicated(like, meta.sharding().mesh()), self.device(),
+                       std::make_shared<LazyView>(meta.lazy(), std::move(recipe)));
   };
   stack[base] = outline(self);
   op.callBoxed(&stack);
