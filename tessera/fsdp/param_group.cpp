@@ -1,6 +1,7 @@
 #include "tessera/fsdp/param_group.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -48,6 +49,15 @@ class HeldParameter final : public dtensor::LazyLocal {
   std::shared_ptr<ParamGroup> group_;
   size_t index_;
 };
+
+/// Views of a result are taken as its own strides allow, and some name strides; a whole value that
+/// was sent is row-major.
+at::Tensor with_strides_of(const at::Tensor& computed, const at::Tensor& whole) {
+  const bool shares_elements =
+      std::ranges::any_of(computed.strides(), [](int64_t n) { return n == 0; });
+  if (whole.strides() == computed.strides() || shares_elements) return whole;
+  return at::empty_strided(whole.sizes(), computed.strides(), whole.options()).copy_(whole);
+}
 
 /// The sharding at rest of a tensor-parallel parameter: the tensor-parallel axes are applied first.
 Sharding combined(const Sharding& inner, const DataMesh& data, const Sharding& outer) {
@@ -186,7 +196,7 @@ at::Tensor ParamGroup::shards(size_t index) const {
 at::Tensor ParamGroup::unsharded_from(size_t index, const at::Tensor& computed) const {
   const c10::AutoGradMode no_grad(false);
   const Param& param = params_[index];
-  if (!param.inner) return full_tensor(computed).to(offload_.compute);
+  if (!param.inner) return with_strides_of(computed, full_tensor(computed).to(offload_.compute));
   const auto data_axes = static_cast<size_t>(mesh_.mesh().ndim());
   std::vector<Placement> inner;
   std::vector<Placement> all(data_axes);
@@ -195,8 +205,10 @@ at::Tensor ParamGroup::unsharded_from(size_t index, const at::Tensor& computed) 
     all.push_back(inner.back());
   }
   const at::Tensor local = to_local(redistribute(computed, std::move(all))).to(offload_.compute);
-  return from_local(local, param.inner->mesh(), std::move(inner),
-                    {.shape = computed.sizes().vec()});
+  const Sharding as(
+      param.inner->mesh(), std::move(inner), computed.sizes().vec(),
+      {.dtype = static_cast<DType>(local.scalar_type()), .stride = computed.strides().vec()});
+  return dtensor::wrap(dtensor::strided_as(local, as), as);
 }
 
 at::Tensor ParamGroup::unsharded(size_t index) {

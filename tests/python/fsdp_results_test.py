@@ -1,0 +1,69 @@
+"""What ops on parameters of fully_shard alone give where autograd records nothing (evaluation, frozen
+parameters) is computed on the shards. Its views, some of which name strides, are those of the plain result."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import tessera
+from models import TIGHT
+
+VALUES = torch.randn(4, 4, 6, generator=torch.Generator().manual_seed(0)).double()
+
+# name: a result of w [4, 4, 6], of shape [6, 4, 4] and not row-major
+RESULTS = {
+    "product": lambda w: w.permute(2, 0, 1) * 2,
+    "cast": lambda w: w.permute(2, 0, 1).to(torch.float32),
+    "cast of a slice": lambda w: torch.cat([w, w], 2)[:, :, ::2].permute(2, 0, 1).to(torch.float32),
+    "clone": lambda w: w.permute(2, 0, 1).clone(),
+    "resampled": lambda w: F.interpolate(w.permute(2, 0, 1)[None], (8, 8), mode="bilinear")[0, :, ::2, ::2],
+}
+VIEWS = {
+    "flatten": lambda t: t.flatten(1),
+    "flatten and more": lambda t: t.flatten(1).t().chunk(3)[1],
+    "reshape": lambda t: t.reshape(6, 16),
+    "row-major order": lambda t: t.permute(1, 2, 0).reshape(-1),
+    "view": lambda t: t.permute(1, 2, 0).reshape(16, 6).view(2, 8, 6),
+    "unflatten": lambda t: t.permute(1, 2, 0).unflatten(0, (2, 2)).permute(0, 3, 1, 2).reshape(2, 6, 8),
+    "cast": lambda t: t.to(torch.float16).flatten(1),
+    "none": lambda t: t,
+}
+
+
+def compare(placement, frozen):
+    mesh = tessera.init_device_mesh("dp=2" if placement is None else "dp=2,tp=2")
+    module = nn.Module()
+    module.w = nn.Parameter(VALUES.clone(), requires_grad=not frozen)
+    if placement is not None:
+        tessera.distribute_(module.w, mesh["tp"], [placement], src_data_rank=None)
+    tessera.fully_shard(module, mesh if placement is None else mesh["dp"])
+    with torch.set_grad_enabled(frozen):
+        for result in RESULTS.values():
+            for view in VIEWS.values():
+                found, expected = view(result(module.w)), view(result(VALUES))
+                assert found.stride() == expected.stride()
+                zero = torch.zeros_like(expected)
+                if placement is not None:
+                    zero = tessera.distribute_tensor(zero, mesh["tp"], ["R"], src_data_rank=None)
+                value = zero + found
+                if placement is not None:
+                    value = tessera.full_tensor(value)
+                torch.testing.assert_close(value, expected, **TIGHT)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("placement", [None, "R", "S0", "S1", "S2"])
+def test_views_of_results_have_the_elements_of_plain_ones(ranks, placement, frozen):
+    ranks(2 if placement is None else 4, lambda rank: compare(placement, frozen))
+
+
+def test_on_processes(torchrun):
+    torchrun(
+        2,
+        """
+        import fsdp_results_test as cases
+        for frozen in (False, True):
+            cases.compare(None, frozen)
+        """,
+    )
