@@ -55,7 +55,8 @@ void check(const Named& item, const DeviceMesh& mesh) {
   if (!tensor.is_contiguous()) {
     throw NotSupported(join_text("fully_shard: ", item.name, " is not contiguous, strides ",
                                  list_text(tensor.strides()), " of ", shape_text(tensor.sizes()),
-                                 "; make it so, or ignore it"));
+                                 ". FSDP does not support non-contiguous parameters: "
+                                 "make it so, or ignore it"));
   }
   if (!is_dtensor(tensor)) return;
   const Sharding& as = sharding(tensor);

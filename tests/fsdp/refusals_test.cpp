@@ -39,6 +39,7 @@ TEST(FullyShardRefuses, ParametersItCannotHold) {
     torch::nn::Linear transposed(3, 4);
     transposed->bias.set_data(at::ones({4, 2}).t()[0].expand({4}));
     shard(*transposed, "bias is not contiguous");
+    shard(*transposed, "FSDP does not support non-contiguous parameters");  // what PyTorch says
     auto with_gradient = make_mlp({4, 2});
     with_gradient->parameters()[1].mutable_grad() = at::ones({2}, at::kDouble);
     shard(*with_gradient, "0.bias has a gradient");

@@ -187,3 +187,9 @@ def test_refusals_begin_as_pytorchs(ranks):
             model.set_all_reduce_hook(print, stream=torch.cpu.Stream())
 
     ranks(2, body)
+
+
+def test_a_device_with_an_index_is_refused_before_ranks_are_asked_for():
+    for shape in ((2, 2), (1,)):
+        with pytest.raises(RuntimeError, match="Device type with index is not supported but got cuda:0"):
+            compat.init_device_mesh("cuda:0", shape)

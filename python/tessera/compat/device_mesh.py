@@ -135,6 +135,11 @@ def init_device_mesh(
     `backend_override` names the backend, its options or both by axis, as in PyTorch; sharded tensors
     on that mesh communicate in the groups that PyTorch makes with it. It needs torch.distributed.
     """
+    if ":" in device_type and mesh_shape is not None:  # before the world is asked for, as in PyTorch
+        raise _C.InvalidArgument(
+            f"Device type with index is not supported but got {device_type}; a mesh is of a kind of "
+            "device, such as 'device.type' of a torch.device"
+        )
     if mesh_shape is None or not _torch_has_these_ranks():
         _refuse_backends(backend_override)
         return _init_device_mesh(device_type, mesh_shape, mesh_dim_names=mesh_dim_names)
