@@ -10,6 +10,7 @@
 #include "tessera/dtensor/kernels/register.h"
 #include "tessera/dtensor/ops/install.h"
 #include "tessera/dtensor/ops/reductions.h"
+#include "tessera/exec/redistribute.h"
 #include "tessera/observe/call_site.h"
 
 /// Gradient scaling: _amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale). Each
@@ -56,28 +57,48 @@ void find_on_all(const DeviceMesh& mesh, const at::Tensor& found) {
   found.copy_(reduce_over_axes(found.clone(), mesh, axes, ReduceOp::max));
 }
 
-/// Gradients of several meshes, or some of them plain: the op itself for each mesh, as its rows
-/// say, then found_inf of all. Declines for one mesh.
+/// The values of a Partial gradient: its addends may be finite where the sum is not.
+at::Tensor reduced(const OpEntry& entry, const at::Tensor& gradient) {
+  const Sharding& from = sharded_meta(gradient)->sharding();
+  std::vector<Placement> placements(from.placements().begin(), from.placements().end());
+  for (Placement& p : placements) p = p.is_partial() ? Replicate() : p;
+  const Sharding to = from.with_placements(std::move(placements), from.order());
+  const comm::CallSite site({.op = entry.name, .implicit = true});
+  return wrap(exec::redistribute(sharded_meta(gradient)->local(), from, to), to);
+}
+
+/// Gradients of several meshes, some of them plain or Partial: the op itself for each mesh, as its
+/// rows say, then found_inf of all. Partial gradients are reduced, unscaled and written back.
+/// Declines where the row does all.
 bool unscale_by_mesh(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) {
   const auto args = torch::jit::last(stack, entry.args.size());
   const std::vector<at::Tensor> grads = args[0].toTensorVector();
-  const std::vector<TensorsOfMesh> groups = group_by_mesh(grads);
-  if (groups.size() < 2) return false;
+  const auto has_partial = [](const at::Tensor& grad) {
+    const ShardedMeta* meta = sharded_meta(grad);
+    return meta != nullptr && meta->sharding().has_partial();
+  };
+  const bool some_partial = std::ranges::any_of(grads, has_partial);
+  if (!some_partial && group_by_mesh(grads).size() < 2) return false;
   at::Tensor found = same_everywhere(entry, args[1].toTensor(), "found_inf");
   const at::Tensor scale = same_everywhere(entry, args[2].toTensor(), "inv_scale");
   for (const at::Tensor& grad : grads) {  // before anything is written
     const ShardedMeta* meta = sharded_meta(grad);
-    if (meta == nullptr) continue;
-    require(!meta->sharding().has_partial(), entry.name, ": a gradient is ", meta->sharding(),
-            ": its addends may be finite where it is not; redistribute it first");
-    check_reduction(entry, meta->sharding());
+    if (meta != nullptr) check_reduction(entry, meta->sharding());
   }
+  std::vector<at::Tensor> values = grads;
+  for (at::Tensor& value : values) {
+    if (has_partial(value)) value = reduced(entry, value);
+  }
+  const std::vector<TensorsOfMesh> groups = group_by_mesh(values);
   for (const TensorsOfMesh& group : groups) {
     at::_amp_foreach_non_finite_check_and_unscale_(group.tensors, found, scale);
   }
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (has_partial(grads[i])) grads[i].copy_(values[i]);
+  }
   const comm::CallSite site({.op = entry.name, .implicit = true});
   // Meshes may overlap in some ranks only: each round propagates a flag by one mesh.
-  for (size_t round = 0; round < groups.size(); ++round) {
+  for (size_t round = 0; groups.size() > 1 && round < groups.size(); ++round) {
     for (const TensorsOfMesh& group : groups) find_on_all(group.mesh, found);
   }
   torch::jit::drop(stack, entry.args.size());

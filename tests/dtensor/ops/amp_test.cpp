@@ -63,12 +63,22 @@ TEST(Amp, GradientsOnSeveralMeshesCountTogether) {
   });
 }
 
-TEST(Amp, PartialGradientsAreRefusedUntouched) {
-  run_ranks(2, [](int) {
+TEST(Amp, PartialGradientsAreReducedFirst) {
+  run_ranks(2, [](int rank) {
     const DeviceMesh mesh = init_device_mesh("tp=2");
-    const at::Tensor partial = from_local(at::ones({4}), mesh, {Partial()});
-    EXPECT_THROW(unscale({partial}), InvalidArgument);
-    EXPECT_TRUE(at::equal(to_local(partial), at::ones({4})));
+    const auto partial = [&](float mine) {
+      return from_local(at::full({4}, mine), mesh, {Partial()});
+    };
+    const at::Tensor sharded = distribute_tensor(at::ones({4}), mesh, {Shard(0)});
+    const at::Tensor grad = partial(rank == 0 ? 3 : 5);
+    EXPECT_EQ(unscale({sharded, grad}), 0);
+    EXPECT_TRUE(at::equal(full_tensor(grad), at::full({4}, 2)));
+    EXPECT_TRUE(at::equal(full_tensor(sharded), at::full({4}, 0.25)));
+    EXPECT_TRUE(sharding(grad).has_partial());
+    // Each addend is finite.
+    EXPECT_EQ(unscale({partial(3e38F)}), 1);
+    EXPECT_EQ(unscale({partial(rank == 0 ? kInf : 1)}), 1);
+    EXPECT_EQ(unscale({partial(1), at::ones({2})}), 0);
   });
 }
 
