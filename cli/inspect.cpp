@@ -157,6 +157,7 @@ void print_inspect(const InspectOptions& options, const partition::Manifest& man
 
 void run_inspect(const InspectOptions& options) {
   const auto target = ProgramTarget::find(options.path, std::nullopt);
+  target.check_contents();
   if (target.manifest) {
     target.check_ranks();
     if (options.json) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "cli/program_summary.h"
@@ -261,6 +262,15 @@ void ProgramTarget::check_ranks() const {
     const auto archive = program::Archive::open(rank.file_in(path));
     check_program(archive->read_program(rank.model), archive->path(), rank.model);
   }
+}
+
+void ProgramTarget::check_contents() const {
+  std::set<std::filesystem::path> files = {path};
+  if (manifest) {
+    files.clear();
+    for (const auto& rank : manifest->ranks) files.insert(rank.file_in(path));
+  }
+  for (const auto& file : files) program::Archive::open(file)->verify_contents();
 }
 
 ProgramRun run_job(const ProgramJob& job) {

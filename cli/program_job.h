@@ -25,6 +25,8 @@ struct ProgramTarget {
   program::ExportedProgram a_program() const;
   /// Checks the programs of all ranks of a sharded one as loading does; see check_program.
   void check_ranks() const;
+  /// Compares the contents of all of its files with their checksums.
+  void check_contents() const;
 };
 
 struct ProgramRun {

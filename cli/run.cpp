@@ -87,6 +87,7 @@ void run_run(const RunOptions& options) {
   require(options.inputs.empty() != !options.seed.has_value(),
           "run: give --inputs FILE or --random SEED, one of them");
   if (!options.output.empty()) check_replaceable(options.output);
+  target.check_contents();
   const ScratchDir scratch;
   ProgramJob job{target, options.inputs, options.output, options.device, options.repeat};
   if (options.seed) {

@@ -106,6 +106,8 @@ void run_verify(const VerifyOptions& options) {
   const auto whole = ProgramTarget::find(options.whole, std::nullopt);
   const auto sharded = ProgramTarget::find(options.sharded, std::nullopt);
   require(!whole.manifest, options.whole, " is sharded itself; name the whole program first");
+  whole.check_contents();
+  sharded.check_contents();
   const ScratchDir scratch;
   const auto program = program::Archive::open(whole.path)->read_program();
   const int repeat = options.repeat.value_or(updates_tensors(program) ? 2 : 1);

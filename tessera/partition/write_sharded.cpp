@@ -216,6 +216,7 @@ void write_sharded(const program::Archive& archive, const ExportedProgram& progr
                    const WriteOptions& options) {
   const fs::path path = given.has_filename() ? given : given.parent_path();
   check_target(path, options);
+  archive.verify_contents();  // what is written has checksums of its own, right for damaged weights
   const DeviceMesh& mesh = assignment.mesh;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     require(std::ranges::find(mesh.ranks(), rank) != mesh.ranks().end(),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/errors.h"
+#include "tessera/base/parallel_for.h"
 
 namespace tessera::program {
 namespace {
@@ -66,7 +67,13 @@ std::string_view Archive::required_text(std::string_view name) const {
   const auto* found = record(name);
   require(found != nullptr, path(), " is not an exported program: it has no record ", name,
           " (torch.export.save writes it)");
+  zip_.verify(*found);
   return zip_.text(*found);
+}
+
+void Archive::verify_contents() const {
+  const auto& records = zip_.records();
+  parallel_for(records.size(), [&](size_t i) { zip_.verify(records[i]); });
 }
 
 std::vector<std::string> Archive::models() const {

@@ -43,6 +43,10 @@ class TESSERA_API Archive {
   std::span<const std::byte> bytes_of_weight(const Payload& payload) const;
   std::span<const std::byte> bytes_of_constant(const Payload& payload) const;
 
+  /// Throws InvalidArgument for a record whose contents do not match its checksum. Reads the whole
+  /// file. Of the texts that describe programs this is checked whenever they are read.
+  void verify_contents() const;
+
   /// The record below the archive's directory, or nullptr: record("models/model.json").
   const files::ZipRecord* record(std::string_view name) const;
   const files::ZipReader& zip() const { return zip_; }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/files/safetensors.h"
+#include "tessera/files/zip_reader.h"
 #include "tests/cli/run_cli.h"
 #include "tests/support/sharded_programs.h"
 #include "tests/support_pure/temp_dir.h"
@@ -51,6 +52,33 @@ TEST(CliInspect, ShowsWhatCannotBeRun) {
   const CliResult result = run_cli({"inspect", "tests/program/data/branch.pt2"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_TRUE(holds(result.out, "cannot run it")) << result.out;
+}
+
+/// kLinear with one bit of a record changed.
+void write_with_wrong_bit(const std::filesystem::path& to, const std::string& record) {
+  const files::ZipReader zip(kLinear);
+  std::string bytes = contents_of(kLinear);
+  for (const auto& found : zip.records()) {
+    if (found.name.ends_with(record)) bytes.at(found.offset + found.size / 2) ^= 1;
+  }
+  std::ofstream(to, std::ios::binary) << bytes;
+}
+
+TEST(CliPrograms, AWrongBitIsFoundByItsChecksum) {
+  const TempDir dir;
+  const std::string damaged = (dir / "damaged.pt2").string();
+  const std::string out = (dir / "out").string();
+  for (const char* record : {"weight_0", "models/model.json"}) {
+    write_with_wrong_bit(damaged, record);
+    for (const std::vector<std::string>& words : {std::vector<std::string>{"inspect", damaged},
+                                                  {"run", damaged, "--random", "0"},
+                                                  {"shard", damaged, "--mesh", "tp=2", "-o", out},
+                                                  {"verify", kLinear, damaged}}) {
+      const std::string error = refused(words);
+      EXPECT_TRUE(holds(error, record) && holds(error, "is damaged")) << words[0] << ": " << error;
+      EXPECT_FALSE(std::filesystem::exists(out));
+    }
+  }
 }
 
 TEST(CliInspect, ShowsAShardedProgram) {
