@@ -244,6 +244,13 @@ std::string history_mistake(uint64_t history) {
     return "they have gradients of different parameters of one fully_shard group; "
            "set_reduce_unused_parameters(module, true) counts unused ones as zeros";
   }
+  if ((history & kGatherHistory) != 0) {
+    return "they gather different groups of fully_shard: one of them skipped a layer that the "
+           "other "
+           "uses (draw such choices alike on all ranks, or "
+           "set_reduce_unused_parameters(module, true)), or gathered a group again, because it "
+           "alone wrote to its shards, through to_local(p) or p.data";
+  }
   return "one of them gathered a tensor again whose copy the other still uses, because one rank "
          "alone wrote to its local part, through to_local(x) or x.data; write to the sharded "
          "tensor, or on all ranks";

@@ -5,9 +5,11 @@
 
 namespace tessera::comm {
 
-/// The bit of a history number that stands for the parameters of which a rank reduces gradients.
-/// Without it, a number counts what ranks left out because they kept a copy.
+/// A history number counts what ranks left out because they kept a copy, unless it has one of these
+/// bits. This one: it stands for the parameters of which a rank reduces gradients.
 inline constexpr uint64_t kGradientHistory = uint64_t{1} << 63;
+/// It is the number of a fully_shard group, whose parameters a rank gathers.
+inline constexpr uint64_t kGatherHistory = uint64_t{1} << 62;
 
 /// Why ranks of one collective have different history numbers, and what to do about it.
 std::string history_mistake(uint64_t history);

@@ -104,7 +104,7 @@ void Bucket::start(bool async) {
   }
   // A rank whose shards alone were written gathers a bucket again that others still have: its call
   // must not match their next one.
-  const comm::CallHistory history(members_[0]->mark());
+  const comm::CallHistory history(members_[0]->mark() | kGatherMark);
   const comm::Group& group = parts_.empty() ? *mesh().shard_group() : *options().smaller_group;
   gathered_.start(std::move(sent),
                   {group,

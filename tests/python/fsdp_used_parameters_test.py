@@ -43,6 +43,20 @@ def test_processes_get_an_error_without_checked_mode(torchrun):
     assert "set_reduce_unused_parameters" in out
 
 
+def test_a_layer_that_one_rank_skips_is_named_as_the_cause(ranks):
+    """Layers of one size, so that the gathers of two of them look alike."""
+
+    def body(rank):
+        layers = [nn.Linear(128, 128, bias=False) for _ in range(3)]
+        for layer in layers:
+            tessera.fully_shard(layer, tessera.init_device_mesh("dp=2"))
+        del layers[rank]
+        nn.Sequential(*layers)(torch.ones(2, 128)).sum().backward()
+
+    with pytest.raises(RuntimeError, match="different groups of fully_shard: one of them skipped a layer"):
+        ranks(2, body)
+
+
 def test_with_the_option_what_a_rank_did_not_use_counts_as_zeros(torchrun):
     out = torchrun(2, PROGRAM.format(checked=1, option=True))
     assert out.count("[[2.0], [1.0], [1.0]]") == 2, out

@@ -3,17 +3,22 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "tessera/collective/call_matching.h"
 #include "tessera/fsdp/buffers/collectives.h"
 #include "tessera/fsdp/buffers/flat_layout.h"
 #include "tessera/fsdp/buffers/step_log.h"
 
 /// The full parameters of a bucket between gather and release.
 namespace tessera::fsdp {
+
+/// Added to the number of a group that is gathered, which ranks compare.
+inline constexpr uint64_t kGatherMark = comm::kGatherHistory;
 
 /// Gathered bytes of one rank, counted from allocation until the memory is actually freed,
 /// including memory that other references keep alive.
