@@ -36,6 +36,7 @@ class HeldParameter final : public dtensor::LazyLocal {
     return group_->compute_dtype(index_);
   }
   bool computes() const override { return group_->computes(); }
+  bool in_forward() const override { return group_->in_forward(); }
   bool to_empty(c10::Device device) override {
     group_->to_empty(device);
     return true;

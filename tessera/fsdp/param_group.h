@@ -88,6 +88,7 @@ class ParamGroup final : public dtensor::LazyGroup,
   /// Whether a module or a backward computes. After unshard() alone, the program may still use the
   /// parameters as they are at rest: for an optimizer's step or a state dict.
   bool computes() const { return computing_ > 0 || in_backward_; }
+  bool in_forward() const { return computing_ > 0; }  ///< of a module
   at::ScalarType compute_dtype(size_t param) const { return gather_layout_->param(param).dtype; }
   bool switches_dtype() const { return switches_dtype_; }  ///< whether the two differ
   /// In a compute scope, or in a backward that replays one.

@@ -1,10 +1,14 @@
 """What ops on parameters of fully_shard alone give where autograd records nothing (evaluation, frozen
-parameters) is computed on the shards. Its views, some of which name strides, are those of the plain result."""
+parameters, functions of one's own) is computed on the shards. Its views, some of which name strides, are
+those of the plain result."""
+
+import copy
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import tessera
 from models import TIGHT
@@ -67,3 +71,61 @@ def test_on_processes(torchrun):
             cases.compare(None, frozen)
         """,
     )
+
+
+class Product(torch.autograd.Function):
+    """Computes with parameters alone where autograd does not record, as LoHa's weights do."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return (a @ b) * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        a, b = ctx.saved_tensors
+        return gradient @ b.t() * 2, a.t() @ gradient * 2
+
+
+class Adapted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        numbers = torch.Generator().manual_seed(0)
+        self.a = nn.Parameter(torch.randn(5, 2, generator=numbers).double())
+        self.b = nn.Parameter(torch.randn(2, 3, generator=numbers).double())
+
+    def forward(self, x):
+        with torch.no_grad():
+            scale = self.a.abs().max() + self.b.sum()
+        return F.linear(x, Product.apply(self.a, self.b)) * scale + F.linear(x, (self.a @ self.b).detach())
+
+
+class Block(nn.Module):
+    """Recomputes a module: as checkpointing of the blocks of a model does."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.adapted = Adapted()
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        return checkpoint(self.adapted, x, use_reentrant=self.reentrant).square().sum()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("own_group", [False, True])
+def test_recomputation_computes_as_forward_did(ranks, reentrant, own_group):
+    def body(rank):
+        plain, net = Block(reentrant), Block(reentrant)
+        mesh = tessera.init_device_mesh("dp=2")
+        tessera.fully_shard(net.adapted if own_group else net, mesh)
+        inputs = torch.randn(2, 2, 2, 4, 3, generator=torch.Generator().manual_seed(1)).double()
+        for _ in range(2):
+            net(inputs[rank].clone().requires_grad_()).backward()
+            for x in inputs:
+                (plain(x.clone().requires_grad_()) / 2).backward()
+        for p, q in zip(net.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(tessera.full_tensor(p.grad), q.grad, **TIGHT)
+
+    ranks(2, body)
+

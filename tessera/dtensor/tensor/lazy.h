@@ -22,8 +22,9 @@
 ///   grad.add(p, decay)        with sharded tensors of p's mesh: computes on the shards
 ///
 /// An op whose tensors are all lazy computes with the unsharded values if autograd records or
-/// replays it (one of them requires grad), and otherwise on the shards, as optimizers need. In the
-/// latter case its result is lazy, since it may still be combined with plain tensors.
+/// replays it (one of them requires grad), or in forward of a module, which checkpointing may
+/// replay; otherwise on the shards, as optimizers need. In the latter case its result is lazy,
+/// since it may still be combined with plain tensors.
 ///
 /// A lazy tensor may report another dtype than its shards have (report_dtype): the one it is
 /// computed with. Writes go to the shards in their own dtype; reads get the reported one while a
@@ -76,6 +77,11 @@ class LazyLocal {
   /// Whether a module computes with the tensor. Otherwise ops on its shards use their dtype,
   /// whatever the tensor reports.
   virtual bool computes() const { return true; }
+  /// Whether a module's forward computes with the tensor.
+  virtual bool in_forward() const {
+    const auto from = origin();
+    return from != nullptr && from->in_forward();
+  }
   /// The dtype of unsharded(); nullopt: the dtype that the tensor reports.
   virtual std::optional<at::ScalarType> compute_dtype() const { return std::nullopt; }
 

@@ -76,6 +76,7 @@ struct OperandMix {
   bool computes = false;  ///< ... and a module computes with it
   bool written = false;   ///< a lazy tensor is written to
   bool records = false;   ///< in grad mode with a tensor that requires grad
+  bool replays = false;   ///< in a backward, or in forward of a module, which may be recomputed
 };
 
 bool is_written(const OpEntry& entry, size_t arg) {
@@ -111,6 +112,7 @@ const DeviceMesh* mesh_of_lazy(const OpEntry& entry, const Stack& stack) {
 OperandMix operand_mix_of(const OpEntry& entry, const Stack& stack, const DeviceMesh& mesh) {
   OperandMix out;
   const bool may_record = c10::GradMode::is_enabled();
+  const bool backward = runs_backward();
   for_each_tensor(entry, stack, [&](const at::Tensor& tensor, size_t arg) {
     out.records = out.records || (may_record && tensor.requires_grad());
     const ShardedMeta* meta = sharded_meta(tensor);
@@ -124,6 +126,7 @@ OperandMix operand_mix_of(const OpEntry& entry, const Stack& stack, const Device
       out.lazy_view = out.lazy_view || is_lazy_view(*meta);
       const bool written = is_written(entry, arg);
       out.written = out.written || written;
+      out.replays = out.replays || backward || meta->lazy()->in_forward();
       const bool switched = !written && reports_other_dtype(tensor, *meta);
       out.switched = out.switched || switched;
       out.computes = out.computes || (switched && meta->lazy()->root().computes());
@@ -135,7 +138,7 @@ OperandMix operand_mix_of(const OpEntry& entry, const Stack& stack, const Device
 bool computes(const OperandMix& mix) {
   if (mix.written) return false;
   if (mix.plain || mix.other_mesh) return true;
-  return !mix.own_mesh && (mix.records || runs_backward());  // autograd records or replays
+  return !mix.own_mesh && (mix.records || mix.replays);
 }
 
 /// zeros_like(p), full_like(p, ...): only the metadata is used, and there is no derivative.
