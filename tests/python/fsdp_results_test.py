@@ -129,3 +129,29 @@ def test_recomputation_computes_as_forward_did(ranks, reentrant, own_group):
 
     ranks(2, body)
 
+
+def test_data_is_written_in_place(ranks):
+    """`p.data += x` gives p the data that it has."""
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        plain = nn.Linear(3, 5).double()
+        net = tessera.fully_shard(copy.deepcopy(plain), mesh)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        x = torch.ones(2, 3).double()
+        for _ in range(2):
+            for module in (plain, net):
+                module(x).sum().backward()
+                for p in module.parameters():
+                    p.data *= 0.5
+                    p.data -= 0.1 * p.grad
+                    p.data = p.data
+            torch.optim.SGD(plain.parameters(), lr=0.1).step()
+            optimizer.step()
+        for p, q in zip(net.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(tessera.full_tensor(p.detach()), q.detach(), **TIGHT)
+            torch.testing.assert_close(tessera.full_tensor(p.grad), q.grad, **TIGHT)
+            with pytest.raises(RuntimeError, match="p.data.copy_"):
+                p.data = p.data * 2
+
+    ranks(2, body)

@@ -175,15 +175,24 @@ bool as_strided(const OpEntry& entry, const c10::OperatorHandle&, Stack& stack) 
   return push_view(view);
 }
 
+/// p.data += x writes to p's shard, and then gives p the data that it has.
+bool is_same_lazy(const at::Tensor& a, const at::Tensor& b) {
+  const ShardedMeta *left = sharded_meta(a), *right = sharded_meta(b);
+  return right != nullptr && left->lazy() == right->lazy() &&
+         left->local().is_same(right->local()) && left->sharding() == right->sharding() &&
+         a.scalar_type() == b.scalar_type();
+}
+
 /// Whether the second tensor's contents may replace those of the first. Any tensor can become
 /// sharded; a sharded one stays sharded.
 bool can_become(const OpEntry&, const c10::OperatorHandle&, Stack& stack) {
   const at::Tensor from = torch::jit::pop(stack).toTensor();
-  if (lazy_local(torch::jit::pop(stack).toTensor()) != nullptr) {
+  const at::Tensor to = torch::jit::pop(stack).toTensor();
+  if (lazy_local(to) != nullptr && !is_same_lazy(to, from)) {
     throw NotSupported(
         "a parameter of fully_shard takes another tensor's data (module.to(...), p.data = x), but "
-        "its shard is part of a group's memory: convert the module before fully_shard, or by "
-        "convert_shards");
+        "its shard is part of a group's memory: write to it (p.data.copy_(x)), convert the module "
+        "before fully_shard, or by convert_shards");
   }
   const bool sharded = sharded_meta(from) != nullptr;
   if (sharded) attach_meta(from);
