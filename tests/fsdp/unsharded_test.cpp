@@ -3,8 +3,10 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
@@ -62,15 +64,18 @@ TEST(UnshardedParameter, OfDataAxesAloneIsPlainAndViewsAreAccepted) {
   });
 }
 
-TEST(UnshardedParameter, OfALeafThatIsInNoGroupIsRefused) {
+TEST(UnshardedParameter, OfALeafThatIsInNoGroupAccumulatesNoGradient) {
   const at::Tensor value = at::randn({4, 3}, at::kDouble);
   run_ranks(2, [&](int) {
     Experts experts(value);
     fully_shard(experts, init_device_mesh("dp=2"));
     for (const at::Tensor& made : {experts.w.detach().clone(), experts.w.detach()}) {
       const at::Tensor leaf = at::Tensor(made).requires_grad_();
-      EXPECT_THROW(unsharded_parameter(leaf), NotSupported);
-      EXPECT_THROW(unsharded_parameter(leaf.t()), NotSupported);
+      EXPECT_THROW(unsharded_parameter(leaf).sum().backward(), NotSupported);
+      EXPECT_THROW(unsharded_parameter(leaf.t()).sum().backward(), NotSupported);
+      EXPECT_FALSE(leaf.grad().defined());
+      const auto gradients = torch::autograd::grad({unsharded_parameter(leaf).sum()}, {leaf});
+      EXPECT_TRUE(at::equal(gradients[0], at::ones_like(value)));
       EXPECT_TRUE(at::equal(unsharded_parameter(leaf.detach()), value));
       const c10::AutoGradMode no_grad(false);
       EXPECT_TRUE(at::equal(unsharded_parameter(leaf), value));
