@@ -246,8 +246,7 @@ std::string history_mistake(uint64_t history) {
   }
   if ((history & kGatherHistory) != 0) {
     return "they gather different groups of fully_shard: one of them skipped a layer that the "
-           "other "
-           "uses (draw such choices alike on all ranks, or "
+           "other uses (draw such choices alike on all ranks, or "
            "set_reduce_unused_parameters(module, true)), or gathered a group again, because it "
            "alone wrote to its shards, through to_local(p) or p.data";
   }
