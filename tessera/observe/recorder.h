@@ -53,11 +53,11 @@ using Clock = std::chrono::steady_clock;
 struct TESSERA_API CommEvent {
   CommOp op = CommOp::barrier;
   std::shared_ptr<const GroupInfo> group;
-  std::string site;       ///< the op that requested it ("aten::mm"); "user" if none did
-  std::string axis;       ///< the mesh axis; "" if unknown
-  bool implicit = false;  ///< requested by the library, not by the caller
+  std::string site;          ///< the op that requested it ("aten::mm"); "user" if none did
+  std::string axis;          ///< the mesh axis; "" if unknown
+  bool implicit = false;     ///< requested by the library, not by the caller
   bool in_backward = false;  ///< called in a backward, or at its end
-  bool async = false;     ///< issued with asyncOp: the caller waits later
+  bool async = false;        ///< issued with asyncOp: the caller waits later
   bool failed = false;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<std::vector<int64_t>> shapes_in;

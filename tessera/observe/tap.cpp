@@ -1,6 +1,7 @@
 #include "tessera/observe/tap.h"
 
 #include <torch/csrc/autograd/graph_task.h>
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tessera/base/errors.h"
