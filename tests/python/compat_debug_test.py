@@ -60,7 +60,7 @@ def test_the_direction_is_that_of_the_call_where_no_op_follows_it(ranks):
         mesh = init_device_mesh("cpu", (2,))
         x = distribute_tensor(torch.ones(4, 4), mesh, [Replicate()]).requires_grad_()
         with CommDebugMode() as mode:
-            loss = x.redistribute(placements=[Shard(0)]).sum().full_tensor()
+            loss = x.redistribute(placements=[Shard(0)]).square().sum().full_tensor()
             torch.autograd.grad(loss, x, torch.ones(()))
         counts = mode.comm_module_counts["Global"]
         assert counts["forward"] == {OPS.all_reduce: 1}
