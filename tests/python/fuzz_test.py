@@ -135,6 +135,16 @@ def test_what_a_hook_saw_is_compared_in_its_own_order():
     assert compare.first_difference(expected, _plain([*hooks, *sums[::-1]], *leaves).values)
 
 
+def test_statistics_that_libtorch_does_not_update_make_no_program():
+    """Those of a complex tensor's imaginary part are in memory as they are, those of its conjugate not."""
+    update = "F.batch_norm(x0, x1, x2, training=True, momentum=0.5)"
+    statistics = ["x1 = x9.imag.select(0, 0)", "x2 = x9.real.select(0, 1)"]
+    tensors = [program.Input("x0", (3, 3), "R"), program.Input("x9", (2, 3), "R", dtype="complex128")]
+    assert "x1" in _plain([*statistics, update], *tensors).values
+    with pytest.raises(execute.NotAProgram, match="loses what .* writes to x1"):
+        _plain(["x1 = x9.conj().imag.select(0, 0)", statistics[1], update], *tensors)
+
+
 ARTEFACTS = {
     "overlap": ["x1 = x0.unfold(0, 2, 1)", "x1.mul_(2.0)"],
     "overlap of a list": ["x1 = x0.unfold(0, 2, 1)", "torch._foreach_addcmul_([x1], [x1], [x1], -0.5)"],

@@ -98,3 +98,19 @@ def test_a_copy_of_a_value_is_not_used_after_a_write(placement, write):
             assert not torch.equal(found, before), "nothing was written"
 
     tessera.run_ranks(2, rank)
+
+
+def test_batch_norm_updates_statistics_whose_memory_holds_the_negative(ranks):
+    """libtorch loses this write on plain tensors: it is not in the op's schema."""
+    x, z = torch.randn(6, 3).double(), torch.randn(3, dtype=torch.complex128)
+
+    def body(rank):
+        mesh = tessera.init_device_mesh("dp=2")
+        batch, whole = (tessera.distribute_tensor(t.clone(), mesh, p) for t, p in ((x, "S0"), (z, "R")))
+        var = tessera.distribute_tensor(torch.ones(3).double(), mesh, "R")
+        F.batch_norm(batch, whole.conj().imag, var, training=True, momentum=0.5)
+        expected = 0.5 * x.mean(0) - 0.5 * z.imag
+        torch.testing.assert_close(tessera.full_tensor(whole).imag, -expected)
+        torch.testing.assert_close(tessera.full_tensor(whole).real, z.real)
+
+    ranks(2, body)

@@ -163,9 +163,12 @@ class PlainRun:
 
     def _count_updates(self, statement: Statement) -> None:
         """libtorch's batch norm updates running statistics without counting a write. A backward that
-        saved them before would then be computed from the new ones; counted, it raises."""
+        saved them before would then be computed from the new ones; counted, it raises. It loses the
+        update where memory holds the negative or conjugate: x.conj().imag."""
         for match in _UPDATED.finditer(statement.text):
             for name in match.groups():
+                if self.env[name].is_neg() or self.env[name].is_conj():
+                    raise NotAProgram(f"libtorch loses what {statement.text} writes to {name}")
                 if not self.env[name].is_inference():
                     torch.autograd.graph.increment_version(self.env[name])
 
